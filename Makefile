@@ -1,0 +1,31 @@
+# `make demo` and `make test` need Python 3.11+ and make; everything else they install into .venv.
+PYTHON ?= python3
+# A host without a GPU spares itself gigabytes: make demo PIP_TORCH="--index-url https://download.pytorch.org/whl/cpu"
+PIP_TORCH ?=
+BIN := .venv/bin
+WORKERS ?= 2
+
+.PHONY: demo test test-long check clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Finery needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_TORCH) "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/finery run configs/recipes/demo.yaml
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long"
+
+test-long: check
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+clean:
+	rm -rf .venv build dist

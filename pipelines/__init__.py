@@ -1,0 +1,1 @@
+"""Everything that touches a model: recipes, stages, architectures, data, trainers, evaluation, publishing."""

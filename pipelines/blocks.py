@@ -1,0 +1,215 @@
+"""A recipe block is the keyword arguments of one frozen pydantic class; nothing else happens between YAML and Python.
+
+`Block` collects every mistake inside it instead of stopping at the first; `Pick` chooses the class of a nested
+block from a registry by its name. Both speak in the same words: what was given, what is allowed, the nearest name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from pipelines.registry import Registry, UnknownName, nearest
+
+Place = tuple[str | int, ...]
+Found = tuple[Place, str]
+
+
+class Mistakes(ValueError):
+    """Several mistakes, each with its place below the value that was checked."""
+
+    def __init__(self, found: Iterable[Found]) -> None:
+        self.found = tuple(found)
+        super().__init__(
+            "; ".join(f"{key_path(place)}: {message}" if place else message for place, message in self.found)
+        )
+
+
+def key_path(place: Place) -> str:
+    """`('stages', 1, 'tuner', 'r')` as `stages[1].tuner.r`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def show(value: Any) -> str:
+    """A value as it stands in a recipe, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unknown_key(key: object, allowed: Iterable[str]) -> str:
+    """The sentence for a key that a block does not have."""
+    names = list(allowed)
+    return f"unknown key '{key}'.{nearest(str(key), names)} Allowed: {', '.join(names)}"
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "dict_attributes_type": "a mapping",
+}
+
+
+def sentence(error: Mapping[str, Any]) -> str:
+    """One pydantic error in the words of a recipe."""
+    kind, context, given = error["type"], error.get("ctx", {}), show(error["input"])
+    if kind == "missing":
+        return "is missing"
+    if kind in _EXPECTED:
+        return f"is {given}, must be {_EXPECTED[kind]}"
+    if kind in ("literal_error", "enum"):
+        expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"is {given}, must be one of {expected}.{nearest(str(error['input']), expected.split(', '))}".rstrip(".")
+    bounds = {
+        "greater_than": ("gt", "greater than"),
+        "greater_than_equal": ("ge", "at least"),
+        "less_than": ("lt", "less than"),
+        "less_than_equal": ("le", "at most"),
+    }
+    if kind in bounds:
+        key, words = bounds[kind]
+        return f"is {given}, must be {words} {context[key]}"
+    if kind == "too_short":
+        return f"has {context['actual_length']} entries, must have at least {context['min_length']}"
+    if kind == "too_long":
+        return f"has {context['actual_length']} entries, must have at most {context['max_length']}"
+    if kind == "string_pattern_mismatch":
+        return f"is {given}, must match {context['pattern']}"
+    if kind == "string_too_short":
+        return "is empty"
+    if kind == "value_error":
+        return str(context["error"])
+    message: str = error["msg"]
+    return f"is {given}: {message[0].lower()}{message[1:]}"
+
+
+def flatten(error: ValidationError) -> list[Found]:
+    """Every mistake in a pydantic error, those of nested blocks at their own place."""
+    found: list[Found] = []
+    for entry in error.errors(include_url=False):
+        cause = entry.get("ctx", {}).get("error")
+        if isinstance(cause, Mistakes):
+            found += [(entry["loc"] + place, message) for place, message in cause.found]
+        elif isinstance(cause, ValidationError):
+            found += [(entry["loc"] + place, message) for place, message in flatten(cause)]
+        else:
+            found.append((entry["loc"], sentence(entry)))
+    return found
+
+
+class Block(BaseModel):
+    """Base of every recipe block: frozen, strict, unknown keys are mistakes, fields documented where they stand."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        populate_by_name=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The keys that a recipe may write in this block."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _every_mistake(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise Mistakes([((), f"is {show(data)}, must be a mapping with the keys {', '.join(cls.keys())}")])
+        allowed = {*cls.keys(), *cls.model_fields}
+        found: list[Found] = [((str(key),), unknown_key(key, cls.keys())) for key in data if key not in allowed]
+        try:
+            block = handler({key: value for key, value in data.items() if key in allowed})
+        except ValidationError as error:
+            raise Mistakes(found + flatten(error)) from None
+        if found:
+            raise Mistakes(found)
+        return block
+
+    def plain(self) -> dict[str, Any]:
+        """The block as it would stand in a recipe: defaults left out, lists and mappings only."""
+        data: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return data
+
+
+class Pick:
+    """The type of a nested block whose class a registry holds: `tuner: {name: lora, r: 8}`, or just `tuner: lora`."""
+
+    def __init__(self, registry: Registry, key: str) -> None:
+        self.registry = registry
+        self.key = key
+
+    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Block):
+            return value
+        if isinstance(value, str):
+            value = {self.key: value}
+        if not isinstance(value, Mapping):
+            raise Mistakes(
+                [((), f"is {show(value)}, must be a {self.registry.kind}'s name or a mapping with '{self.key}'")]
+            )
+        if self.key not in value:
+            raise Mistakes([((), f"'{self.key}' is missing; available: {', '.join(sorted(self.registry))}")])
+        name = value[self.key]
+        if not isinstance(name, str) or name not in self.registry:
+            raise Mistakes([((self.key,), self.registry.unknown(name))])
+        try:
+            return self.registry.load(name).model_validate(value, context=info.context)
+        except ValidationError as error:
+            raise Mistakes(flatten(error)) from None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self, serialization=core_schema.plain_serializer_function_ser_schema(self._serialize)
+        )
+
+    def _serialize(self, value: Any) -> Any:
+        if not isinstance(value, Block):
+            return value
+        return {self.key: getattr(value, self.key), **value.plain()}
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        choices: list[JsonSchemaValue] = []
+        for name in self.registry:
+            block = self.registry.load(name)
+            choice = dict(handler.resolve_ref_schema(handler(block.__pydantic_core_schema__)))
+            choice["properties"] = {self.key: {"const": name}} | {
+                k: v for k, v in choice.get("properties", {}).items() if k != self.key
+            }
+            choice["required"] = [self.key] + [k for k in choice.get("required", []) if k != self.key]
+            choices.append(choice)
+        return {"anyOf": [*choices, {"enum": list(self.registry)}]}
+
+
+__all__ = ["Block", "Found", "Mistakes", "Pick", "Place", "UnknownName", "flatten", "key_path", "show", "unknown_key"]

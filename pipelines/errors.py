@@ -1,0 +1,131 @@
+"""The errors a user can meet, as one tree.
+
+FineryError                 exit 1
+├── RecipeError             exit 2   the recipe has mistakes; all of them, one line each
+├── CommandError            exit 2   the command line asks for something that cannot be
+├── StageError              exit 1   a stage could not finish; says which stage and what to do
+│   ├── DataError                    a data set, split, column or label is missing or unreadable
+│   ├── ModelError                   a checkpoint or a head does not fit
+│   ├── Diverged                     the loss is no longer a finite number
+│   ├── OutOfMemory                  the device or the host ran out of memory
+│   ├── DiskFull                     a file could not be written
+│   └── PublishError                 a requirement was not met, or the published copy could not be verified
+├── Busy                    exit 1   another process writes this run folder
+└── Stopped                 exit 75  stopped by a signal; the checkpoint is saved, `finery resume` continues
+
+Every message is one sentence that says what was found and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_STOPPED = 75
+
+
+class FineryError(Exception):
+    """Base of every error that is the user's to read."""
+
+    exit_code = EXIT_FAILED
+    reason = "internal"
+    """The code that events and jobs carry beside the sentence."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing wrong with a recipe."""
+
+    key: str
+    """Where: a dotted key path, such as `stages.mrpc.tuner.r`. Empty for the whole file."""
+    message: str
+    """What was given, what is allowed, the nearest known name."""
+    file: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line is not None else self.file
+        return "  ".join(part for part in (place, f"{self.key}: {self.message}" if self.key else self.message) if part)
+
+
+class RecipeError(FineryError):
+    """A recipe with mistakes: every one of them, in the order of the file."""
+
+    exit_code = EXIT_USAGE
+    reason = "bad_recipe"
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+class CommandError(FineryError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = EXIT_USAGE
+    reason = "bad_recipe"
+
+
+@dataclass
+class StageError(FineryError):
+    """A stage could not finish."""
+
+    message: str
+    stage: str | None = field(default=None, kw_only=True)
+    """Filled in by `run` when the error leaves the stage."""
+    reason = "internal"
+
+    def __str__(self) -> str:
+        return f"stage '{self.stage}': {self.message}" if self.stage else self.message
+
+
+class DataError(StageError):
+    """A data set, split, column or label is missing or unreadable."""
+
+    reason = "data_error"
+
+
+class ModelError(StageError):
+    """A checkpoint or a head does not fit what the stage needs."""
+
+    reason = "model_error"
+
+
+class Diverged(StageError):
+    """The loss is no longer a finite number."""
+
+    reason = "diverged"
+
+
+class OutOfMemory(StageError):
+    """The device or the host ran out of memory."""
+
+    reason = "out_of_memory"
+
+
+class DiskFull(StageError):
+    """A file could not be written because the disk, or the quota, is full."""
+
+    reason = "disk_full"
+
+
+class PublishError(StageError):
+    """A requirement was not met, or the published copy could not be verified."""
+
+    reason = "publish_error"
+
+
+class Busy(FineryError):
+    """Another process writes this run folder."""
+
+    reason = "busy"
+
+
+class Stopped(FineryError):
+    """Stopped early by a signal; what is done is saved and can be resumed."""
+
+    exit_code = EXIT_STOPPED
+    reason = "stopped"

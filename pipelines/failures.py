@@ -1,0 +1,33 @@
+"""Errors of libraries and of the system, as one sentence with a remedy."""
+
+from __future__ import annotations
+
+import errno
+
+from pipelines.errors import DiskFull, FineryError, OutOfMemory, StageError
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_NO_SPACE = ("no space left", "disk quota exceeded")
+
+
+def understood(error: BaseException) -> FineryError:
+    """The error a user should read for whatever a stage raised."""
+    if isinstance(error, FineryError):
+        return error
+    text = " ".join(str(error).split())
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or any(sign in text.lower() for sign in _NO_SPACE):
+        place = getattr(error, "filename", None)
+        return DiskFull(
+            f"the disk is full{f' ({place})' if place else ''}; free some space (`finery gc` frees unused stages), then `finery resume`"
+        )
+    if isinstance(error, MemoryError) or any(sign in text.lower() for sign in _NO_MEMORY):
+        return OutOfMemory(
+            "memory ran out; lower arguments.per_device_train_batch_size (global_batch_size keeps the effective batch), "
+            "block_size or max_length, or set arguments.gradient_checkpointing: true"
+        )
+    if isinstance(error, PermissionError):
+        return StageError(
+            f"{error.filename or 'a file'} may not be written: {error.strerror}; check its owner and mode"
+        )
+    return StageError(f"{type(error).__name__}: {text or 'no message'}")

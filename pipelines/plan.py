@@ -1,0 +1,361 @@
+"""What a recipe will cost, before anything is loaded: parameters, operations, memory and time of each stage.
+
+For our own family neither torch nor transformers is imported (see `shapes`).
+
+A training step costs three forward passes when all weights learn: one forward, one for the gradients of the inputs and
+one for those of the weights (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). Under LoRA the frozen weights
+need no gradient, which leaves two. Recomputed activations cost one more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipelines import costs, sizes
+from pipelines.fields import arguments as argument_fields
+from pipelines.fields import devices
+from pipelines.protocols import Head
+from pipelines.recipe import START, Recipe, Stage
+from pipelines.shapes import first_line, outputs, shape_of
+
+BYTES_PER_TOKEN = 4
+"""Of English text under a vocabulary of some thousand pieces; used where only the size of a text is known."""
+DEFAULT_BATCH = 8
+DEFAULT_EPOCHS = 3.0
+"""TrainingArguments' own defaults."""
+DEFAULT_LENGTH = 128
+"""Tokens of an evaluated sequence where no stage says."""
+SELECTION_SHARE, SELECTION_MOST = 0.1, 2_000
+"""Training rows set aside when a stage evaluates while it trains."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The costs of one stage. None stands for what cannot be known before the run; `notes` say why."""
+
+    id: str
+    stage: str
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """Weights by module, `total` among them."""
+    trainable_parameters: int | None = None
+    all_parameters: int | None = None
+    """The model's and the adapter's."""
+    sequence_length: int | None = None
+    examples_per_step: int | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    """Tokens that pass through the model, padding included: at most this many where sequences vary in length."""
+    flops: int | None = None
+    memory: costs.Memory | None = None
+    """Of each process."""
+    seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "id": self.id,
+            "stage": self.stage,
+            "parameters": dict(self.parameters),
+            "trainable_parameters": self.trainable_parameters,
+            "all_parameters": self.all_parameters,
+            "sequence_length": self.sequence_length,
+            "examples_per_step": self.examples_per_step,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "flops": self.flops,
+            "memory": self.memory.to_json() if self.memory else None,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The costs of a recipe on a device."""
+
+    name: str
+    device: str
+    processes: int
+    precision: str
+    flops_per_second: float
+    rate: str
+    """Where the rate comes from."""
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """The sum over the stages that cost time; None when one of them is unknown."""
+        known = [stage.seconds for stage in self.stages if stage.stage != "publish"]
+        return None if None in known else sum(second for second in known if second is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "device": self.device,
+            "processes": self.processes,
+            "precision": self.precision,
+            "flops_per_second": self.flops_per_second,
+            "rate": self.rate,
+            "seconds": self.seconds,
+            "stages": [stage.to_json() for stage in self.stages],
+        }
+
+    def lines(self) -> list[str]:
+        """As text."""
+        several = f", {self.processes} processes" if self.processes > 1 else ""
+        text = [
+            f"{self.name} on {self.device}{several}, precision {self.precision}",
+            f"at {_amount(self.flops_per_second, 'FLOP/s')}: {self.rate}",
+        ]
+        for stage in self.stages:
+            text += ["", f"{stage.id} ({stage.stage})"]
+            if stage.parameters:
+                counts = {part: count for part, count in stage.parameters.items() if part != "total" and count}
+                parts = ", ".join(f"{part} {count:,}" for part, count in counts.items())
+                text.append(f"  parameters  {stage.parameters['total']:,} ({parts})")
+            if stage.trainable_parameters is not None and stage.all_parameters:
+                share = stage.trainable_parameters / stage.all_parameters
+                text.append(f"  trainable   {stage.trainable_parameters:,} of {stage.all_parameters:,} ({share:.1%})")
+            if stage.steps is not None:
+                step = f"{stage.examples_per_step} sequences of {stage.sequence_length} tokens"
+                text.append(f"  steps       {stage.steps:,} of {step}")
+            if stage.tokens is not None:
+                text.append(f"  tokens      {stage.tokens:,}")
+            if stage.flops is not None:
+                text.append(f"  operations  {_amount(stage.flops, 'FLOP')}")
+            if stage.memory is not None:
+                kinds = ("weights", "gradients", "optimizer", "activations")
+                parts = ", ".join(f"{kind} {_bytes(getattr(stage.memory, kind))}" for kind in kinds)
+                text.append(f"  memory      {_bytes(stage.memory.total)} a process ({parts})")
+            if stage.seconds is not None:
+                text.append(f"  time        about {_duration(stage.seconds)}")
+            text += [f"  note        {note}" for note in stage.notes]
+        total = "unknown, see the notes" if self.seconds is None else f"about {_duration(self.seconds)}"
+        return [*text, "", f"in all {total}"]
+
+
+def plan(recipe: Recipe, flops_per_second: float | None = None, device: devices.Device | None = None) -> Plan:
+    """The costs of every stage of `recipe` on `device` (default: this machine), at a rate if one is given."""
+    device = device or devices.this_machine()
+    asked, precision = recipe.launch.num_processes, recipe.launch.mixed_precision
+    processes = asked if asked != "auto" else device.units if device.kind == "gpu" else 1
+    precision = device.precision if precision == "auto" else precision
+    if flops_per_second is None:
+        rate = devices.MEASURED if device.kind == "cpu" else devices.ASSUMED
+        flops_per_second = device.flops_per_second(precision, processes)
+    else:
+        rate = "as given"
+    planner = _Planner(recipe, device, processes, precision, flops_per_second)
+    stages = tuple(planner.stage(stage) for stage in recipe.stages)
+    return Plan(recipe.name, device.name, processes, precision, flops_per_second, rate, stages)
+
+
+class _Planner:
+    def __init__(
+        self, recipe: Recipe, device: devices.Device, processes: int, precision: str, flops_per_second: float
+    ) -> None:
+        self.recipe = recipe
+        self.device = device
+        self.processes = processes
+        self.precision = precision
+        self.flops_per_second = flops_per_second
+        self.shape, self.shape_notes = shape_of(recipe)
+
+    def stage(self, stage: Stage) -> StagePlan:
+        known = {"pretrain": self._pretrain, "supervised": self._supervised, "evaluate": self._evaluate}
+        if stage.stage in known:
+            return known[stage.stage](stage)
+        notes = () if stage.stage == "publish" else (f"the costs of a '{stage.stage}' stage are not known",)
+        return StagePlan(stage.id, stage.stage, notes=notes)
+
+    def _pretrain(self, stage: Any) -> StagePlan:
+        notes = [*self.shape_notes]
+        blocks = None
+        if "max_steps" not in _arguments(stage):
+            texts = [sizes.text_bytes(reference, stage.max_train_samples) for reference in stage.datasets]
+            if None in texts:
+                notes.append("how much text there is will be known when the run starts, or set arguments.max_steps")
+            else:
+                blocks = sum(size for size in texts if size is not None) // BYTES_PER_TOKEN // stage.block_size
+                notes.append(f"about {blocks:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
+        predicted = max(1, round(stage.block_size * getattr(stage.objective, "probability", 1.0)))
+        return self._training(stage, stage.objective.head, stage.block_size, blocks, predicted, notes)
+
+    def _supervised(self, stage: Any) -> StagePlan:
+        from pipelines.data.tasks import resolve
+
+        notes = [*self.shape_notes]
+        task = resolve(stage.task, stage.id)
+        head = _task_head(task, notes)
+        rows = sizes.task_rows(task, "train")
+        if stage.max_train_samples is not None:
+            rows = stage.max_train_samples if rows is None else min(rows, stage.max_train_samples)
+        arguments = _arguments(stage)
+        if rows is None and "max_steps" not in arguments:
+            notes.append("how many rows there are will be known when the run starts, or set arguments.max_steps")
+        if rows is not None and arguments.get("eval_strategy", "no") != "no":
+            rows -= min(max(1, round(rows * SELECTION_SHARE)), SELECTION_MOST)
+        notes.append(f"at most: every sequence is counted with max_length {stage.max_length}")
+        return self._training(stage, head, stage.max_length, rows, 0, notes)
+
+    def _training(
+        self, stage: Any, head: Head, length: int, examples: int | None, predicted: int, notes: list[str]
+    ) -> StagePlan:
+        """A training stage: `examples` an epoch, of `length` tokens, of which `predicted` get logits."""
+        arguments = _arguments(stage)
+        each, accumulated = _batch(arguments, self.processes)
+        per_step = each * accumulated * self.processes
+        steps = _steps(arguments, examples, each * self.processes, accumulated)
+        found = StagePlan(
+            stage.id, stage.stage, sequence_length=length, examples_per_step=per_step, steps=steps, notes=tuple(notes)
+        )
+        sequences = None if steps is None else steps * per_step
+        if sequences is not None and examples is not None and "max_steps" not in arguments:
+            whole = math.ceil(examples * arguments.get("num_train_epochs", DEFAULT_EPOCHS))
+            sequences = min(sequences, whole)  # the last step of an epoch may be smaller
+        if sequences is not None:
+            found = replace(found, tokens=sequences * length)
+        if self.shape is None:
+            return found
+        try:
+            counts = self.shape.counts(head)
+            adapter = None
+            if stage.tuner.name == "lora":
+                adapter = self.shape.adapter(stage.tuner, head, self._fresh(stage, head))
+        except Exception as error:  # transformers and PEFT refuse in many ways; the run itself says it in full
+            return replace(found, notes=(*found.notes, f"the model cannot be built: {first_line(error)}"))
+        learnt = counts["total"] if adapter is None else adapter.learnt
+        everything = counts["total"] + (0 if adapter is None else adapter.added)
+        recomputed = bool(arguments.get("activation_checkpointing"))
+        forward = self.shape.forward(head, length, predicted)
+        flops = forward * ((3 if adapter is None else 2) + recomputed)
+        flops += 0 if adapter is None else 3 * adapter.flops_per_token * length
+        found = replace(found, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
+        if sequences is not None:
+            found = replace(found, flops=sequences * flops, seconds=sequences * flops / self.flops_per_second)
+        shape = self.shape.sizes(head)
+        if shape is None:
+            unknown = "memory is unknown: the config does not name its sizes as most do"
+            return replace(found, notes=(*found.notes, unknown))
+        mixed = self.precision != "no"
+        kept = costs.activations(
+            shape, batch=each, length=length, predicted=predicted * each, mixed=mixed, recomputed=recomputed,
+            on_cpu=self.device.kind == "cpu",
+        )  # fmt: skip
+        optimizer = arguments.get("optim", "adamw_torch")
+        memory = costs.memory(
+            parameters=everything, trainable=learnt, optimizer=optimizer, activations=kept, mixed=mixed,
+            processes=self.processes,
+        )  # fmt: skip
+        return replace(found, memory=memory)
+
+    def _evaluate(self, stage: Any) -> StagePlan:
+        from pipelines.evaluation.choice import choose
+
+        choices, _ = choose(self.recipe, stage, stage.benchmarks)
+        notes = [*self.shape_notes, "at most: every sequence is counted with max_length"]
+        flops = tokens = 0
+        for choice in choices:
+            task: Any = choice.open_task()
+            head = _task_head(task, notes)
+            trained = next((each for each in self.recipe.stages if each.id == choice.model), None)
+            length = stage.max_length or getattr(trained, "max_length", None) or DEFAULT_LENGTH
+            for split in task.evaluation_splits.values():
+                rows = sizes.task_rows(task, split)
+                if stage.max_eval_samples is not None:
+                    rows = stage.max_eval_samples if rows is None else min(rows, stage.max_eval_samples)
+                if rows is None:
+                    notes.append(f"how many rows {choice.name} has will be known when the run starts")
+                    return StagePlan(stage.id, stage.stage, notes=tuple(dict.fromkeys(notes)))
+                if self.shape is None:
+                    return StagePlan(stage.id, stage.stage, notes=tuple(dict.fromkeys(notes)))
+                try:
+                    flops += rows * self.shape.forward(head, length, 0)
+                except Exception as error:
+                    refused = f"the model cannot be built: {first_line(error)}"
+                    return StagePlan(stage.id, stage.stage, notes=(*notes, refused))
+                tokens += rows * length
+        return StagePlan(
+            stage.id, stage.stage, tokens=tokens, flops=flops, seconds=flops / self.flops_per_second,
+            notes=tuple(dict.fromkeys(notes)),
+        )  # fmt: skip
+
+    def _fresh(self, stage: Stage, head: Head) -> list[str]:
+        """Modules that the model this stage reads has no weights for: they learn whole, whatever the tuner."""
+        if head.kind == "masked_lm":
+            return []
+        source = self.recipe.model_of(stage)
+        before: Any = None if source == START else self.recipe.stage(source)
+        if before is None or before.stage != "supervised":
+            return ["model.pooler.dense", "classifier"]
+        from pipelines.data.tasks import resolve
+
+        if before.tuner.name != "full":  # an adapter's model is opened whole, its head included
+            return []
+        same = outputs(_task_head(resolve(before.task, before.id), [])) == outputs(head)
+        return [] if same else ["classifier"]
+
+
+def _task_head(task: Any, notes: list[str]) -> Head:
+    """The head without reading data: two classes where their names are still in it."""
+    if task.kind == "regression" or task.labels:
+        head: Head = task.head
+        return head
+    notes.append("how many classes there are will be known when the run starts; two are counted")
+    return Head("sequence_classification", ("0", "1"))
+
+
+def _arguments(stage: Any) -> dict[str, Any]:
+    words, _ = argument_fields.translate(stage.arguments)
+    if words.get("max_steps", -1) < 1:
+        words.pop("max_steps", None)
+    return words
+
+
+def _batch(arguments: Mapping[str, Any], processes: int) -> tuple[int, int]:
+    """(examples a process sees at once, accumulation steps), as the trainer works them out."""
+    total: int | None = arguments.get("global_batch_size")
+    if total is None:
+        each: int = arguments.get("per_device_train_batch_size", DEFAULT_BATCH)
+        return each, arguments.get("gradient_accumulation_steps", 1)
+    share = max(1, total // processes)
+    each = min(arguments.get("per_device_train_batch_size", share), share)
+    return each, max(1, share // each)
+
+
+def _steps(arguments: Mapping[str, Any], examples: int | None, at_once: int, accumulated: int) -> int | None:
+    """Optimizer steps, as transformers' Trainer counts them."""
+    if "max_steps" in arguments:
+        return int(arguments["max_steps"])
+    if examples is None:
+        return None
+    batches = examples // at_once if arguments.get("dataloader_drop_last") else math.ceil(examples / at_once)
+    epochs: float = arguments.get("num_train_epochs", DEFAULT_EPOCHS)
+    return math.ceil(max(1, math.ceil(batches / accumulated)) * epochs)
+
+
+def _amount(number: float, unit: str) -> str:
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}"
+
+
+def _bytes(number: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.3g} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

@@ -1,0 +1,157 @@
+"""What the rooms of `pipelines` agree on, so that none of them needs to import another.
+
+`run` builds a Context for each stage and puts into it what the stage needs from elsewhere. Nothing here imports
+torch: models, tokenizers and tensors are typed as Any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from pipelines.events import EventLog
+    from pipelines.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a stage needs on top of the body of a model."""
+
+    kind: Literal["masked_lm", "sequence_classification"]
+    labels: tuple[str, ...] = ()
+    """Class names in the order of their ids; empty for regression (one output) and for language modelling."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Labelled texts of one split, in the order of the file. All sequences have the same length."""
+
+    texts: Sequence[str]
+    pairs: Sequence[str] | None
+    """Second text of each pair; None for tasks on single texts."""
+    labels: Sequence[int] | Sequence[float] | None
+    """Class ids or numbers; None where the split has no public labels."""
+    index: Sequence[int]
+    """Row number in the file."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class Task(Protocol):
+    """A labelled task: `pipelines.data.tasks.Task` is the class behind it."""
+
+    @property
+    def name(self) -> str:
+        """`glue/mrpc`, or the id of the stage that describes an inline task."""
+
+    @property
+    def head(self) -> Head:
+        """The head that the task is learnt with. May read the training rows to find the class names."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names in the METRICS registry, the first is the one to select models by."""
+
+    @property
+    def evaluation_splits(self) -> Mapping[str, str]:
+        """Suffix of the metric names -> split: `{"": "validation"}`, MNLI has `{"": "validation_matched", "_mm": …}`."""
+
+    def rows(self, split: str, limit: int | None = None) -> Rows:
+        """The rows of `train` or of an evaluation split, the first `limit` of them. Raises DataError."""
+
+    def content(self) -> dict[str, str]:
+        """Content hash of each split's data, by split."""
+
+
+Score = Callable[[Any, Any], dict[str, float]]
+"""`score(logits (examples, outputs), labels (examples,)) -> {"accuracy": …}`: numpy arrays in, plain floats out."""
+
+
+class Tuner(Protocol):
+    """WHICH weights learn: a block with a verb."""
+
+    name: str
+    adapts: bool
+    """Whether `apply` leaves the base alone and returns an adapter around it."""
+
+    def apply(self, model: Any) -> Any:
+        """The model with its trainable weights chosen; a PEFT model for adapters."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that run a stage together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and events."""
+        return self.rank == 0
+
+
+@dataclass
+class StopSignal:
+    """Whether SIGINT or SIGTERM asked this process to stop.
+
+    A stage that can finish a step and save first wraps that part in `with stop.deferred():` and looks at `requested`
+    between steps; anywhere else the signal raises Stopped at once.
+    """
+
+    requested: bool = False
+    depth: int = 0
+
+    def deferred(self) -> _Deferred:
+        """Hold signals back inside the `with` block."""
+        return _Deferred(self)
+
+
+class _Deferred:
+    def __init__(self, stop: StopSignal) -> None:
+        self.stop = stop
+
+    def __enter__(self) -> StopSignal:
+        self.stop.depth += 1
+        return self.stop
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop.depth -= 1
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything a stage is given. Built by `run`."""
+
+    stage_id: str
+    folder: Path
+    """The stage's own folder, kept over a kill: `model/`, `checkpoints/`, `metrics.json`, `predictions.parquet`."""
+    fingerprint: str
+    seed: int
+    recipe: Recipe
+    events: EventLog
+    world: World
+    precision: Literal["no", "bf16", "fp16"]
+    """Resolved: never `auto`."""
+    cache: Path
+    """Where prepared data may be kept between runs, named by content."""
+    stage_folders: Mapping[str, Path]
+    """Folders of the complete stages before this one, by id."""
+    open_model: Callable[..., Any]
+    """`open_model(head, stage_id=None, merge=True, trained_head=False, keep_base=None)`: the model of a stage (default:
+    the one this stage reads) with that head, in fp32 on the CPU, freshly seeded. Adapters are merged unless
+    `merge=False`. With `trained_head`, raises ModelError when the checkpoint has no weights for the head. `keep_base`
+    is a folder where a model that is in no folder yet is saved, so that an adapter has a base to name."""
+    open_tokenizer: Callable[[], Any]
+    """The run's tokenizer."""
+    score: Callable[[Task], Score]
+    """How a task's logits are scored."""
+    stop: StopSignal = field(default_factory=StopSignal)
+    barrier: Callable[[], None] = lambda: None
+    """Waits for every process of the world."""
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+    """Every process's picklable value, in the order of ranks, on every process."""

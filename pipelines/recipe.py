@@ -1,0 +1,410 @@
+"""The recipe: what a user writes, checked completely before anything else happens.
+
+`load` reads a YAML file, applies the overrides of the command line, and either returns a frozen `Recipe` or raises
+one RecipeError that names every mistake with its file, line and key. It imports neither torch nor a data library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+
+from pipelines.blocks import Block, Found, Mistakes, Pick, Place, flatten, key_path, show
+from pipelines.errors import Mistake, RecipeError
+from pipelines.fields import architectures as architecture_fields
+from pipelines.marks import line_of, read_yaml, read_yaml_text, scalar, write_yaml
+from pipelines.registry import STAGES, TOKENIZERS, nearest
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+START = "model"
+"""`from: model` reads the recipe's model as it was before any stage."""
+
+
+def _architecture(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise Mistakes([((), f"is {show(value)}, must be a mapping such as {{preset: bert-mini}}")])
+    found = architecture_fields.mistakes(value)
+    if found:
+        raise Mistakes(found)
+    return dict(value)
+
+
+def _folder_or_name(value: str, info: ValidationInfo) -> str:
+    """A folder beside the recipe becomes absolute; anything else is a name on the Hub."""
+    place = Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()
+    if place.is_dir():
+        return str(place.resolve())
+    if not HUB_ID.match(value):
+        raise ValueError(f"'{value}' is neither a folder (looked for {place}) nor a Hub name such as google-bert/bert-base-uncased")
+    return value
+
+
+FolderOrName = Annotated[str, AfterValidator(_folder_or_name)]
+"""The type of a field that names a checkpoint or a tokenizer."""
+
+
+class Model(Block):
+    """The model that the first stage reads: a shape to build from scratch, or a checkpoint to take."""
+
+    architecture: Annotated[dict[str, Any] | None, BeforeValidator(_architecture)] = Field(None, validate_default=False)
+    """A preset with overrides in HF config words, or any transformers `model_type` with its own words."""
+    checkpoint: FolderOrName | None = None
+    """A Hub id, or a folder."""
+    revision: str | None = None
+    """The Hub revision of `checkpoint`: a branch, tag or commit."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Model:
+        if (self.architecture is None) == (self.checkpoint is None):
+            given = "both were given" if self.checkpoint else "neither was given"
+            raise Mistakes([((), f"needs either 'architecture' (from scratch) or 'checkpoint' (pretrained); {given}")])
+        if self.revision is not None and self.checkpoint is None:
+            raise Mistakes([(("revision",), "names a Hub revision, which only a 'checkpoint' has")])
+        return self
+
+
+class Tokenizer(Block):
+    """Either `train` a vocabulary on the recipe's text, or take a `pretrained` one."""
+
+    train: Annotated[Any, Pick(TOKENIZERS, "name")] = None
+    """The algorithm that learns the vocabulary: `wordpiece` or `bpe`, or a mapping with its settings."""
+    vocab_size: int = Field(8192, ge=100, le=1_000_000)
+    """Entries of the trained vocabulary, special tokens included."""
+    pretrained: FolderOrName | None = None
+    """A Hub id or a folder with a tokenizer."""
+
+    model_config = ConfigDict(validate_default=False)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Tokenizer:
+        if (self.train is None) == (self.pretrained is None):
+            given = "both were given" if self.pretrained else "neither was given"
+            raise Mistakes([((), f"needs either 'train' (an algorithm) or 'pretrained' (a Hub id or folder); {given}")])
+        if self.pretrained is not None and "vocab_size" in self.model_fields_set:
+            raise Mistakes([(("vocab_size",), "belongs to 'train'; a pretrained tokenizer brings its own")])
+        return self
+
+
+class Launch(Block):
+    """How the processes of a stage are started."""
+
+    profile: Literal["single", "ddp"] = "single"
+    """`single`: one host, its processes joined by data parallelism when there are several; `ddp`: the same, and at least two."""
+    num_processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    """`auto` is one per GPU, 1 on a CPU."""
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = "auto"
+    """`auto` is bf16 where the hardware computes it natively, else no."""
+
+    @model_validator(mode="after")
+    def _ddp_needs_two(self) -> Launch:
+        if self.profile == "ddp" and self.num_processes == 1:
+            raise Mistakes(
+                [(("num_processes",), "is 1, but the profile 'ddp' needs at least 2 (or use the profile 'single')")]
+            )
+        return self
+
+
+class Stage(Block):
+    """Base of every stage: what all of them have, and what `run` asks of them."""
+
+    stage: str
+    id: str = Field("", pattern=ID, validate_default=False)
+    """Name of the stage in the run folder, in `from` and in overrides. Default: the stage's kind, `-2`, `-3` for repeats."""
+    seed: int | None = Field(None, ge=0, lt=2**32)
+    """Seed of everything random in this stage. Default: the recipe's."""
+    source: str | None = Field(None, alias="from")
+    """Id of the stage whose model is read, or `model` for the recipe's own. Default: the stage before."""
+
+    trains: ClassVar[bool] = False
+    """Whether the stage leaves a model of its own behind."""
+    joins: ClassVar[bool] = True
+    """Whether the stage runs on every process of `launch`; otherwise on one."""
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        """What is wrong with this stage at this place of the recipe, places relative to the stage."""
+        return ()
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """Ids of the stages whose results this one needs, the model's first; `model` is the recipe's own."""
+        return (recipe.model_of(self),)
+
+    def content(self) -> dict[str, str]:
+        """Content hash of every piece of outside data the stage reads, by its role. Raises DataError."""
+        return {}
+
+    def texts(self) -> Iterator[str] | None:
+        """Text that a tokenizer may be trained on, or None when the stage has none."""
+        return None
+
+    def still_there(self, folder: Path) -> bool:
+        """Whether what a complete stage left outside its own `folder` is still in place."""
+        return True
+
+    def run(self, context: Context) -> None:
+        """Do the work in `context.folder`."""
+        raise NotImplementedError
+
+    def identity(self) -> dict[str, Any]:
+        """The block without what does not change its result: its part of the fingerprint."""
+        plain = self.plain()
+        for key in ("id", "from", "seed"):
+            plain.pop(key, None)
+        return plain
+
+
+class Recipe(Block):
+    """One job: a model, its tokenizer, and the stages it goes through."""
+
+    name: str = Field(pattern=NAME)
+    """Name of the run folder `runs/<name>`: letters, digits, `_`, `.` and `-`."""
+    seed: int = Field(42, ge=0, lt=2**32)
+    """Seed of every stage that has none of its own."""
+    model: Model
+    """The model that the first stage reads."""
+    tokenizer: Tokenizer | None = None
+    """Default: the checkpoint's own; from scratch, a WordPiece vocabulary of 8,192 trained on the recipe's text."""
+    stages: tuple[Annotated[Any, Pick(STAGES, "stage")], ...] = Field(min_length=1)
+    """What happens, in this order."""
+    launch: Launch = Field(default_factory=Launch)
+    """How processes are started."""
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Recipe:
+        found: list[Found] = []
+        for position, stage in enumerate(self.stages):
+            found += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
+        if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
+            found.append(
+                (
+                    ("tokenizer",),
+                    "is missing: a model from scratch with its own vocab_size needs to be told its tokenizer",
+                )
+            )
+        if found:
+            raise Mistakes(found)
+        return self
+
+    def stage(self, stage_id: str) -> Stage:
+        """The stage of that id. Raises KeyError."""
+        for stage in self.stages:
+            if stage.id == stage_id:
+                found: Stage = stage
+                return found
+        raise KeyError(stage_id)
+
+    def model_of(self, stage: Stage) -> str:
+        """Id of the stage whose model `stage` reads: `from`, else the nearest earlier stage that trains, else `model`."""
+        if stage.source is not None:
+            return stage.source
+        earlier = self.stages[: self.stages.index(stage)]
+        return next((before.id for before in reversed(earlier) if before.trains), START)
+
+    def lineage(self, stage: Stage) -> Iterator[Stage]:
+        """The stages whose models lead to `stage`, the nearest first; `stage` itself is not among them."""
+        while (source := self.model_of(stage)) != START:
+            stage = self.stage(source)
+            yield stage
+
+    def seed_of(self, stage: Stage) -> int:
+        """The stage's own seed, else the recipe's."""
+        return self.seed if stage.seed is None else stage.seed
+
+    def to_yaml(self) -> str:
+        """The resolved recipe, as `load` would read it."""
+        return write_yaml(self.plain())
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe. Raises RecipeError with every mistake in it."""
+    path = Path(path)
+    data, lines = read_yaml(path)
+    return _build(data, lines, str(path), path.resolve().parent, overrides)
+
+
+def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
+    """As `load`, for a text that is at hand; relative paths in it are relative to `folder`."""
+    data, lines = read_yaml_text(text, file)
+    return _build(data, lines, file, folder or Path.cwd(), overrides)
+
+
+def _build(data: Any, lines: dict[Place, int], file: str, folder: Path, overrides: Sequence[str]) -> Recipe:
+    if not isinstance(data, dict):
+        raise RecipeError(
+            [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
+        )
+    found: list[Found] = []
+    from_command_line: list[Place] = []
+    ids = _name_stages(data)
+    for override in overrides:
+        try:
+            from_command_line.append(_override(data, override, ids))
+        except Mistakes as error:
+            raise RecipeError(
+                [Mistake(key_path(place), message, "command line") for place, message in error.found]
+            ) from None
+    ids = _name_stages(data)
+    found += _unfit_sources(data, ids)
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(data, context={"folder": folder})
+    except ValidationError as error:
+        found += flatten(error)
+    if found or recipe is None:
+        raise RecipeError(_in_order(found, ids, lines, file, from_command_line))
+    return recipe
+
+
+def _in_order(
+    found: list[Found], ids: list[str | None], lines: dict[Place, int], file: str, overridden: list[Place]
+) -> list[Mistake]:
+    mistakes = []
+    for place, message in dict.fromkeys(found):
+        line = line_of(place, lines)
+        named: Place = place
+        if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
+            stage_id = ids[place[1]]
+            if stage_id is not None and place[2:] != ("stage",):
+                named = ("stages", stage_id, *place[2:])
+        if any(place[: len(each)] == each for each in overridden):
+            mistakes.append((-1, Mistake(key_path(named), message, "command line")))
+        else:
+            mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
+    return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
+
+
+def _name_stages(data: dict[str, Any]) -> list[str | None]:
+    """Give every stage without an id its default one; returns the ids by position, None where there can be none."""
+    stages = data.get("stages")
+    if not isinstance(stages, tuple | list):
+        return []
+    data["stages"] = stages = tuple(dict(stage) if isinstance(stage, Mapping) else stage for stage in stages)
+    ids: list[str | None] = []
+    counts: dict[str, int] = {}
+    taken = {stage["id"] for stage in stages if isinstance(stage, dict) and isinstance(stage.get("id"), str)}
+    for stage in stages:
+        if not isinstance(stage, dict):
+            ids.append(None)
+            continue
+        kind = stage.get("stage")
+        if "id" not in stage and isinstance(kind, str) and kind in STAGES:
+            name = kind
+            while name in taken or counts.get(name):
+                counts[kind] = counts.get(kind, 1) + 1
+                name = f"{kind}-{counts[kind]}"
+            counts.setdefault(kind, 1)
+            counts.setdefault(name, 1)
+            stage["id"] = name
+            taken.add(name)
+        ids.append(stage.get("id") if isinstance(stage.get("id"), str) else None)
+    return ids
+
+
+def _unfit_sources(data: dict[str, Any], ids: list[str | None]) -> list[Found]:
+    """Repeated ids, and `from` that names no earlier stage."""
+    found: list[Found] = []
+    for position, stage in enumerate(data.get("stages") or ()):
+        if not isinstance(stage, dict):
+            continue
+        if ids[position] is not None and ids[position] in ids[:position]:
+            found.append(
+                (("stages", position, "id"), f"'{ids[position]}' is the id of an earlier stage too; ids must differ")
+            )
+        if ids[position] == START:
+            found.append(
+                (("stages", position, "id"), f"'{START}' stands for the recipe's own model; choose another id")
+            )
+        source = stage.get("from")
+        earlier = [each for each in ids[:position] if each is not None]
+        if isinstance(source, str) and source not in (*earlier, START):
+            later = " (it comes later)" if source in ids else ""
+            hint = nearest(source, earlier)
+            found.append(
+                (
+                    ("stages", position, "from"),
+                    f"'{source}' is no earlier stage{later}.{hint} Allowed: {', '.join((*earlier, START))}",
+                )
+            )
+    return found
+
+
+def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Place:
+    """Apply `key.path=value` of the command line to plain data; returns the place it changed."""
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise Mistakes([((), f"'{override}' is not an override; write key.path=value, such as stages.mrpc.seed=1")])
+    try:
+        value = scalar(text)
+    except Exception as error:
+        raise Mistakes([((path,), f"'{text}' is not a YAML value: {str(error).splitlines()[0]}")]) from None
+    parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    place: list[str | int] = []
+    here: Any = data
+    for depth, part in enumerate(parts):
+        key: str | int = part
+        if isinstance(here, tuple):
+            entries = list(here)
+            if depth == 1 and parts[0] == "stages" and part in ids:
+                key = ids.index(part)
+            elif part.isdigit() and int(part) < len(entries):
+                key = int(part)
+            else:
+                known = (
+                    [each for each in ids if each]
+                    if depth == 1 and parts[0] == "stages"
+                    else [str(n) for n in range(len(entries))]
+                )
+                raise Mistakes(
+                    [
+                        (
+                            (path,),
+                            f"'{part}' is not there to be overridden.{nearest(part, known)} Known: {', '.join(known)}",
+                        )
+                    ]
+                )
+        elif not isinstance(here, dict):
+            raise Mistakes([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
+        place.append(key)
+        if depth == len(parts) - 1:
+            _put(data, place, value)
+        else:
+            if isinstance(here, dict) and (key not in here or here[key] is None):
+                _put(data, place, {})
+            here = _get(data, place)
+            if isinstance(here, str):  # `tuner: lora` grows into `tuner: {name: lora}` when `tuner.r` is set
+                here = {"name": here}
+                _put(data, place, here)
+    return tuple(place)
+
+
+def _get(data: Any, place: Sequence[str | int]) -> Any:
+    for key in place:
+        data = data[key]
+    return data
+
+
+def _put(data: Any, place: Sequence[str | int], value: Any) -> Any:
+    """Set `value` at `place`, rebuilding the tuples on the way."""
+    key = place[0]
+    inner = value if len(place) == 1 else _put(data[key], place[1:], value)
+    if isinstance(data, tuple):
+        assert isinstance(key, int)
+        return (*data[:key], inner, *data[key + 1 :])
+    data[key] = inner
+    return data
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a recipe, every registered block included: for editors and forms."""
+    described = Recipe.model_json_schema(by_alias=True)
+    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    described["title"] = "Finery recipe"
+    return described

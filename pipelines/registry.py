@@ -1,0 +1,170 @@
+"""Every name a recipe may use, and where the code behind it lives.
+
+One table per family: public name on the left, `module:attribute` on the right. A new method is one new file and
+one line here. Recipes never hold import paths, so a recipe that arrives over the network can only name what stands
+in these tables. Looking a name up imports its module; no table imports anything by being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the closest known name, or nothing."""
+    close = get_close_matches(word, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+class UnknownName(ValueError):
+    """A name that stands in no table; the message lists what does."""
+
+
+class Registry(Mapping[str, str]):
+    """A table of public names. `load` imports what a name stands for."""
+
+    def __init__(self, kind: str, table: dict[str, str]) -> None:
+        self.kind = kind
+        self._table = table
+
+    def __getitem__(self, name: str) -> str:
+        return self._table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def unknown(self, name: object) -> str:
+        """The sentence for a name that is not in the table."""
+        return f"unknown {self.kind} '{name}'.{nearest(str(name), self)} Available: {', '.join(sorted(self))}"
+
+    def module(self, name: str) -> str:
+        """The dotted module that holds `name`."""
+        return self[name].partition(":")[0]
+
+    def load(self, name: str) -> Any:
+        """The class or value behind `name`. Raises UnknownName."""
+        if name not in self:
+            raise UnknownName(self.unknown(name))
+        module, _, attribute = self[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+
+STAGES = Registry(
+    "stage",
+    {
+        "pretrain": "pipelines.trainers.pretrain:Pretrain",
+        "supervised": "pipelines.trainers.supervised:Supervised",
+        "evaluate": "pipelines.evaluation.evaluate:Evaluate",
+        "publish": "pipelines.publishing.publish:Publish",
+    },
+)
+"""What a recipe is a list of."""
+
+OBJECTIVES = Registry("objective", {"masked_lm": "pipelines.objectives.masked_lm:MaskedLM"})
+"""What pretraining asks the model to do."""
+
+TUNERS = Registry(
+    "tuner",
+    {
+        "full": "pipelines.tuners.full:Full",
+        "lora": "pipelines.tuners.lora:LoRA",
+    },
+)
+"""Which weights learn."""
+
+TOKENIZERS = Registry(
+    "tokenizer",
+    {
+        "wordpiece": "pipelines.data.wordpiece:WordPiece",
+        "bpe": "pipelines.data.bpe:BPE",
+    },
+)
+"""How a vocabulary is trained."""
+
+SOURCES = Registry(
+    "source",
+    {
+        "builtin": "pipelines.data.builtin:find",
+        "mirror": "pipelines.data.mirror:find",
+        "files": "pipelines.data.files:find",
+        "hub": "pipelines.data.hub:find",
+    },
+)
+"""Where a data set is looked for, in this order."""
+
+TASK_KINDS = Registry(
+    "task kind",
+    {
+        "classification": "pipelines.data.classification:Classification",
+        "regression": "pipelines.data.regression:Regression",
+    },
+)
+"""Shapes of a labelled task."""
+
+TASKS = Registry(
+    "task",
+    {
+        "builtin/python-docs": "pipelines.data.builtin:TASK",
+        "glue/cola": "pipelines.data.glue:COLA",
+        "glue/sst2": "pipelines.data.glue:SST2",
+        "glue/mrpc": "pipelines.data.glue:MRPC",
+        "glue/stsb": "pipelines.data.glue:STSB",
+        "glue/qqp": "pipelines.data.glue:QQP",
+        "glue/mnli": "pipelines.data.glue:MNLI",
+        "glue/qnli": "pipelines.data.glue:QNLI",
+        "glue/rte": "pipelines.data.glue:RTE",
+        "glue/wnli": "pipelines.data.glue:WNLI",
+        "glue/ax": "pipelines.data.glue:AX",
+    },
+)
+"""Labelled tasks that a recipe names instead of describing."""
+
+METRICS = Registry(
+    "metric",
+    {
+        "accuracy": "pipelines.evaluation.accuracy:Accuracy",
+        "f1": "pipelines.evaluation.f1:F1",
+        "matthews_correlation": "pipelines.evaluation.matthews_correlation:MatthewsCorrelation",
+        "pearson": "pipelines.evaluation.pearson:Pearson",
+        "spearmanr": "pipelines.evaluation.spearmanr:Spearmanr",
+    },
+)
+"""What a prediction is worth, as `evaluate.Metric` modules that need no network."""
+
+BASELINES = Registry(
+    "baseline",
+    {
+        "majority": "pipelines.evaluation.majority:majority",
+        "naive_bayes": "pipelines.evaluation.naive_bayes:naive_bayes",
+    },
+)
+"""Guessers without a network that a score is held against."""
+
+DESTINATIONS = Registry(
+    "destination",
+    {
+        "folder": "pipelines.publishing.folder:Folder",
+        "url": "pipelines.publishing.url:Url",
+        "hub": "pipelines.publishing.hub:Hub",
+    },
+)
+"""Where a checkpoint is published to."""
+
+REGISTRIES: dict[str, Registry] = {
+    "stages": STAGES,
+    "objectives": OBJECTIVES,
+    "tuners": TUNERS,
+    "tokenizers": TOKENIZERS,
+    "sources": SOURCES,
+    "task_kinds": TASK_KINDS,
+    "tasks": TASKS,
+    "metrics": METRICS,
+    "baselines": BASELINES,
+    "destinations": DESTINATIONS,
+}

@@ -1,0 +1,344 @@
+"""The story of a job, in the order it happens. The only file that sees every stage."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipelines import fingerprints, hardware, launch
+from pipelines.errors import DataError, FineryError, StageError, Stopped
+from pipelines.failures import understood
+from pipelines.fields import architectures
+from pipelines.protocols import Context, Head, Score, StopSignal, Task, World
+from pipelines.recipe import START, Recipe, Stage
+from pipelines.signals import stop_on_signals
+from pipelines.workspace import RunFolder, StageStore
+
+TOKENIZER = "tokenizer"
+"""The tokenizer is made like a stage, before all others."""
+
+
+def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: StopSignal | None = None) -> Path:
+    """Do what the recipe describes, stage by stage; returns the run folder. Raises FineryError after telling the events."""
+    stop = stop or StopSignal()
+    job = Job(recipe, RunFolder(folder, store or StageStore()), stop)
+    with job.place.open(recipe.to_yaml()), stop_on_signals(stop):
+        started = time.monotonic()
+        try:
+            job.begin()
+            job.make_tokenizer()
+            for position, stage in enumerate(recipe.stages, start=1):
+                job.do(position, stage)
+        except BaseException as error:
+            failure = job.fail(error)
+            if failure is error:
+                raise
+            raise failure from error
+        job.finish(time.monotonic() - started)
+    return folder
+
+
+@dataclass
+class Job:
+    """A recipe on its way through its stages."""
+
+    recipe: Recipe
+    place: RunFolder
+    stop: StopSignal
+    at: str | None = None
+    """Id of the stage being worked on."""
+    folders: dict[str, Path] = field(default_factory=dict)
+    """Folders of the complete stages, by id."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Fingerprints, by stage id."""
+    energy: float | None = None
+
+    @cached_property
+    def processes(self) -> int:
+        """How many processes a stage runs on."""
+        return hardware.processes(self.recipe.launch.num_processes)
+
+    @cached_property
+    def precision(self) -> str:
+        """`no`, `bf16` or `fp16`."""
+        return hardware.precision(self.recipe.launch.mixed_precision)
+
+    def begin(self) -> None:
+        """The manifest's first lines, and the event that opens the run."""
+        self.energy = hardware.energy_joules()
+        self.place.prune(
+            {f"stages/{number:02d}-{stage.id}" for number, stage in enumerate(self.recipe.stages, start=1)}
+        )
+        self.place.manifest = {
+            "finery": version("finery"),
+            "name": self.recipe.name,
+            "started": datetime.now(UTC).isoformat(),
+            "working_folder": str(Path.cwd()),
+            "versions": fingerprints.versions(),
+            "hardware": hardware.describe(),
+            "launch": {"num_processes": self.processes, "mixed_precision": self.precision},
+            "stages": [],
+        }
+        self.place.save_manifest()
+        self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
+
+    def make_tokenizer(self) -> None:
+        """Train the tokenizer, or copy the pretrained one; reused like a stage."""
+        self.at = TOKENIZER
+        wanted = self.recipe.tokenizer
+        if wanted is not None and wanted.train is None:
+            source = str(wanted.pretrained)
+        elif wanted is None and self.recipe.model.checkpoint is not None:
+            source = self.recipe.model.checkpoint
+        else:
+            source = None
+        if source is not None:
+            revision = self.recipe.model.revision if wanted is None else None
+            identity: dict[str, Any] = {"pretrained": source, "content": _folder_content(source, revision)}
+            self._complete(
+                TOKENIZER,
+                TOKENIZER,
+                identity,
+                [],
+                {},
+                {"pipelines.tokenizers"},
+                partial(self._copy_tokenizer, source, revision),
+            )
+            return
+        from pipelines.tokenizers import DEFAULT, block
+
+        algorithm, size = (wanted.train, wanted.vocab_size) if wanted is not None else (block(DEFAULT), 8192)
+        reader = next((stage for stage in self.recipe.stages if type(stage).texts is not Stage.texts), None)
+        if reader is None:
+            raise StageError(
+                "there is no text to train a tokenizer on; name a pretrained one: tokenizer: {pretrained: …}"
+            )
+        identity = {
+            "train": algorithm.plain() | {"name": algorithm.name},
+            "vocab_size": size,
+            "rows": getattr(reader, "max_train_samples", None),
+        }
+        code = {"pipelines.tokenizers"} | fingerprints.modules_of(algorithm)
+        self._complete(
+            TOKENIZER,
+            TOKENIZER,
+            identity,
+            [],
+            reader.content(),
+            code,
+            partial(self._train_tokenizer, algorithm, size, reader),
+        )
+
+    def do(self, number: int, stage: Stage) -> None:
+        """Reuse the stage when it is complete with this fingerprint, else do it."""
+        self.at = stage.id
+        if self.stop.requested:
+            raise Stopped("stopped between two stages")
+        identity = stage.identity() | {"seed": self.recipe.seed_of(stage), "precision": self.precision}
+        if "arguments" in type(stage).model_fields and "global_batch_size" not in getattr(stage, "arguments", {}):
+            identity["processes"] = self.processes if stage.joins else 1
+        inputs = [self.marks[TOKENIZER], *(self._mark(read) for read in stage.reads(self.recipe))]
+        code = {"pipelines.models"} | fingerprints.modules_of(stage)
+        name = f"stages/{number:02d}-{stage.id}"
+        self._complete(stage.id, name, identity, inputs, stage.content(), code, partial(self._run_stage, stage), stage)
+
+    def _complete(
+        self, stage_id: str, name: str, identity: Mapping[str, Any], inputs: list[str], content: Mapping[str, str],
+        code: set[str], work: Any, stage: Stage | None = None,
+    ) -> None:  # fmt: skip
+        """Reuse or make one stage: whatever happens, it is complete or invisible."""
+        started = time.monotonic()
+        events, store = self.place.events.of(stage_id), self.place.store
+        code_hash = fingerprints.code_of(code)
+        mark = fingerprints.digest([identity, inputs, dict(content), fingerprints.versions(), code_hash])
+        self.marks[stage_id] = mark
+        folder = store.complete(mark)
+        if folder is not None and stage is not None and not stage.still_there(folder):
+            shutil.rmtree(folder)
+            folder = None
+        reused = folder is not None
+        if folder is None:
+            with store.attempt(mark) as attempt:
+                folder = store.complete(mark)  # another run may have made it while this one waited
+                if folder is None:
+                    self.place.link(name, attempt)
+                    events.emit("started", fingerprint=mark)
+                    try:
+                        work(attempt, mark)
+                    except BaseException as error:
+                        if not isinstance(error, Stopped):
+                            store.give_up(mark)
+                        if not attempt.exists() or not any(attempt.iterdir()):
+                            shutil.rmtree(attempt, ignore_errors=True)
+                            self.place.unlink(name)
+                        raise
+                    record = {
+                        "id": stage_id,
+                        "fingerprint": mark,
+                        "identity": dict(identity),
+                        "inputs": inputs,
+                        "data": dict(content),
+                        "code": code_hash,
+                    }
+                    folder = store.finish(
+                        mark, record | {"seconds": time.monotonic() - started, "versions": fingerprints.versions()}
+                    )
+        self.place.link(name, folder)
+        self.folders[stage_id] = folder
+        seconds = time.monotonic() - started
+        events.emit("stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=mark)
+        self.place.manifest["stages"].append(
+            {
+                "id": stage_id,
+                "fingerprint": mark,
+                "code": code_hash,
+                "data": dict(content),
+                "seconds": round(seconds, 3),
+                "reused": reused,
+            }
+        )
+        self.place.save_manifest()
+
+    def _mark(self, stage_id: str) -> str:
+        """Fingerprint of a stage's model, or of the recipe's own."""
+        if stage_id != START:
+            return self.marks[stage_id]
+        model = self.recipe.model
+        if model.checkpoint is not None:
+            return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision)})
+        return fingerprints.digest({"architecture": shape_of(self.recipe)})
+
+    def _run_stage(self, stage: Stage, attempt: Path, mark: str) -> None:
+        if self.processes > 1 and stage.joins:
+            launch.run_ranks(self.processes, self.place.folder, stage.id, attempt, self.stop)
+            return
+        stage.run(context_for(self, stage, attempt, mark, World()))
+
+    def _train_tokenizer(self, algorithm: Any, size: int, reader: Stage, attempt: Path, mark: str) -> None:
+        texts: Iterator[str] | None = reader.texts()
+        if texts is None:
+            raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
+        algorithm.train(texts, size).save_pretrained(str(attempt / "model"))
+
+    def _copy_tokenizer(self, source: str, revision: str | None, attempt: Path, mark: str) -> None:
+        from pipelines.tokenizers import open_tokenizer
+
+        open_tokenizer(source, revision).save_pretrained(str(attempt / "model"))
+
+    def open_tokenizer(self) -> Any:
+        """The run's tokenizer."""
+        from pipelines.tokenizers import open_tokenizer
+
+        return open_tokenizer(str(self.folders[TOKENIZER] / "model"))
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Tell the events; returns the error that the user should see."""
+        failure = error if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit) else understood(error)
+        if isinstance(failure, StageError) and failure.stage is None:
+            failure.stage = self.at
+        kind = "stopped" if isinstance(failure, Stopped) else "failed"
+        reason = failure.reason if isinstance(failure, FineryError) else "internal"
+        events = self.place.events.of(self.at) if self.at else self.place.events
+        with suppress(OSError):  # a full disk must not hide the first error
+            events.emit(kind, message=str(failure), reason=reason)
+        return failure
+
+    def finish(self, seconds: float) -> None:
+        """The manifest's last lines, and the event that closes the run."""
+        self.place.manifest |= {"finished": datetime.now(UTC).isoformat(), "wall_time": round(seconds, 3)}
+        after = hardware.energy_joules()
+        if self.energy is not None and after is not None and after > self.energy:
+            self.place.manifest["energy_joules"] = round(after - self.energy, 1)
+        self.place.save_manifest()
+        self.place.events.emit("finished", seconds=round(seconds, 3))
+
+
+def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) -> Context:
+    """Everything a stage is given."""
+    from pipelines.evaluation.scoring import score
+    from pipelines.ranks import barrier, gather
+
+    seed = job.recipe.seed_of(stage)
+    scorer: Any = score
+
+    def score_of(task: Task) -> Score:
+        found: Score = scorer(task)
+        return found
+
+    return Context(
+        stage_id=stage.id,
+        folder=attempt,
+        fingerprint=mark,
+        seed=seed,
+        recipe=job.recipe,
+        events=job.place.events.of(stage.id),
+        world=world,
+        precision=job.precision,  # type: ignore[arg-type]
+        cache=job.place.store.data,
+        stage_folders=job.folders,
+        open_model=partial(_open_model, job, stage, world),
+        open_tokenizer=job.open_tokenizer,
+        score=score_of,
+        stop=job.stop,
+        barrier=barrier(world),
+        gather=gather(world),
+    )
+
+
+def _open_model(
+    job: Job, stage: Stage, world: World, head: Head, stage_id: str | None = None, merge: bool = True,
+    trained_head: bool = False, keep_base: Path | None = None,
+) -> Any:  # fmt: skip
+    from pipelines import models
+    from pipelines.ranks import barrier
+
+    seed = job.recipe.seed_of(stage)
+    source = stage_id or job.recipe.model_of(stage)
+    own = job.recipe.model
+    if source != START:
+        model = models.open_folder(job.folders[source] / "model", head, seed, merge=merge, trained_head=trained_head)
+    elif own.checkpoint is not None:
+        model = models.open_folder(own.checkpoint, head, seed, revision=own.revision, trained_head=trained_head)
+    else:
+        model = models.build(shape_of(job.recipe), head, job.open_tokenizer(), seed)
+    if keep_base is not None and not model.name_or_path:
+        if world.is_main:
+            shutil.rmtree(keep_base, ignore_errors=True)
+            model.save_pretrained(str(keep_base))
+        barrier(world)()
+        model.name_or_path = str(keep_base)
+    return model
+
+
+def shape_of(recipe: Recipe) -> dict[str, Any]:
+    """The architecture with its preset written out. The vocabulary's size is the tokenizer's unless the recipe says."""
+    given = recipe.model.architecture or {}
+    shape = dict(architectures.resolve(given))
+    if "vocab_size" not in given:
+        shape.pop("vocab_size", None)
+    return shape
+
+
+def _folder_content(source: str, revision: str | None) -> str:
+    """What tells two checkpoints apart: the bytes of a folder, or the name and revision of a Hub repository."""
+    path = Path(source)
+    return fingerprints.hash_folder(path) if path.is_dir() else f"{source}@{revision or 'main'}"
+
+
+def working_folder(run_folder: Path) -> Path:
+    """The folder a run was started in: relative destinations mean the same after a resume from elsewhere."""
+    import json
+
+    try:
+        recorded = Path(json.loads((run_folder / "manifest.json").read_text())["working_folder"])
+    except (OSError, ValueError, KeyError):
+        return Path.cwd()
+    return recorded if recorded.is_dir() else Path.cwd()

@@ -1,0 +1,1 @@
+"""HOW weights learn: stages that train, and the one loop they share."""

@@ -1,0 +1,270 @@
+"""The one training loop: transformers' Trainer, with what every stage needs added once.
+
+Added here: an order of examples that depends only on (seed, epoch), losses divided by the items of the whole step,
+checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, and events.
+A run killed at any moment and resumed reaches the same losses and weights to the bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import EarlyStoppingCallback, EvalPrediction, Trainer, TrainerCallback
+from transformers.trainer_utils import set_seed
+
+from pipelines.errors import Diverged, Stopped
+from pipelines.protocols import Context, Score
+from pipelines.trainers import checkpoints
+from pipelines.trainers.arguments import training_arguments
+from pipelines.trainers.memory import peak_memory, reset_peak_memory
+from pipelines.trainers.sampling import EpochSampler
+
+Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, Any]]
+"""`loss(model, inputs) -> (sum over the items, model outputs)`."""
+
+PROGRESS_EVERY = 1.0
+"""Seconds between two `progress` events."""
+
+
+class Draws:
+    """A data set seen through draws: `draws[epoch * n + i]` is example i, marked with the draw when asked to."""
+
+    def __init__(self, examples: Any, marked: bool = False) -> None:
+        self.examples = examples
+        self.marked = marked
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, draw: int) -> dict[str, Any]:
+        example = dict(self.examples[draw % len(self.examples)])
+        if self.marked:
+            example["draw"] = draw
+        return example
+
+
+def fit(
+    context: Context,
+    model: Any,
+    tokenizer: Any,
+    examples: Any,
+    *,
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    loss: Loss,
+    arguments: Mapping[str, Any],
+    lengths: np.ndarray | None = None,
+    marked: bool = False,
+    selection: Any = None,
+    score: Score | None = None,
+    early_stopping_patience: int | None = None,
+) -> tuple[Any, dict[str, float]]:
+    """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
+
+    `collate` turns examples into a batch with `labels`; `lengths` (examples,) lets similar lengths share a batch;
+    `marked` gives every example its draw for counter-based randomness; `selection` is held-out train data that
+    `eval_strategy` scores with `score`.
+
+    Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
+    Diverged at the first loss that is not finite.
+    """
+    reset_peak_memory()
+    set_seed(context.seed)
+    live = training_arguments(context, arguments)
+    folder = context.folder / "checkpoints"
+    if context.world.is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoints.remove_unfinished(folder)
+    context.barrier()
+    resume_from = checkpoints.newest_complete(folder)
+    companion = _Companion(context)
+    callbacks: list[TrainerCallback] = [companion]
+    if early_stopping_patience is not None:
+        callbacks.append(EarlyStoppingCallback(early_stopping_patience))
+    trainer = FineryTrainer(
+        context=context,
+        loss=loss,
+        lengths=lengths,
+        model=model,
+        args=live,
+        train_dataset=Draws(examples, marked),
+        eval_dataset=None if selection is None else Draws(selection, marked),
+        data_collator=collate,
+        processing_class=tokenizer,
+        compute_metrics=None if score is None else _scored_by(score),
+        callbacks=callbacks,
+    )
+    companion.trainer = trainer
+    with context.stop.deferred():
+        trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+    if trainer.stopped_early:
+        raise Stopped(
+            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
+        )
+    return trainer.model, trainer.stage_metrics()
+
+
+def _scored_by(score: Score) -> Callable[[EvalPrediction], dict[str, float]]:
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        logits = prediction.predictions
+        return score(logits[0] if isinstance(logits, tuple) else logits, prediction.label_ids)
+
+    return compute
+
+
+class FineryTrainer(Trainer):  # type: ignore[misc]
+    """transformers' Trainer with Finery's order, losses, checkpoints and events."""
+
+    def __init__(self, *, context: Context, loss: Loss, lengths: np.ndarray | None, **keywords: Any) -> None:
+        self.context = context
+        self.loss = loss
+        self.lengths = lengths
+        self.sampler: EpochSampler | None = None
+        self.stopped_early = False
+        self.seconds_before = 0.0
+        self.started = time.monotonic()
+        # A function here makes the Trainer count the items of a whole step; the loss itself is computed below.
+        super().__init__(compute_loss_func=lambda *_, **__: None, **keywords)
+        self.loss_is_scaled_for_ga = True
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+        step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths)
+        return self.sampler
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        total, outputs = self.loss(model, inputs)
+        items = num_items_in_batch
+        if items is None:
+            items = inputs["labels"].ne(-100).sum().clamp(min=1)
+        elif self.args.world_size > 1:
+            total = total * self.args.world_size  # gradients are averaged over processes, the count is over all of them
+        value = total / items
+        return (value, outputs) if return_outputs else value
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        value = super().training_step(model, inputs, num_items_in_batch)
+        if self.args.device.type == "cpu":  # elsewhere the look would make the device wait: see _refuse_nan
+            self._refuse_nan(value)
+        return value
+
+    def _refuse_nan(self, value: Tensor) -> None:
+        if not torch.isfinite(value).all():
+            step = self.state.global_step + 1
+            raise Diverged(
+                f"the loss is {value.float().mean().item()} at step {step}; lower arguments.learning_rate (now {self.args.learning_rate:g}), "
+                "raise arguments.warmup_steps, or set launch.mixed_precision: no"
+            )
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *rest: Any, **keywords: Any) -> None:
+        if self.control.should_log or self.control.should_save:
+            self._refuse_nan(tr_loss)
+        super()._maybe_log_save_evaluate(tr_loss, *rest, **keywords)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        losses = self.context.gather(self._tr_loss.item())  # every process has written its part once this returns
+        if self.args.should_save:
+            step = self.state.global_step
+            folder = self.context.folder / "checkpoints" / f"checkpoint-{step}"
+            checkpoints.mark_complete(
+                folder,
+                {
+                    "step": step,
+                    "loss_since_log": losses,
+                    "loss_logged": self._total_loss_scalar,
+                    "step_logged": self._globalstep_last_logged,
+                    "seconds": self.seconds(),
+                },
+            )
+            self.context.events.emit("checkpoint", step=step, path=str(folder))
+        self.context.barrier()
+
+    def restore_accumulators(self) -> None:
+        """Continue the sums behind the logged losses where the checkpoint left them; the Trainer starts them anew."""
+        if self.state.global_step == 0:
+            return
+        state = checkpoints.state_of(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
+        if len(state["loss_since_log"]) == self.context.world.size:
+            self._tr_loss += torch.tensor(state["loss_since_log"][self.context.world.rank], device=self._tr_loss.device)
+        self._total_loss_scalar = state["loss_logged"]
+        self._globalstep_last_logged = state["step_logged"]
+        self.seconds_before = state["seconds"]
+        if self.context.world.is_main:
+            self.context.events.emit(
+                "progress", step=self.state.global_step, total=self.state.max_steps, what="resumed"
+            )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        if self.context.world.is_main and "train_runtime" not in logs:
+            numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
+            self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
+
+    def seconds(self) -> float:
+        """Time spent training, that of the processes before a resume included."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    def stage_metrics(self) -> dict[str, float]:
+        """What `metrics.json` of a training stage carries."""
+        runtime = self.seconds()
+        seen = self.state.epoch * len(self.train_dataset) if self.state.epoch else 0.0
+        parameters = list(self.model.parameters())
+        return {
+            "train_loss": self._total_loss_scalar / max(self.state.global_step, 1),
+            "train_runtime": runtime,
+            "train_samples_per_second": seen / runtime,
+            "train_steps": self.state.global_step,
+            "epoch": self.state.epoch or 0.0,
+            "trainable_parameters": sum(each.numel() for each in parameters if each.requires_grad),
+            "all_parameters": sum(each.numel() for each in parameters),
+            "peak_memory_bytes": peak_memory(),
+        }
+
+
+class _Companion(TrainerCallback):  # type: ignore[misc]
+    """Sets the sampler's epoch, looks for a request to stop, reports progress."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.trainer: FineryTrainer | None = None
+        self.reported = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+        assert self.trainer is not None
+        self.trainer.restore_accumulators()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+        assert self.trainer is not None
+        assert self.trainer.sampler is not None
+        self.trainer.sampler.epoch = int((state.epoch or 0.0) + 1e-6)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
+        assert self.trainer is not None
+        now = time.monotonic()
+        if self.context.world.is_main and (
+            now - self.reported >= PROGRESS_EVERY or state.global_step == state.max_steps
+        ):
+            self.reported = now
+            self.context.events.emit("progress", step=state.global_step, total=state.max_steps)
+        if self._asked_to_stop():
+            control.should_save = True
+            control.should_training_stop = True
+            self.trainer.stopped_early = state.global_step < state.max_steps
+        return control
+
+    def _asked_to_stop(self) -> bool:
+        if self.context.world.size == 1:
+            return self.context.stop.requested
+        # A signal reaches the processes at different steps; they must all leave after the same one.
+        asked = torch.tensor(float(self.context.stop.requested))
+        if torch.distributed.get_backend() == "nccl":
+            asked = asked.cuda()
+        torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
+        return bool(asked.item())

@@ -1,0 +1,48 @@
+"""What a training stage leaves behind: `model/` with weights, tokenizer and `head.json`, and `metrics.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.protocols import Context, Head
+
+
+def save_stage(context: Context, model: Any, tokenizer: Any, head: Head, metrics: Mapping[str, float]) -> None:
+    """Write the stage's result, whole or not at all. Only the main process writes."""
+    if context.world.is_main:
+        temporary = context.folder / "model.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        model.save_pretrained(str(temporary))
+        tokenizer.save_pretrained(str(temporary))
+        _name_final_base(temporary, context)
+        (temporary / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
+        final = context.folder / "model"
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+        write_json(context.folder / "metrics.json", metrics)
+    context.barrier()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON atomically: temporary name, fsync, rename."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w") as file:
+        json.dump(data, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def _name_final_base(folder: Path, context: Context) -> None:
+    """An adapter names its base by path: that of the complete stage, not of the attempt."""
+    path = folder / "adapter_config.json"
+    if path.exists():
+        config = json.loads(path.read_text())
+        attempt, complete = str(context.folder), str(context.folder).removesuffix(".partial")
+        config["base_model_name_or_path"] = str(config["base_model_name_or_path"]).replace(attempt, complete)
+        path.write_text(json.dumps(config, indent=2))

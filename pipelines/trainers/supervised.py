@@ -1,0 +1,118 @@
+"""Supervised fine-tuning: learn a labelled task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipelines.blocks import Found, Pick
+from pipelines.data.tasks import TaskField, resolve
+from pipelines.errors import DataError
+from pipelines.recipe import Stage
+from pipelines.registry import TUNERS
+from pipelines.trainers.arguments import checked
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context
+    from pipelines.recipe import Recipe
+
+SELECTION_SHARE = 0.1
+SELECTION_MOST = 2000
+"""Model selection uses a tenth of train, at most 2,000 rows: the reported split is read once, for the report."""
+
+
+class Supervised(Stage):
+    """Fine-tune on a task's training rows."""
+
+    stage: Literal["supervised"] = "supervised"
+    task: TaskField
+    """A named task such as `glue/mrpc`, or an inline one that describes your own files."""
+    tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
+    """Which weights learn."""
+    max_length: int = Field(128, ge=4, le=131072)
+    """Tokens after which an example is cut."""
+    max_train_samples: int | None = Field(None, ge=1)
+    """Only the first rows of train."""
+    max_eval_samples: int | None = Field(None, ge=1)
+    """Only the first of the rows set aside for model selection."""
+    early_stopping_patience: int | None = Field(None, ge=1)
+    """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
+    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    """transformers TrainingArguments by name, and `global_batch_size`."""
+
+    trains: ClassVar[bool] = True
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        shape = recipe.model.architecture
+        longest = shape.get("max_position_embeddings") if shape else None
+        if isinstance(longest, int) and longest < self.max_length:
+            yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
+        if self.early_stopping_patience is not None and not self.arguments.get("load_best_model_at_end"):
+            yield (
+                ("early_stopping_patience",),
+                "needs arguments.eval_strategy and arguments.load_best_model_at_end: true",
+            )
+        if self.arguments.get("load_best_model_at_end") and self.arguments.get("eval_strategy", "no") == "no":
+            yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
+        if self.task == "glue/ax":
+            yield ("task",), "glue/ax has no training rows; train glue/mnli and evaluate on glue/ax"
+
+    def content(self) -> dict[str, str]:
+        return {"train": resolve(self.task, self.id).content()["train"]}
+
+    def texts(self) -> Iterator[str]:
+        """The texts of the training rows."""
+        rows = resolve(self.task, self.id).rows("train", self.max_train_samples)
+        return chain(rows.texts, rows.pairs or ())
+
+    def run(self, context: Context) -> None:
+        """Encode, train, save."""
+        from pipelines.data.encoding import collate, encode
+        from pipelines.trainers.loop import fit
+        from pipelines.trainers.losses import classification_loss, regression_loss
+        from pipelines.trainers.saving import save_stage
+
+        task = resolve(self.task, self.id)
+        rows = task.rows("train", self.max_train_samples)
+        if len(rows) == 0:
+            raise DataError(f"task '{task.name}' has no training rows")
+        tokenizer = context.open_tokenizer()
+        head = task.head
+        model = context.open_model(head, keep_base=context.folder / "base" if self.tuner.adapts else None)
+        longest = getattr(model.config, "max_position_embeddings", None)
+        limit = self.max_length if longest is None else min(self.max_length, longest)
+        examples = encode(tokenizer, rows, limit)
+        if context.world.is_main and examples.truncated:
+            share = examples.truncated / len(examples)
+            context.events.emit(
+                "warning" if share > 0.05 else "progress",
+                message=f"{examples.truncated} of {len(examples)} rows are cut to {limit} tokens ({share:.1%}); max_length sets the limit",
+            )
+        selection = None
+        if self.arguments.get("eval_strategy", "no") != "no":
+            examples, selection = _set_aside(examples, context.seed, self.max_eval_samples)
+        model = self.tuner.apply(model)
+        model, metrics = fit(
+            context, model, tokenizer, examples,
+            collate=lambda batch: collate(tokenizer, batch),
+            loss=classification_loss if head.labels else regression_loss,
+            arguments={"metric_for_best_model": task.metrics[0], "greater_is_better": True} | self.arguments if selection else self.arguments,
+            lengths=examples.lengths,
+            selection=selection,
+            score=context.score(task) if selection else None,
+            early_stopping_patience=self.early_stopping_patience,
+        )  # fmt: skip
+        save_stage(context, model, tokenizer, head, metrics)
+
+
+def _set_aside(examples: Any, seed: int, most: int | None) -> tuple[Any, Any]:
+    """(what is trained on, what models are selected by), drawn by the seed."""
+    import numpy as np
+
+    count = min(max(1, round(len(examples) * SELECTION_SHARE)), SELECTION_MOST)
+    order = np.random.default_rng([seed, 0x5E1EC7]).permutation(len(examples))
+    held_out = np.sort(order[:count])[:most]
+    return examples.select(np.sort(order[count:])), examples.select(held_out)

@@ -1,0 +1,19 @@
+"""Full fine-tuning: every weight learns (Howard and Ruder 2018, arxiv.org/abs/1801.06146, is the usual reference)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pipelines.blocks import Block
+
+
+class Full(Block):
+    """Train every weight."""
+
+    name: Literal["full"] = "full"
+    adapts: ClassVar[bool] = False
+
+    def apply(self, model: Any) -> Any:
+        """The same model, with every weight trainable."""
+        model.requires_grad_(True)
+        return model

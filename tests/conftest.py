@@ -1,0 +1,42 @@
+"""Fixtures that every test may use. Nothing here reaches a network or the user's own caches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "PYTEST_XDIST_WORKER" in os.environ:  # two workers on two cores: one thread each is the fastest
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def mirror() -> Path:
+    """The first FINERY_DATA root, with real data sets in it."""
+    roots = [Path(root) for root in os.environ.get("FINERY_DATA", "").split(os.pathsep) if root]
+    found = next((root for root in roots if (root / "glue" / "mrpc").is_dir()), None)
+    if found is None:
+        if os.environ.get("FINERY_REQUIRE_MIRROR"):
+            pytest.fail("FINERY_REQUIRE_MIRROR is set, but no FINERY_DATA root holds glue/mrpc")
+        pytest.skip("needs FINERY_DATA=<mirror>")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A FINERY_HOME of the test's own."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("FINERY_HOME", str(folder))
+    return folder

@@ -1,0 +1,159 @@
+"""A recipe is either whole or answered with every mistake in it, each at its line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import recipe as recipes
+from pipelines.errors import RecipeError
+
+GOOD = """\
+name: mini
+model:
+  architecture: {preset: bert-tiny}
+tokenizer: {train: wordpiece, vocab_size: 1000}
+stages:
+  - {stage: pretrain, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 10}}
+  - {stage: supervised, id: docs, task: builtin/python-docs, tuner: {name: lora, r: 4}}
+  - {stage: evaluate}
+  - {stage: publish, to: registry/mini}
+"""
+
+
+def mistakes(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        recipes.loads(text, overrides=overrides)
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+def test_a_good_recipe_is_read_with_its_defaults() -> None:
+    recipe = recipes.loads(GOOD)
+    assert [stage.id for stage in recipe.stages] == ["pretrain", "docs", "evaluate", "publish"]
+    assert recipe.seed == 42
+    assert recipe.stages[1].tuner.r == 4
+    assert recipe.launch.profile == "single"
+    assert recipe.model_of(recipe.stages[1]) == "pretrain"
+    assert recipe.model_of(recipe.stages[0]) == "model"
+    assert recipe.model_of(recipe.stages[3]) == "docs"
+
+
+def test_every_mistake_is_reported_at_once_in_the_order_of_the_file() -> None:
+    text = """\
+name: bad name!
+sed: 3
+model:
+  architecture: {preset: bert-tin, hidden_sise: 3}
+stages:
+  - {stage: pretrian}
+  - {stage: supervised, id: docs, task: glue/mrcp, tuner: {name: lora, r: 0, rank: 8}, arguments: {output_dir: x, learning_rat: 1e-3}}
+  - {stage: publish, to: registry/x, from: doc}
+"""
+    found = mistakes(text)
+    expected = [
+        ("recipe.yaml:1", "name", "must match"),
+        ("recipe.yaml:2", "sed", "Did you mean 'seed'?"),
+        ("recipe.yaml:4", "model.architecture.preset", "Did you mean 'bert-tiny'?"),
+        ("recipe.yaml:6", "stages[0].stage", "Did you mean 'pretrain'?"),
+        ("recipe.yaml:7", "stages.docs.task", "Did you mean 'glue/mrpc'?"),
+        ("recipe.yaml:7", "stages.docs.tuner.r", "is 0, must be at least 1"),
+        ("recipe.yaml:7", "stages.docs.tuner.rank", "unknown key 'rank'"),
+        ("recipe.yaml:7", "stages.docs.arguments.output_dir", ""),
+        ("recipe.yaml:7", "stages.docs.arguments.learning_rat", "learning_rate"),
+        ("recipe.yaml:8", "stages.publish.from", "Did you mean 'docs'?"),
+    ]
+    for line, key, words in expected:
+        assert any(each.startswith(f"{line}  {key}: ") and words in each for each in found), (line, key, words, found)
+    numbers = [int(each.split(":")[1].split()[0]) for each in found]
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        (("name: mini", "title: mini"), "name", "is missing"),
+        (("{preset: bert-tiny}", "{preset: bert-tiny, hidden_size: 130, num_attention_heads: 4}"), "model.architecture", "130"),
+        (("tokenizer: {train: wordpiece, vocab_size: 1000}", "tokenizer: {vocab_size: 1000}"), "tokenizer", "neither was given"),
+        (("architecture: {preset: bert-tiny}", "checkpoint: '!!'"), "model.checkpoint", "neither a folder"),
+        (("{stage: evaluate}", "{stage: evaluate, id: docs}"), "stages.docs.id", "an earlier stage too"),
+        (("{stage: evaluate}", "{stage: evaluate, from: publish}"), "stages.evaluate.from", "it comes later"),
+        (("stage: pretrain,", "stage: pretrain, seed: -1,"), "stages.pretrain.seed", "at least 0"),
+        (("stage: pretrain,", "stage: pretrain, block_size: 4096,"), "stages.pretrain.block_size", "max_position_embeddings"),
+        (("max_steps: 10", "max_steps: 1e1"), "stages.pretrain.arguments.max_steps", "whole number"),
+        (("{path: builtin/python-docs}", "{path: absent.jsonl}"), "stages.pretrain.datasets[0].path", "does not exist"),
+        (("name: mini", "name: mini\nmatrix: {}"), "matrix", "unknown key"),
+        (("name: mini", "name: mini\nlaunch: {num_processes: 0}"), "launch.num_processes", ""),
+        (("name: mini", "name: mini\nlaunch: {mixed_precision: bf17}"), "launch.mixed_precision", "Did you mean 'bf16'?"),
+    ],
+)  # fmt: skip
+def test_each_mistake_names_its_key_and_what_is_allowed(change: tuple[str, str], key: str, words: str) -> None:
+    assert change[0] in GOOD
+    found = mistakes(GOOD.replace(*change))
+    assert any(f"  {key}" in each and words in each for each in found), found
+
+
+def test_overrides_change_stages_by_id_or_number() -> None:
+    recipe = recipes.loads(GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"])
+    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments["max_steps"], recipe.seed, recipe.name) == (2, 3, 7, "other")
+
+
+def test_an_override_opens_a_short_form_and_missing_mappings() -> None:
+    text = GOOD.replace("tuner: {name: lora, r: 4}", "tuner: lora")
+    recipe = recipes.loads(text, overrides=["stages.docs.tuner.r=2", "stages.docs.arguments.learning_rate=1e-3"])
+    assert recipe.stages[1].tuner.r == 2
+    assert recipe.stages[1].arguments == {"learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed", "write key.path=value"),
+        ("stages.doc.seed=1", "Did you mean 'docs'?"),
+        ("stages.docs.sed=1", "Did you mean 'seed'?"),
+        ("name.x.y=1", ""),
+        ("seed=[1", "not a YAML value"),
+    ],
+)
+def test_a_wrong_override_names_the_command_line(override: str, words: str) -> None:
+    found = mistakes(GOOD, override)
+    assert any(each.startswith("command line") and words in each for each in found), found
+
+
+def test_default_ids_number_the_repeats_and_step_around_given_ones() -> None:
+    text = GOOD.replace("  - {stage: evaluate}\n", "  - {stage: evaluate}\n  - {stage: evaluate, id: evaluate-2}\n  - {stage: evaluate}\n")
+    assert [stage.id for stage in recipes.loads(text).stages][2:5] == ["evaluate", "evaluate-2", "evaluate-3"]
+
+
+def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a\n\nb\n")
+    recipe = recipes.loads(GOOD.replace("builtin/python-docs}]", "texts.txt}]"), folder=tmp_path)
+    assert recipe.stages[0].datasets[0].path == str(tmp_path / "texts.txt")
+    again = recipes.loads(recipe.to_yaml(), folder=Path("/"))
+    assert again == recipe
+    assert again.to_yaml() == recipe.to_yaml()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "just words", "name: x\nstages: 3\n", "name: x\nstages: [1, null]\n", "name: [x]\nmodel: 3\nstages: []\n"])
+def test_what_is_no_recipe_at_all_is_refused_in_sentences(text: str) -> None:
+    assert mistakes(text)
+
+
+def test_the_schema_describes_every_registered_block() -> None:
+    text = json.dumps(recipes.schema())
+    for word in ("masked_lm", "lora", "lora_alpha", "wordpiece", "evaluate", "num_processes", "max_train_samples"):
+        assert f'"{word}"' in text
+
+
+def test_reading_a_recipe_imports_no_heavy_library(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(GOOD)
+    code = (
+        "import sys\nfrom pipelines import recipe\n"
+        f"recipe.load({str(tmp_path / 'r.yaml')!r})\nrecipe.schema()\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'peft', 'pandas', 'evaluate', 'accelerate'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
