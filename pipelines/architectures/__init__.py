@@ -1,0 +1,28 @@
+"""Finery's own transformers family (`model_type: finery`), loaded on first use.
+
+Importing this package costs nothing: torch and transformers are imported when a class is first asked for, and
+asking for one also registers the family with transformers' Auto classes.
+
+The folder is flat, its files import each other with one dot and nothing else of this project, because
+`save_pretrained` copies exactly such files beside the weights. A published checkpoint carries its own code.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .configuration_finery import FineryConfig
+    from .modeling_finery import FineryForMaskedLM, FineryForSequenceClassification, FineryModel
+
+__all__ = ["FineryConfig", "FineryForMaskedLM", "FineryForSequenceClassification", "FineryModel"]
+
+
+def __getattr__(name: str) -> type:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: type = getattr(import_module(".registration", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,73 @@
+"""The input of the stack: a word, its position and its segment, summed, normalised and dropped out.
+
+Devlin et al. 2019, "BERT", section 3.2 and figure 2, arxiv.org/abs/1810.04805. With sinusoidal positions the word
+embedding is scaled by the root of the width (Vaswani et al. 2017, section 3.4), or the waves would drown it.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .configuration_finery import FineryConfig
+from .position_sinusoidal import sinusoidal_table
+
+
+class FinerySinusoidalPositions(nn.Module):
+    """Looks up rows of the fixed table. Nothing is learned and nothing is saved."""
+
+    def __init__(self, config: FineryConfig) -> None:
+        super().__init__()
+        self.num_positions = config.max_position_embeddings
+        self.dim = config.hidden_size
+        # Loading a checkpoint leaves buffers that it does not hold with arbitrary content; the model's
+        # `_init_weights` writes this one again from the same function.
+        self.table = nn.Buffer(sinusoidal_table(self.num_positions, self.dim), persistent=False)
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        return self.table[position_ids]
+
+
+class FineryEmbeddings(nn.Module):
+    """Token ids to vectors: (batch, query) -> (batch, query, dim)."""
+
+    def __init__(self, config: FineryConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        if config.position == "sinusoidal":
+            self.position_embeddings = FinerySinusoidalPositions(config)
+            self.word_scale = config.hidden_size**0.5
+        else:
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            self.word_scale = 1.0
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.max_positions = config.max_position_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_length: int = 0,
+    ) -> Tensor:
+        """`inputs_embeds` replace the look-up of words only: they are scaled and get positions like words.
+
+        Positions start after `past_length`, the number of keys that precede the sequence in each layer.
+        """
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if position_ids is None:
+            end = past_length + words.shape[1]
+            if end > self.max_positions:
+                raise ValueError(
+                    f"the sequence ends at position {end}, but max_position_embeddings is {self.max_positions}: "
+                    "truncate the input, or build the model with more positions"
+                )
+            position_ids = torch.arange(past_length, end, device=words.device)[None]  # (1, query)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
+        segments = self.token_type_embeddings(token_type_ids)
+        positions = self.position_embeddings(position_ids).to(words.dtype)
+        if self.word_scale != 1.0:
+            words = words * self.word_scale
+        return self.dropout(self.norm(words + segments + positions))

@@ -1,0 +1,73 @@
+"""PEFT finds its way in our models without knowing them."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
+from peft.tuners.lora import Linear
+
+from pipelines.architectures import FineryForMaskedLM, FineryForSequenceClassification
+from pipelines.architectures.configuration_finery import AUTO_MAP
+
+LAYER = ("attention.query", "attention.key", "attention.value", "attention.output")
+FEED_FORWARD = ("feed_forward.intermediate", "feed_forward.output")
+
+
+def wrapped(model: PeftModel) -> set[str]:
+    """Names of the linear layers that got an update, without PEFT's prefix."""
+    names = {name for name, module in model.named_modules() if isinstance(module, Linear)}
+    return {name.removeprefix("base_model.model.") for name in names}
+
+
+def in_each_layer(*names: str) -> set[str]:
+    return {f"model.layers.{index}.{name}" for index in range(3) for name in names}
+
+
+def test_explicit_targets_wrap_these_layers_only(tiny):
+    lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules=["query", "value"])
+    model = get_peft_model(FineryForSequenceClassification(tiny()), lora)
+    assert wrapped(model) == in_each_layer("attention.query", "attention.value")
+
+
+def test_all_linear_wraps_the_encoder_and_the_pooler_but_not_the_classifier(tiny):
+    lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules="all-linear")
+    model = get_peft_model(FineryForSequenceClassification(tiny()), lora)
+    assert wrapped(model) == in_each_layer(*LAYER, *FEED_FORWARD) | {"model.pooler.dense"}
+    assert all(
+        weight.requires_grad for name, weight in model.named_parameters() if "classifier.modules_to_save" in name
+    )
+
+
+def test_all_linear_wraps_the_masked_lm_transform_but_not_the_tied_output_matrix(tiny):
+    model = get_peft_model(FineryForMaskedLM(tiny()), LoraConfig(r=2, target_modules="all-linear"))
+    assert wrapped(model) == in_each_layer(*LAYER, *FEED_FORWARD) | {"lm_head.dense"}
+
+
+@torch.no_grad()
+def test_a_merged_model_is_saved_with_every_head_and_the_code(tiny, batch, tmp_path):
+    lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules="all-linear", init_lora_weights=False)
+    model = get_peft_model(FineryForSequenceClassification(tiny()), lora).eval()
+    tuned = model(**batch).logits
+    merged = model.merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
+    assert (tmp_path / "modeling_finery.py").is_file()
+    loaded = FineryForSequenceClassification.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(loaded(**batch).logits, tuned, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_prefix_tuning_trains_the_prefix(tiny, variant, batch, implementation, tmp_path):
+    base = FineryForSequenceClassification(tiny(**variant, attn_implementation=implementation))
+    model = get_peft_model(base, PrefixTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=4))
+    model(**batch, labels=torch.tensor([1, 0])).loss.backward()
+    (prefix,) = [weight for name, weight in model.named_parameters() if "prompt_encoder" in name]
+    assert prefix.grad.abs().sum() > 0
+
+    model.eval().save_pretrained(tmp_path / "adapter")
+    base.save_pretrained(tmp_path / "base")
+    reloaded = PeftModel.from_pretrained(
+        FineryForSequenceClassification.from_pretrained(tmp_path / "base"), tmp_path / "adapter"
+    ).eval()
+    torch.testing.assert_close(reloaded(**batch).logits, model(**batch).logits)

@@ -1,0 +1,481 @@
+import logging
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    DynamicCache,
+    Trainer,
+    TrainingArguments,
+)
+from transformers import logging as transformers_logging
+
+from pipelines.architectures import FineryConfig, FineryForMaskedLM, FineryForSequenceClassification, FineryModel
+from pipelines.architectures.position_sinusoidal import sinusoidal_table
+
+HEADS = [FineryModel, FineryForMaskedLM, FineryForSequenceClassification]
+BERTS = {
+    FineryModel: BertModel,
+    FineryForMaskedLM: BertForMaskedLM,
+    FineryForSequenceClassification: BertForSequenceClassification,
+}
+OUR_NAME = [  # BERT's names and ours, the more specific first
+    ("bert.", "model."),
+    ("encoder.layer.", "layers."),
+    ("attention.self.", "attention."),
+    ("attention.output.dense", "attention.output"),
+    ("attention.output.LayerNorm", "attention_norm"),
+    ("intermediate.dense", "feed_forward.intermediate"),
+    ("output.dense", "feed_forward.output"),
+    ("output.LayerNorm", "feed_forward_norm"),
+    ("embeddings.LayerNorm", "embeddings.norm"),
+    ("cls.predictions.bias", "lm_head.decoder.bias"),
+    ("cls.predictions.decoder", "lm_head.decoder"),
+    ("cls.predictions.transform.dense", "lm_head.dense"),
+    ("cls.predictions.transform.LayerNorm", "lm_head.norm"),
+]
+
+each_head = pytest.mark.parametrize("head", HEADS, ids=lambda head: head.__name__)
+
+
+def our_name(name: str) -> str:
+    for theirs, ours in OUR_NAME:
+        name = name.replace(theirs, ours, 1)
+    return name
+
+
+def bert_config(config: FineryConfig) -> BertConfig:
+    """BERT of the same shape: its config has the same words."""
+    shared = {field.name: getattr(config, field.name) for field in fields(BertConfig) if hasattr(config, field.name)}
+    return BertConfig(**shared, attn_implementation=config._attn_implementation)
+
+
+def stir(model: nn.Module) -> nn.Module:
+    """Give every weight a random value: fresh norms and biases would hide a misplaced or missing one."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+    return model
+
+
+def labels_for(head: type, batch: dict) -> torch.Tensor | None:
+    if head is FineryForMaskedLM:
+        labels = torch.full_like(batch["input_ids"], -100)
+        labels[0, [1, 4, 8]] = torch.tensor([5, 17, 60])
+        labels[1, 2] = 9
+        return labels
+    return torch.tensor([1, 0]) if head is FineryForSequenceClassification else None
+
+
+def inputs_for(head: type, batch: dict) -> dict:
+    labels = labels_for(head, batch)
+    return batch if labels is None else {**batch, "labels": labels}
+
+
+def main_output(outputs) -> torch.Tensor:
+    return outputs.logits if "logits" in outputs else outputs.last_hidden_state
+
+
+def scalar(outputs) -> torch.Tensor:
+    """Something to differentiate: the loss, or both outputs of the bare model."""
+    if outputs.get("loss") is not None:
+        return outputs.loss
+    return outputs.last_hidden_state.square().mean() + outputs.pooler_output.square().mean()
+
+
+# --- the same as BERT -------------------------------------------------------------------------------------------------
+
+
+@each_head
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_post_norm_with_learned_positions_is_bert(head, implementation, tiny, batch):
+    torch.manual_seed(0)
+    config = tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=implementation)
+    bert = stir(BERTS[head](bert_config(config)))
+    finery = head(config)
+    weights = {our_name(name): weight for name, weight in bert.state_dict().items()}
+    finery.load_state_dict(weights, strict=True)
+
+    theirs, ours = bert(**inputs_for(head, batch)), finery(**inputs_for(head, batch))
+    torch.testing.assert_close(main_output(ours), main_output(theirs), rtol=0, atol=1e-5)
+    torch.testing.assert_close(scalar(ours), scalar(theirs), rtol=0, atol=1e-5)
+
+    scalar(theirs).backward()
+    scalar(ours).backward()
+    expected = {our_name(name): weight.grad for name, weight in bert.named_parameters()}
+    found = {name: weight.grad for name, weight in finery.named_parameters()}
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_a_fresh_model_is_initialised_as_bert_is(tiny):
+    torch.manual_seed(0)
+    model = FineryForMaskedLM(tiny(hidden_size=256, num_attention_heads=4, vocab_size=900, initializer_range=0.02))
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            assert weight.eq(0).all(), name
+        elif "norm" in name:
+            assert weight.eq(1).all(), name
+        elif weight.numel() > 2000:
+            assert weight.std().item() == pytest.approx(0.02, rel=0.05), name
+    assert model.get_input_embeddings().weight[0].eq(0).all()  # the padding token
+
+
+# --- position and norm position ---------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_the_encoder_is_its_layers_in_order_and_pre_norm_adds_a_last_norm(tiny, variant, batch):
+    model = stir(FineryModel(tiny(**variant))).eval()
+    mask = batch["attention_mask"][:, None, None, :].bool().expand(2, 1, 9, 9)
+    states = model.embeddings(batch["input_ids"], batch["token_type_ids"])
+    for layer in model.layers:
+        states = layer(states, mask)
+    if variant["norm_position"] == "pre":
+        states = model.final_norm(states)
+    output = model(**batch)
+    torch.testing.assert_close(output.last_hidden_state, states, rtol=0, atol=1e-5)
+    torch.testing.assert_close(output.pooler_output, torch.tanh(model.pooler.dense(states[:, 0])), rtol=0, atol=1e-5)
+
+
+def test_post_norm_has_no_last_norm(tiny):
+    assert FineryModel(tiny()).final_norm is None
+
+
+@torch.no_grad()
+def test_order_matters_to_every_position_scheme_and_to_nothing_else(tiny, variant):
+    """Without position information the other tokens of a shuffled sequence would look the same to the first."""
+    model = stir(FineryModel(tiny(**variant))).eval()
+    tokens, shuffled = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[5, 8, 6, 7]])
+    assert not torch.allclose(model(tokens).last_hidden_state[:, 0], model(shuffled).last_hidden_state[:, 0])
+    same_places = torch.zeros(1, 4, dtype=torch.long)
+    blind = [model(ids, position_ids=same_places).last_hidden_state[:, 0] for ids in (tokens, shuffled)]
+    torch.testing.assert_close(*blind, rtol=1e-5, atol=1e-5)
+
+
+# --- padding and kernels ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@torch.no_grad()
+def test_padding_on_either_side_changes_no_token(tiny, variant, implementation):
+    model = stir(FineryModel(tiny(**variant, attn_implementation=implementation))).eval()
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    alone = model(tokens).last_hidden_state
+    noise = torch.tensor([[9, 9]])  # not even the padding token: a masked place must not matter
+
+    right = model(torch.cat([tokens, noise], 1), attention_mask=torch.tensor([[1, 1, 1, 1, 0, 0]])).last_hidden_state
+    torch.testing.assert_close(right[:, :4], alone, rtol=0, atol=1e-5)
+
+    left = model(
+        torch.cat([noise, tokens], 1),
+        attention_mask=torch.tensor([[0, 0, 1, 1, 1, 1]]),
+        position_ids=torch.tensor([[0, 0, 0, 1, 2, 3]]),  # places count from the first real token
+    ).last_hidden_state
+    torch.testing.assert_close(left[:, 2:], alone, rtol=0, atol=1e-5)
+
+
+@each_head
+@torch.no_grad()
+def test_eager_and_sdpa_agree(head, tiny, variant, batch):
+    eager = stir(head(tiny(**variant, attn_implementation="eager"))).eval()
+    sdpa = head(tiny(**variant, attn_implementation="sdpa")).eval()
+    sdpa.load_state_dict(eager.state_dict())
+    seen = batch["attention_mask"].bool() if head is not FineryForSequenceClassification else slice(None)
+    torch.testing.assert_close(main_output(sdpa(**batch))[seen], main_output(eager(**batch))[seen], rtol=0, atol=1e-5)
+
+
+@pytest.mark.long
+@torch.no_grad()
+def test_flex_attention_agrees_with_eager(tiny, variant, batch):
+    eager = stir(FineryModel(tiny(**variant, hidden_size=64, attn_implementation="eager"))).eval()
+    flex = FineryModel(tiny(**variant, hidden_size=64, attn_implementation="flex_attention")).eval()
+    flex.load_state_dict(eager.state_dict())
+    seen = batch["attention_mask"].bool()
+    expected, found = eager(**batch).last_hidden_state[seen], flex(**batch).last_hidden_state[seen]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_every_token_sees_the_whole_sequence(tiny, variant):
+    model = stir(FineryModel(tiny(**variant))).eval()
+    tokens, changed = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[5, 6, 7, 9]])
+    difference = (model(tokens).last_hidden_state - model(changed).last_hidden_state).abs().amax(-1)
+    assert (difference > 1e-4).all()
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("masked", [True, False])
+@torch.no_grad()
+def test_a_prefix_of_keys_and_values_is_seen_by_every_token(tiny, batch, implementation, masked):
+    """The same as BERT given the same past, which is what prefix tuning builds on."""
+    config = tiny(attn_implementation=implementation)
+    bert = stir(BertModel(bert_config(config))).eval()
+    finery = FineryModel(config).eval()
+    finery.load_state_dict({our_name(name): weight for name, weight in bert.state_dict().items()})
+
+    layers = [(torch.randn(2, 4, 3, 6), torch.randn(2, 4, 3, 6)) for _ in range(3)]
+    inputs = {"input_ids": batch["input_ids"]}
+    if masked:
+        inputs["attention_mask"] = torch.cat([torch.ones(2, 3, dtype=torch.long), batch["attention_mask"]], 1)
+    theirs = bert(**inputs, past_key_values=DynamicCache(layers)).last_hidden_state
+    ours = finery(**inputs, past_key_values=DynamicCache(layers)).last_hidden_state
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert not torch.allclose(ours[0], finery(input_ids=batch["input_ids"]).last_hidden_state[0], atol=1e-3)
+
+
+@each_head
+@pytest.mark.long
+@torch.no_grad()
+def test_the_forward_pass_compiles_into_one_graph(head, tiny, variant, batch):
+    torch.compiler.reset()
+    model = stir(head(tiny(**variant))).eval()
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(main_output(compiled(**batch)), main_output(model(**batch)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [torch.float32, torch.bfloat16])
+def test_it_traces_into_one_graph_without_a_compiler(tiny, variant, batch, mode):
+    """What fullgraph=True asks for, without waiting for code generation."""
+    torch.compiler.reset()
+    model = stir(FineryForMaskedLM(tiny(**variant))).eval().to(mode)
+    with torch.no_grad():
+        traced = torch.compile(model, fullgraph=True, backend="eager")(**batch).logits
+        torch.testing.assert_close(traced, model(**batch).logits)
+
+
+# --- what transformers' models offer ----------------------------------------------------------------------------------
+
+
+@each_head
+@torch.no_grad()
+def test_hidden_states_and_attentions_are_returned_when_asked_for(head, tiny, variant, batch):
+    model = stir(head(tiny(**variant, attn_implementation="eager"))).eval()
+    plain = model(**batch)
+    assert plain.hidden_states is None
+    assert plain.attentions is None
+    full = model(**batch, output_hidden_states=True, output_attentions=True)
+    assert [tuple(states.shape) for states in full.hidden_states] == [(2, 9, 24)] * 4
+    assert [tuple(weights.shape) for weights in full.attentions] == [(2, 4, 9, 9)] * 3
+    assert full.attentions[0][1, :, :, 6:].eq(0).all()  # the second sequence's padding
+    encoder = model if head is FineryModel else model.model
+    embedded = encoder.embeddings(batch["input_ids"], batch["token_type_ids"])
+    torch.testing.assert_close(full.hidden_states[0], embedded)
+    torch.testing.assert_close(full.hidden_states[-1], encoder(**batch).last_hidden_state)
+
+
+@each_head
+@torch.no_grad()
+def test_a_tuple_holds_what_the_output_holds(head, tiny, batch):
+    model = head(tiny()).eval()
+    as_tuple, as_output = model(**batch, return_dict=False), model(**batch)
+    assert isinstance(as_tuple, tuple)
+    for one, other in zip(as_tuple, as_output.to_tuple(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@each_head
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_gives_the_same_gradients(head, tiny, variant, batch, reentrant):
+    def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+        torch.manual_seed(5)  # dropout is on, and must be drawn again alike
+        model.zero_grad()
+        scalar(model(**inputs_for(head, batch))).backward()
+        return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+    model = stir(head(tiny(**variant))).train()
+    plain = gradients(model)
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    assert model.is_activation_checkpointing
+    checkpointed = gradients(model)
+    assert checkpointed.keys() == plain.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient)
+
+
+def test_the_output_matrix_is_the_word_embedding_if_tied_and_its_own_if_not(tiny):
+    tied, untied = FineryForMaskedLM(tiny()), FineryForMaskedLM(tiny(tie_word_embeddings=False))
+    assert tied.lm_head.decoder.weight is tied.model.embeddings.word_embeddings.weight
+    assert untied.lm_head.decoder.weight is not untied.model.embeddings.word_embeddings.weight
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_resized_embeddings_keep_the_old_words_and_are_saved_so(tiny, variant, tied, tmp_path):
+    model = stir(FineryForMaskedLM(tiny(**variant, tie_word_embeddings=tied))).eval()
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    before = model(tokens).logits
+    model.resize_token_embeddings(70)
+    after = model(tokens).logits
+    assert after.shape[-1] == 70
+    assert model.config.vocab_size == 70
+    torch.testing.assert_close(after[..., :61], before)
+    assert (model.lm_head.decoder.weight is model.get_input_embeddings().weight) is tied
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(FineryForMaskedLM.from_pretrained(tmp_path).eval()(tokens).logits, after)
+
+
+@each_head
+@torch.no_grad()
+def test_a_saved_model_comes_back_exactly(head, tiny, variant, batch, tmp_path):
+    model = stir(head(tiny(**variant))).eval()
+    model.save_pretrained(tmp_path)
+    loaded, report = head.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert torch.equal(main_output(loaded.eval()(**batch)), main_output(model(**batch)))
+
+
+def test_the_fixed_table_is_rebuilt_by_loading_though_it_is_not_saved(tiny, tmp_path):
+    model = FineryForMaskedLM(tiny(position="sinusoidal"))
+    assert not any("table" in name for name in model.state_dict())
+    model.save_pretrained(tmp_path)
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = FineryForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
+        assert torch.equal(loaded.model.embeddings.position_embeddings.table.float(), sinusoidal_table(19, 24))
+
+
+@each_head
+@torch.no_grad()
+def test_a_bfloat16_load_computes_in_bfloat16_and_close_to_float32(head, tiny, variant, batch, tmp_path):
+    model = head(tiny(**variant, initializer_range=0.05)).eval()
+    model.save_pretrained(tmp_path)
+    half = head.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
+    output = main_output(half(**batch))
+    assert output.dtype == torch.bfloat16
+    exact = main_output(model(**batch))
+    assert (output.float() - exact).abs().mean() < 0.02 * exact.abs().mean() + 1e-3
+
+
+@pytest.mark.parametrize("source", [FineryModel, FineryForMaskedLM])
+@torch.no_grad()
+def test_a_head_on_another_heads_checkpoint_keeps_the_encoder_and_says_what_is_new(
+    source, tiny, batch, tmp_path, caplog
+):
+    original = stir(source(tiny())).eval()
+    original.save_pretrained(tmp_path)
+    transformers_logging.enable_propagation()
+    try:
+        with caplog.at_level(logging.WARNING):
+            classifier, report = FineryForSequenceClassification.from_pretrained(
+                tmp_path, num_labels=3, output_loading_info=True
+            )
+    finally:
+        transformers_logging.disable_propagation()
+    new = {"classifier.weight", "classifier.bias"}
+    if source is FineryForMaskedLM:
+        new |= {"model.pooler.dense.weight", "model.pooler.dense.bias"}
+    assert set(report["missing_keys"]) == new
+    assert all(name in caplog.text for name in ("classifier.weight", "MISSING"))
+    encoder = original if source is FineryModel else original.model
+    torch.testing.assert_close(
+        classifier.eval().model(**batch).last_hidden_state, encoder(**batch).last_hidden_state, rtol=0, atol=0
+    )
+
+
+@each_head
+def test_ids_and_embeddings_are_alternatives(head, tiny, batch):
+    model = head(tiny()).eval()
+    words = model.get_input_embeddings()(batch["input_ids"])
+    rest = {name: value for name, value in batch.items() if name != "input_ids"}
+    torch.testing.assert_close(main_output(model(inputs_embeds=words, **rest)), main_output(model(**batch)))
+    for wrong in ({}, {"input_ids": batch["input_ids"], "inputs_embeds": words}):
+        with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+            model(**wrong)
+
+
+# --- the masked-LM head -----------------------------------------------------------------------------------------------
+
+
+def test_sparse_prediction_gives_the_same_loss_and_gradients_from_the_masked_positions_alone(tiny, variant, batch):
+    dense = stir(FineryForMaskedLM(tiny(**variant))).eval()
+    sparse = FineryForMaskedLM(tiny(**variant, sparse_prediction=True)).eval()
+    sparse.load_state_dict(dense.state_dict())
+    inputs = inputs_for(FineryForMaskedLM, batch)
+    full, part = dense(**inputs), sparse(**inputs)
+    assert part.logits.shape == (4, 61)
+    torch.testing.assert_close(part.logits, full.logits[inputs["labels"] != -100], rtol=0, atol=1e-5)
+    torch.testing.assert_close(part.loss, full.loss)
+    full.loss.backward()
+    part.loss.backward()
+    for (name, one), (_, other) in zip(sparse.named_parameters(), dense.named_parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@torch.no_grad()
+def test_sparse_prediction_without_labels_predicts_everywhere(tiny, batch):
+    assert FineryForMaskedLM(tiny(sparse_prediction=True)).eval()(**batch).logits.shape == (2, 9, 61)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_batch_without_a_masked_token_costs_nothing(tiny, batch, sparse):
+    model = FineryForMaskedLM(tiny(sparse_prediction=sparse))
+    loss = model(**batch, labels=torch.full_like(batch["input_ids"], -100)).loss
+    loss.backward()
+    assert loss.item() == 0
+
+
+# --- the classification head ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem", "loss"),
+    [
+        (torch.tensor([[0.5], [-1.0]]), "regression", nn.functional.mse_loss),
+        (torch.tensor([2, 0]), "single_label_classification", nn.functional.cross_entropy),
+        (
+            torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]),
+            "multi_label_classification",
+            nn.functional.binary_cross_entropy_with_logits,
+        ),
+    ],
+)
+def test_the_labels_choose_the_loss_and_the_config_remembers(tiny, batch, labels, problem, loss):
+    num_labels = 1 if problem == "regression" else 3
+    model = stir(FineryForSequenceClassification(tiny(num_labels=num_labels))).eval()
+    output = model(**batch, labels=labels)
+    assert model.config.problem_type == problem
+    torch.testing.assert_close(output.loss, loss(output.logits, labels))
+    torch.testing.assert_close(
+        model(**batch, labels=labels, num_items_in_batch=100).loss, output.loss * labels.numel() / 100
+    )
+
+
+def test_classifier_dropout_defaults_to_the_encoders(tiny):
+    assert FineryForSequenceClassification(tiny(hidden_dropout_prob=0.3)).dropout.p == 0.3
+    assert FineryForSequenceClassification(tiny(hidden_dropout_prob=0.3, classifier_dropout=0.0)).dropout.p == 0.0
+
+
+# --- loss scaling under Trainer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [FineryForMaskedLM, FineryForSequenceClassification], ids=lambda head: head.__name__)
+def test_accumulating_gradients_does_not_change_them(head, tiny, tmp_path):
+    """The same 8 examples in one step or in four: with unequal numbers of labels a mean of means would differ."""
+    generator = torch.Generator().manual_seed(1)
+    rows = []
+    for row in range(8):
+        tokens = torch.randint(1, 61, (9,), generator=generator)
+        labels = torch.tensor(row % 2)
+        if head is FineryForMaskedLM:
+            labels = torch.where(torch.arange(9) <= row, tokens, -100)
+        rows.append({"input_ids": tokens, "labels": labels})
+
+    def gradient_norm(batch_size: int, steps: int) -> float:
+        torch.manual_seed(0)
+        model = head(tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=batch_size, gradient_accumulation_steps=steps,
+            max_steps=1, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = Trainer(model, arguments, train_dataset=rows)
+        trainer.train()
+        return trainer.state.log_history[0]["grad_norm"]
+
+    assert gradient_norm(2, 4) == pytest.approx(gradient_norm(8, 1), rel=1e-4)
