@@ -26,6 +26,8 @@ BYTES_PER_TOKEN = 4
 DEFAULT_BATCH = 8
 DEFAULT_EPOCHS = 3.0
 """TrainingArguments' own defaults."""
+STEP_SECONDS = 0.01
+"""What a step costs beside its operations: Python, the optimizer, short kernels. Assumed."""
 DEFAULT_LENGTH = 128
 """Tokens of an evaluated sequence where no stage says."""
 SELECTION_SHARE, SELECTION_MOST = 0.1, 2_000
@@ -237,7 +239,8 @@ class _Planner:
         flops += 0 if adapter is None else 3 * adapter.flops_per_token * length
         found = replace(found, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
         if sequences is not None:
-            found = replace(found, flops=sequences * flops, seconds=sequences * flops / self.flops_per_second)
+            seconds = sequences * flops / self.flops_per_second + (steps or 0) * STEP_SECONDS
+            found = replace(found, flops=sequences * flops, seconds=seconds)
         shape = self.shape.sizes(head)
         if shape is None:
             unknown = "memory is unknown: the config does not name its sizes as most do"

@@ -102,14 +102,30 @@ class ForeignShape:
         return {**counts, "total": sum(counts.values())}
 
     def forward(self, head: Head, length: int, predicted: int) -> int:
-        """Two for each weight that is no embedding, and the attention (Kaplan et al. 2020, section 2.1, table 1)."""
-        counts, sizes = self.counts(head), self.sizes(head)
-        flops = 2 * (counts["total"] - counts.get("embeddings", 0)) * length
-        if sizes is not None:
-            flops += sizes["num_hidden_layers"] * 4 * length * length * sizes["hidden_size"]
-            if head.kind == "masked_lm":
-                flops += 2 * predicted * sizes["hidden_size"] * sizes["vocab_size"]
-        return flops
+        """As torch counts them; the output matrix only for the tokens that get logits."""
+        flops = self._counted(head, length)
+        return flops - 2 * self._output_matrix(head) * (length - predicted) if head.kind == "masked_lm" else flops
+
+    def _counted(self, head: Head, length: int) -> int:
+        """A forward pass without numbers; where a model needs some, two operations for each weight but embeddings."""
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        model = self._model(head)
+        counter = FlopCounterMode(display=False)
+        try:
+            with counter, torch.no_grad():
+                model(input_ids=torch.zeros(1, length, dtype=torch.long, device="meta"))
+            return int(counter.get_total_flops())
+        except Exception:  # Kaplan et al. 2020, section 2.1, table 1
+            counts, output = self.counts(head), model.get_output_embeddings()
+            tied = output is not None and output.weight is model.get_input_embeddings().weight
+            outside = counts["total"] - counts.get("embeddings", 0) + (self._output_matrix(head) if tied else 0)
+            return 2 * outside * length
+
+    def _output_matrix(self, head: Head) -> int:
+        output = self._model(head).get_output_embeddings()
+        return 0 if output is None else int(output.weight.numel())
 
     def sizes(self, head: Head) -> dict[str, int] | None:
         config = self._model(head).config
@@ -147,7 +163,7 @@ class ForeignShape:
         words = {key: value for key, value in self.words.items() if key != "model_type"}
         config = AutoConfig.for_model(self.words["model_type"], **words, **head_settings(head))
         with torch.device("meta"):
-            model = auto_class(head).from_config(config)
+            model = auto_class(head).from_config(config, attn_implementation="eager").eval()
         model.finery_new_modules = _fresh_modules(model)
         return model
 

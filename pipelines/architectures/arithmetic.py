@@ -26,6 +26,7 @@ DEFAULTS: dict[str, object] = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
     "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
     "type_vocab_size": 2,
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,

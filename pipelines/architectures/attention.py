@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_finery import FineryConfig
+from .position_rotary import rotate
 
 
 def eager_attention(
@@ -58,14 +59,21 @@ class FineryAttention(nn.Module):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
+        rotation: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """`past_key_values` hold keys and values to see besides the sequence's own, as prefix tuning supplies them."""
+        """`past_key_values` hold keys and values to see besides the sequence's own, as prefix tuning supplies them.
+
+        With rotary positions, `rotation` turns the sequence's queries and keys. Past keys are seen as they come: a
+        cache holds them turned already, and a learned prefix has no place to be turned to.
+        """
         batch_and_query = hidden_states.shape[:-1]
         by_head = (*batch_and_query, -1, self.head_dim)
         query = self.query(hidden_states).view(by_head).transpose(1, 2)  # (batch, heads, query, head_dim)
         key = self.key(hidden_states).view(by_head).transpose(1, 2)  # (batch, heads, key, head_dim)
         value = self.value(hidden_states).view(by_head).transpose(1, 2)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)  # the past ones come first
 

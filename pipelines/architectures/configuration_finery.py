@@ -30,8 +30,9 @@ class FineryConfig(PreTrainedConfig):
     family: str = "encoder"
     """Which stack is built. Only "encoder" so far: every token sees the whole sequence."""
     position: str = "learned"
-    """Where order comes from: "learned" (a row for each position, as in BERT) or "sinusoidal" (fixed sines and
-    cosines, Vaswani et al. 2017, section 3.5; word embeddings are then multiplied by √hidden_size, section 3.4)."""
+    """Where order comes from: "learned" (a row for each position, as in BERT), "sinusoidal" (fixed sines and
+    cosines, Vaswani et al. 2017, section 3.5; word embeddings are then multiplied by √hidden_size, section 3.4) or
+    "rotary" (queries and keys turned by their place, Su et al. 2021, arxiv.org/abs/2104.09864, section 3.4.2)."""
     norm_position: str = "post"
     """LayerNorm after each residual sum ("post", Vaswani et al. 2017, section 3.1) or on each sublayer's input with
     one more after the last layer ("pre", Xiong et al. 2020, arxiv.org/abs/2002.04745, table 1)."""
@@ -56,6 +57,9 @@ class FineryConfig(PreTrainedConfig):
     """Dropout on the attention weights."""
     max_position_embeddings: int = 512
     """Longest sequence."""
+    rope_theta: float | int = 10000.0
+    """Base of the wave lengths of rotary positions; larger turns slower. A plain number, for it is all there is to
+    say: transformers' `rope_parameters` mapping serves schemes that stretch a trained model to longer sequences."""
     type_vocab_size: int = 2
     """Number of segments that token_type_ids may name."""
     initializer_range: float = 0.02

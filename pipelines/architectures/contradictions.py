@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 FAMILIES = ("encoder",)
-POSITIONS = ("learned", "sinusoidal")
+POSITIONS = ("learned", "sinusoidal", "rotary")
 NORM_POSITIONS = ("post", "pre")
 
 ACTIVATIONS = (
@@ -30,7 +30,7 @@ SIZES = (
     "max_position_embeddings", "type_vocab_size",
 )  # fmt: skip
 PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-POSITIVE = ("initializer_range", "layer_norm_eps")
+POSITIVE = ("initializer_range", "layer_norm_eps", "rope_theta")
 SWITCHES = ("sparse_prediction", "tie_word_embeddings")
 
 
@@ -77,6 +77,11 @@ def _between_fields(fields: Mapping[str, Any]) -> list[str]:
         found.append(
             f"hidden_size is {width} and num_attention_heads is {heads}, which does not divide it: "
             f"choose one of {divisors} heads, or another hidden_size"
+        )
+    elif fields.get("position") == "rotary" and width is not None and heads is not None and width // heads % 2:
+        found.append(
+            f"position is 'rotary' and each head is {width // heads} wide (hidden_size {width}, num_attention_heads "
+            f"{heads}): rotation turns pairs of numbers, so choose sizes with an even quotient, or position: learned"
         )
     if fields.get("position") == "sinusoidal" and width is not None and width % 2:
         found.append(

@@ -1,7 +1,8 @@
 """The input of the stack: a word, its position and its segment, summed, normalised and dropped out.
 
 Devlin et al. 2019, "BERT", section 3.2 and figure 2, arxiv.org/abs/1810.04805. With sinusoidal positions the word
-embedding is scaled by the root of the width (Vaswani et al. 2017, section 3.4), or the waves would drown it.
+embedding is scaled by the root of the width (Vaswani et al. 2017, section 3.4), or the waves would drown it. With
+rotary positions nothing is added here: attention turns its queries and keys instead.
 """
 
 import torch
@@ -36,6 +37,9 @@ class FineryEmbeddings(nn.Module):
         if config.position == "sinusoidal":
             self.position_embeddings = FinerySinusoidalPositions(config)
             self.word_scale = config.hidden_size**0.5
+        elif config.position == "rotary":
+            self.position_embeddings = None
+            self.word_scale = 1.0
         else:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
             self.word_scale = 1.0
@@ -49,25 +53,25 @@ class FineryEmbeddings(nn.Module):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        past_length: int = 0,
     ) -> Tensor:
-        """`inputs_embeds` replace the look-up of words only: they are scaled and get positions like words.
-
-        Positions start after `past_length`, the number of keys that precede the sequence in each layer.
-        """
+        """`inputs_embeds` replace the look-up of words only: they are scaled and get positions like words."""
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if position_ids is None:
-            end = past_length + words.shape[1]
-            if end > self.max_positions:
-                raise ValueError(
-                    f"the sequence ends at position {end}, but max_position_embeddings is {self.max_positions}: "
-                    "truncate the input, or build the model with more positions"
-                )
-            position_ids = torch.arange(past_length, end, device=words.device)[None]  # (1, query)
+            position_ids = self.positions_after(0, words)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
-        segments = self.token_type_embeddings(token_type_ids)
-        positions = self.position_embeddings(position_ids).to(words.dtype)
-        if self.word_scale != 1.0:
-            words = words * self.word_scale
-        return self.dropout(self.norm(words + segments + positions))
+        total = words * self.word_scale if self.word_scale != 1.0 else words
+        total = total + self.token_type_embeddings(token_type_ids)
+        if self.position_embeddings is not None:
+            total = total + self.position_embeddings(position_ids).to(words.dtype)
+        return self.dropout(self.norm(total))
+
+    def positions_after(self, past_length: int, sequence: Tensor) -> Tensor:
+        """Places of a sequence (batch, query, …) that `past_length` keys precede in each layer: (1, query)."""
+        end = past_length + sequence.shape[1]
+        if end > self.max_positions:
+            raise ValueError(
+                f"the sequence ends at position {end}, but max_position_embeddings is {self.max_positions}: "
+                "truncate the input, or build the model with more positions"
+            )
+        return torch.arange(past_length, end, device=sequence.device)[None]

@@ -1,7 +1,7 @@
 """The Finery models: the encoder and the heads that learn on it.
 
 With post-norm and learned positions this is BERT to the last digit (Devlin et al. 2019, arxiv.org/abs/1810.04805), its
-pooler and masked-LM head included.
+pooler and masked-LM head included; with post-norm and rotary positions it is RoFormer (Su et al. 2021).
 """
 
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from .configuration_finery import FineryConfig
 from .embeddings import FineryEmbeddings, FinerySinusoidalPositions
 from .encoder_layer import FineryEncoderLayer
 from .losses import IGNORED, PROBLEM_LOSSES, cross_entropy, problem_type_of
+from .position_rotary import rotation_at
 from .position_sinusoidal import sinusoidal_table
 
 
@@ -100,8 +101,14 @@ class FineryModel(FineryPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds, one of the two")
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds, past_length)
+        if position_ids is None:
+            past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+            sequence = input_ids if inputs_embeds is None else inputs_embeds
+            position_ids = self.embeddings.positions_after(past_length, sequence)
+        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
+        if self.config.position == "rotary":  # the same in every layer
+            head_dim = self.config.hidden_size // self.config.num_attention_heads
+            kwargs["rotation"] = rotation_at(position_ids, head_dim, self.config.rope_theta)
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask, past_key_values=past_key_values)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, past_key_values=past_key_values, **kwargs)

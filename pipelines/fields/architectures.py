@@ -20,7 +20,7 @@ OURS = "finery"
 HEADS = ("masked_lm", "sequence_classification")
 """What can stand on a model of our own family."""
 FAMILIES = ("encoder",)
-POSITIONS = ("learned", "sinusoidal")
+POSITIONS = ("learned", "sinusoidal", "rotary")
 NORM_POSITIONS = ("post", "pre")
 ACTIVATIONS = (
     "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh", "gelu_pytorch_tanh",
@@ -42,6 +42,7 @@ DEFAULTS: dict[str, object] = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
     "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
     "type_vocab_size": 2,
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
@@ -70,6 +71,7 @@ KINDS: dict[str, str] = {
     "hidden_dropout_prob": "float",
     "attention_probs_dropout_prob": "float",
     "max_position_embeddings": "int",
+    "rope_theta": "float",
     "type_vocab_size": "int",
     "initializer_range": "float",
     "layer_norm_eps": "float",
@@ -86,7 +88,7 @@ SIZES = (
 COUNTED = tuple(size for size in SIZES if size != "type_vocab_size")
 """Of the words that most model types share, those that are at least 1 in all of them."""
 PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-POSITIVE = ("initializer_range", "layer_norm_eps")
+POSITIVE = ("initializer_range", "layer_norm_eps", "rope_theta")
 
 RESERVED: dict[str, str] = {
     "num_labels": "is decided by the stage's task; leave it out",
@@ -203,13 +205,20 @@ def _between_fields(value: Mapping[str, object], whole: Mapping[str, object]) ->
 
     found: list[Found] = []
     width, heads = whole["hidden_size"], whole["num_attention_heads"]
-    assert isinstance(width, int) and isinstance(heads, int)
+    assert isinstance(width, int)
+    assert isinstance(heads, int)
     if width % heads:
         divisors = ", ".join(str(count) for count in range(1, min(width, 64) + 1) if width % count == 0)
         found.append((
             at("num_attention_heads", "hidden_size"),
             f"{heads} attention heads do not divide hidden_size {width}; set num_attention_heads to one of {divisors}, "
             "or change hidden_size",
+        ))  # fmt: skip
+    elif whole["position"] == "rotary" and width // heads % 2:
+        found.append((
+            at("num_attention_heads", "hidden_size", "position"),
+            f"rotary positions turn pairs of numbers, but {heads} attention heads of hidden_size {width} are "
+            f"{width // heads} wide; choose sizes with an even quotient, or position: learned",
         ))  # fmt: skip
     if whole["position"] == "sinusoidal" and width % 2:
         found.append((

@@ -90,7 +90,6 @@ ALLOWED: dict[str, Argument] = {
     "adam_beta2": FRACTION,
     "adam_epsilon": Argument("float", above=0),
     "max_grad_norm": Argument("float", at_least=0),
-    "label_smoothing_factor": FRACTION,
     "neftune_noise_alpha": Argument("float|null", at_least=0),
     # memory against time
     "activation_checkpointing": Argument("bool|null"),
@@ -120,7 +119,7 @@ ALLOWED: dict[str, Argument] = {
     "save_steps": EVERY,
     "save_total_limit": Argument("int|null", at_least=2),
     # batches
-    "train_sampling_strategy": _choice("random", "sequential", "group_by_length"),
+    "train_sampling_strategy": _choice("random", "group_by_length"),
     "dataloader_drop_last": SWITCH,
     "dataloader_num_workers": Argument("int", at_least=0),
     "dataloader_persistent_workers": SWITCH,
@@ -206,6 +205,7 @@ RESERVED: dict[str, str] = {
     "average_tokens_across_devices": "is always so: the loss does not depend on the number of processes; leave it out",
     "ddp_find_unused_parameters": "is decided by the trainer, which knows which weights take part; leave it out",
     "dataloader_pin_memory": "follows the device; leave it out",
+    "label_smoothing_factor": "is not offered: losses are sums that Finery computes itself; leave it out",
     "optim_target_modules": "belongs to optimizers that are not offered; leave it out",
     "use_liger_kernel": "needs a package that Finery does not install; leave it out",
     "liger_kernel_config": "needs a package that Finery does not install; leave it out",

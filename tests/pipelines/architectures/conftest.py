@@ -7,7 +7,7 @@ import torch
 
 from pipelines.architectures import FineryConfig
 
-VARIANTS = [(position, norm) for position in ("learned", "sinusoidal") for norm in ("post", "pre")]
+VARIANTS = [(position, norm) for position in ("learned", "sinusoidal", "rotary") for norm in ("post", "pre")]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 import pipelines.architectures
 from pipelines.architectures import FineryConfig, FineryForMaskedLM, FineryForSequenceClassification, FineryModel
 from pipelines.architectures.arithmetic import DEFAULTS, HEADS, forward_flops, parameter_count
+from pipelines.architectures.contradictions import NORM_POSITIONS, POSITIONS
 
 PRESETS = sorted((Path(pipelines.architectures.__file__).parents[2] / "configs" / "architectures").glob("bert-*.yaml"))
 CLASSES = {
@@ -57,17 +58,18 @@ def test_the_arithmetic_knows_every_head():
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.stem)
 def test_the_count_is_that_of_the_built_model(preset, head):
     shape = dict(YAML(typ="safe").load(preset))
-    for position, norm, tied in itertools.product(("learned", "sinusoidal"), ("post", "pre"), (True, False)):
+    for position, norm, tied in itertools.product(POSITIONS, NORM_POSITIONS, (True, False)):
         config = {**shape, "position": position, "norm_position": norm, "tie_word_embeddings": tied}
         assert parameter_count(config, head, num_labels=3) == counted_by_name(build(config, head, num_labels=3))
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_the_operations_are_those_that_torch_counts(head, norm_position):
+@pytest.mark.parametrize("norm_position", NORM_POSITIONS)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_the_operations_are_those_that_torch_counts(head, position, norm_position):
     config = {
         "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 192,
-        "vocab_size": 500, "norm_position": norm_position,
+        "vocab_size": 500, "position": position, "norm_position": norm_position,
     }  # fmt: skip
     model = CLASSES[head](FineryConfig(**config, num_labels=5, attn_implementation="eager")).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

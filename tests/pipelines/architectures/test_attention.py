@@ -5,6 +5,7 @@ import torch
 from transformers import DynamicCache
 
 from pipelines.architectures.attention import FineryAttention
+from pipelines.architectures.position_rotary import rotate, rotation_at
 
 
 def slow_attention(attention, states, seen):
@@ -53,6 +54,22 @@ def test_past_keys_and_values_are_seen_before_the_sequence(tiny, implementation)
     past = tuple(part(states[:, :2]).view(2, 2, 4, 6).transpose(1, 2) for part in (attention.key, attention.value))
     output, _ = attention(states[:, 2:], past_key_values=DynamicCache([past]))
     torch.testing.assert_close(output, full[:, 2:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@torch.no_grad()
+def test_past_keys_are_seen_as_they_come_and_not_turned_again(tiny, implementation):
+    """Keys turned at places 0 and 1, supplied as the past, leave the others' output as in the full pass."""
+    torch.manual_seed(0)
+    attention = attention_with(tiny(position="rotary"), implementation)
+    states, rotation = torch.randn(2, 5, 24), rotation_at(torch.arange(5)[None], 6, 10.0)
+    first, rest = tuple(part[..., :2, :] for part in rotation), tuple(part[..., 2:, :] for part in rotation)
+    full, _ = attention(states, rotation=rotation)
+    key, value = (part(states[:, :2]).view(2, 2, 4, 6).transpose(1, 2) for part in (attention.key, attention.value))
+    output, _ = attention(states[:, 2:], past_key_values=DynamicCache([(rotate(key, first), value)]), rotation=rest)
+    torch.testing.assert_close(output, full[:, 2:], rtol=1e-5, atol=1e-6)
+    unturned, _ = attention(states[:, 2:], past_key_values=DynamicCache([(key, value)]), rotation=rest)
+    assert not torch.allclose(unturned, full[:, 2:], atol=1e-3)
 
 
 def test_no_kernel_is_told_to_hide_later_tokens():

@@ -34,7 +34,8 @@ def test_a_config_edited_into_a_contradiction_is_not_written(tiny, tmp_path):
 
 
 def test_what_is_saved_comes_back(tiny, tmp_path):
-    config = tiny(position="sinusoidal", norm_position="pre", sparse_prediction=True, pad_token_id=None, num_labels=5)
+    config = tiny(position="rotary", rope_theta=500, norm_position="pre", sparse_prediction=True, num_labels=5)
+    config.pad_token_id = None
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert type(loaded) is FineryConfig

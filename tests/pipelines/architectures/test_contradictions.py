@@ -15,7 +15,7 @@ def test_the_defaults_contradict_nothing():
     ("fields", "sentence"),
     [
         ({"family": "decoder"}, "family is 'decoder', must be one of: encoder (the only one built so far)"),
-        ({"position": "rope"}, "position is 'rope', must be one of: learned, sinusoidal"),
+        ({"position": "rope"}, "position is 'rope', must be one of: learned, sinusoidal, rotary"),
         ({"norm_position": "both"}, "norm_position is 'both', must be one of: post, pre"),
         ({"hidden_size": -4}, "hidden_size is -4, must be a whole number of at least 1"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0, must be a whole number of at least 1"),
@@ -24,6 +24,7 @@ def test_the_defaults_contradict_nothing():
         ({"vocab_size": True}, "vocab_size is True, must be a whole number of at least 1"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0, must be a probability of at least 0 and below 1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0.0, must be a number above 0"),
+        ({"rope_theta": 0}, "rope_theta is 0, must be a number above 0"),
         ({"sparse_prediction": "yes"}, "sparse_prediction is 'yes', must be true or false"),
         ({"pad_token_id": -1}, "pad_token_id is -1, must be the id of a token, or null"),
         ({"type_vocab_size": 0}, "type_vocab_size is 0, must be a whole number of at least 1; 1 means"),
@@ -33,6 +34,11 @@ def test_the_defaults_contradict_nothing():
         ),
         ({"hidden_size": 12, "num_attention_heads": 5}, "choose one of 1, 2, 3, 4, 6, 12 heads"),
         ({"position": "sinusoidal", "hidden_size": 15}, "choose an even hidden_size, or position: learned"),
+        (
+            {"position": "rotary", "hidden_size": 15, "num_attention_heads": 5},
+            "position is 'rotary' and each head is 3 wide (hidden_size 15, num_attention_heads 5): rotation turns pairs",
+        ),
+        ({"position": "rotary", "hidden_size": 16, "num_attention_heads": 5}, "choose one of 1, 2, 4, 8, 16 heads"),
         ({"pad_token_id": 9, "vocab_size": 9}, "pad_token_id is 9 and vocab_size is 9: choose an id below"),
     ],
 )

@@ -10,12 +10,17 @@ from transformers import (
     BertForSequenceClassification,
     BertModel,
     DynamicCache,
+    RoFormerConfig,
+    RoFormerForMaskedLM,
+    RoFormerModel,
     Trainer,
     TrainingArguments,
 )
 from transformers import logging as transformers_logging
 
 from pipelines.architectures import FineryConfig, FineryForMaskedLM, FineryForSequenceClassification, FineryModel
+from pipelines.architectures.arithmetic import DEFAULTS
+from pipelines.architectures.position_rotary import rotation_at
 from pipelines.architectures.position_sinusoidal import sinusoidal_table
 
 HEADS = [FineryModel, FineryForMaskedLM, FineryForSequenceClassification]
@@ -24,7 +29,8 @@ BERTS = {
     FineryForMaskedLM: BertForMaskedLM,
     FineryForSequenceClassification: BertForSequenceClassification,
 }
-OUR_NAME = [  # BERT's names and ours, the more specific first
+OUR_NAME = [  # the names of BERT and RoFormer, and ours, the more specific first
+    ("roformer.", "model."),
     ("bert.", "model."),
     ("encoder.layer.", "layers."),
     ("attention.self.", "attention."),
@@ -56,11 +62,12 @@ def bert_config(config: FineryConfig) -> BertConfig:
 
 
 def stir(model: nn.Module) -> nn.Module:
-    """Give every weight a random value: fresh norms and biases would hide a misplaced or missing one."""
+    """Give every learned weight a random value: fresh norms and biases would hide a misplaced or missing one."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+            if weight.requires_grad:  # RoFormer keeps its sines among its parameters
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
     return model
 
 
@@ -115,6 +122,63 @@ def test_post_norm_with_learned_positions_is_bert(head, implementation, tiny, ba
         torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 
 
+# --- the same as RoFormer ---------------------------------------------------------------------------------------------
+
+
+def roformer_of(config: FineryConfig, roformer_class: type) -> nn.Module:
+    shared = {field.name: getattr(config, field.name) for field in fields(RoFormerConfig) if field.name in DEFAULTS}
+    return stir(roformer_class(RoFormerConfig(**shared)))
+
+
+def finery_of(roformer: nn.Module, config: FineryConfig) -> nn.Module:
+    """Our model with RoFormer's weights, all but the table of sines that it keeps among them."""
+    masked_lm = isinstance(roformer, RoFormerForMaskedLM)
+    finery = FineryForMaskedLM(config) if masked_lm else FineryModel(config, add_pooling_layer=False)
+    learned = {name: weight for name, weight in roformer.state_dict().items() if "embed_positions" not in name}
+    finery.load_state_dict({our_name(name): weight for name, weight in learned.items()}, strict=True)
+    return finery
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("roformer_class", [RoFormerModel, RoFormerForMaskedLM])
+def test_post_norm_with_rotary_positions_is_roformer(roformer_class, implementation, tiny, batch):
+    torch.manual_seed(0)
+    config = tiny(
+        position="rotary", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=implementation
+    )
+    roformer = roformer_of(config, roformer_class)
+    finery = finery_of(roformer, config)
+    inputs = inputs_for(type(finery), batch) if roformer_class is RoFormerForMaskedLM else batch
+    seen = batch["attention_mask"].bool()
+    theirs, ours = roformer(**inputs), finery(**inputs)
+    torch.testing.assert_close(main_output(ours)[seen], main_output(theirs)[seen], rtol=0, atol=1e-5)
+
+    for outputs in (theirs, ours):
+        (outputs.loss if "loss" in outputs else outputs.last_hidden_state[seen].square().mean()).backward()
+    expected = {our_name(name): weight.grad for name, weight in roformer.named_parameters() if weight.requires_grad}
+    found = {name: weight.grad for name, weight in finery.named_parameters()}
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@torch.no_grad()
+def test_a_prefix_is_seen_by_every_token_as_roformer_sees_it(tiny, batch, implementation):
+    """Its keys are not turned, and the sequence's places count from its end."""
+    config = tiny(position="rotary", attn_implementation=implementation)
+    roformer = roformer_of(config, RoFormerModel).eval()
+    finery = finery_of(roformer, config).eval()
+    layers = [(torch.randn(2, 4, 3, 6), torch.randn(2, 4, 3, 6)) for _ in range(3)]
+    theirs = roformer(batch["input_ids"], past_key_values=DynamicCache(layers)).last_hidden_state
+    ours = finery(batch["input_ids"], past_key_values=DynamicCache(layers)).last_hidden_state
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    elsewhere = finery(
+        batch["input_ids"], past_key_values=DynamicCache(layers), position_ids=torch.arange(9)[None]
+    ).last_hidden_state
+    assert not torch.allclose(elsewhere, ours, atol=1e-3)
+
+
 def test_a_fresh_model_is_initialised_as_bert_is(tiny):
     torch.manual_seed(0)
     model = FineryForMaskedLM(tiny(hidden_size=256, num_attention_heads=4, vocab_size=900, initializer_range=0.02))
@@ -136,8 +200,9 @@ def test_the_encoder_is_its_layers_in_order_and_pre_norm_adds_a_last_norm(tiny, 
     model = stir(FineryModel(tiny(**variant))).eval()
     mask = batch["attention_mask"][:, None, None, :].bool().expand(2, 1, 9, 9)
     states = model.embeddings(batch["input_ids"], batch["token_type_ids"])
+    rotation = rotation_at(torch.arange(9)[None], 6, 10000.0) if variant["position"] == "rotary" else None
     for layer in model.layers:
-        states = layer(states, mask)
+        states = layer(states, mask, rotation=rotation)
     if variant["norm_position"] == "pre":
         states = model.final_norm(states)
     output = model(**batch)
@@ -158,6 +223,24 @@ def test_order_matters_to_every_position_scheme_and_to_nothing_else(tiny, varian
     same_places = torch.zeros(1, 4, dtype=torch.long)
     blind = [model(ids, position_ids=same_places).last_hidden_state[:, 0] for ids in (tokens, shuffled)]
     torch.testing.assert_close(*blind, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_only_distances_matter_to_rotary_positions(tiny, variant, batch):
+    model = stir(FineryModel(tiny(**variant))).eval()
+    places = torch.arange(9)[None]
+    here, further, stretched = (
+        model(**batch, position_ids=ids).last_hidden_state for ids in (places, places + 7, places * 2)
+    )
+    assert torch.allclose(further, here, atol=1e-5) is (variant["position"] == "rotary")
+    assert not torch.allclose(stretched, here, atol=1e-3)
+
+
+@torch.no_grad()
+def test_theta_sets_how_fast_rotary_positions_turn(tiny, batch):
+    slow, fast = (stir(FineryModel(tiny(position="rotary", rope_theta=theta))).eval() for theta in (10000, 10))
+    fast.load_state_dict(slow.state_dict())
+    assert not torch.allclose(slow(**batch).last_hidden_state, fast(**batch).last_hidden_state, atol=1e-3)
 
 
 # --- padding and kernels ----------------------------------------------------------------------------------------------
@@ -339,6 +422,22 @@ def test_the_fixed_table_is_rebuilt_by_loading_though_it_is_not_saved(tiny, tmp_
     for dtype in (torch.float32, torch.bfloat16):
         loaded = FineryForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
         assert torch.equal(loaded.model.embeddings.position_embeddings.table.float(), sinusoidal_table(19, 24))
+
+
+@torch.no_grad()
+def test_rotary_positions_stay_exact_in_a_model_cast_to_bfloat16(tiny):
+    """Tables cast with the model would confuse neighbours beyond position 256."""
+    model = FineryModel(tiny(position="rotary", max_position_embeddings=400)).eval().to(torch.bfloat16)
+    seen = []
+    for layer in model.layers:
+        layer.attention.register_forward_pre_hook(lambda _, __, kw: seen.append(kw["rotation"]), with_kwargs=True)
+    model(torch.ones(1, 300, dtype=torch.long))
+    exact = torch.arange(300, dtype=torch.float64)[:, None] * 10000 ** (-torch.arange(0, 6, 2).double() / 6)
+    for cos, sin in seen:
+        torch.testing.assert_close(cos[0, 0].double(), exact.cos(), rtol=0, atol=3e-5)
+        torch.testing.assert_close(sin[0, 0].double(), exact.sin(), rtol=0, atol=3e-5)
+    assert len(seen) == 3
+    assert not list(model.buffers())
 
 
 @each_head

@@ -69,7 +69,7 @@ def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny
     ids = torch.tensor(tokens)
     masked_lm = FineryForMaskedLM(tiny(position="sinusoidal", norm_position="pre")).eval()
     classifier = FineryForSequenceClassification(tiny(num_labels=3)).eval()
-    bare = FineryModel(tiny()).eval()
+    bare = FineryModel(tiny(position="rotary", rope_theta=50.0)).eval()
     folders = {}
     for name, model in {"masked": masked_lm, "classifier": classifier, "bare": bare}.items():
         model.save_pretrained(tmp_path / name)

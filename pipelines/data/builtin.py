@@ -1,0 +1,100 @@
+"""The embedded data set `builtin/python-docs`: prose to pretrain on, and a labelled task, without any download.
+
+Configuration `text` (taken without a name) holds paragraphs, `labelled` holds the rows of the task; both are made by
+`pipelines.data.python_docs` from the documentation that the running Python carries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pipelines.data import python_docs
+from pipelines.data.sources import check_split
+from pipelines.data.tasks import Place, Task
+from pipelines.errors import DataError
+from pipelines.registry import nearest
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+PREFIX = "builtin/"
+NAMES = ("builtin/python-docs",)
+CONFIGURATIONS = ("text", "labelled")
+
+
+@dataclass(frozen=True)
+class PythonDocs:
+    """One configuration of the documentation."""
+
+    name: str
+
+    def splits(self) -> list[str]:
+        """Names of the splits."""
+        return list(python_docs.SPLITS)
+
+    def load(self, split: str) -> Dataset:
+        """The rows of a split; the labelled ones name their classes. Raises DataError."""
+        from datasets import ClassLabel, Dataset, Features, Value
+
+        rows = self._rows(split)
+        features = {"text": Value("string"), "source": Value("string")}
+        if self.name == "labelled":
+            features["label"] = ClassLabel(names=list(python_docs.LABELS))
+        if not rows:
+            raise DataError(f"{self.describe()} is empty: this Python comes without its documentation")
+        return Dataset.from_list(rows, features=Features(features))
+
+    def content_hash(self, split: str) -> str:
+        """SHA-256 of the rows: they differ between versions of Python. Raises DataError."""
+        check_split(split, self.splits(), self.describe())
+        return _content_hash(self.name, split)
+
+    def describe(self) -> str:
+        """What this is."""
+        return f"data set '{NAMES[0]}/{self.name}'"
+
+    def _rows(self, split: str) -> list[Any]:
+        check_split(split, self.splits(), self.describe())
+        known = cast(Literal["train", "validation"], split)
+        return list(python_docs.labelled_rows(known) if self.name == "labelled" else python_docs.text_rows(known))
+
+
+@cache
+def _content_hash(name: str, split: str) -> str:
+    rows = PythonDocs(name)._rows(split)
+    return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+
+
+def find(path: str, name: str | None) -> PythonDocs | None:
+    """The embedded data set `path`. Raises DataError for a name below `builtin/` that does not exist."""
+    if not path.startswith(PREFIX):
+        return None
+    if path not in NAMES:
+        raise DataError(f"there is no embedded data set '{path}'.{nearest(path, NAMES)} Available: {', '.join(NAMES)}")
+    if name is not None and name not in CONFIGURATIONS:
+        raise DataError(
+            f"data set '{path}' has no configuration '{name}'.{nearest(name, CONFIGURATIONS)} "
+            f"Configurations found: {', '.join(CONFIGURATIONS)}"
+        )
+    return PythonDocs(name or CONFIGURATIONS[0])
+
+
+def looked(path: str) -> list[str]:
+    """Where `find` looked."""
+    return [f"the embedded data sets ({', '.join(NAMES)})"] if path.startswith(PREFIX) else []
+
+
+TASK = Task(
+    name=NAMES[0],
+    kind="classification",
+    columns=("text",),
+    label="label",
+    labels=python_docs.LABELS,
+    metrics=("accuracy", "f1"),
+    places={split: Place(NAMES[0], "labelled", split) for split in python_docs.SPLITS},
+)
+"""Are the words of this sentence in their original order?"""

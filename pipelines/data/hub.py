@@ -1,0 +1,111 @@
+"""Data sets of the Hugging Face Hub, through `datasets.load_dataset`, at one commit.
+
+The commit is asked for once and everything is read from it, so a fingerprint names what was read even when the data
+set changes meanwhile. Without a network (or with HF_HUB_OFFLINE=1) the commit that the cache holds is used.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.data.sources import check_split, places
+from pipelines.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+NAME = re.compile(r"^[A-Za-z0-9_][\w.-]*(/[\w][\w.-]*)?$")
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A data set of the Hub; nothing is asked before it is read."""
+
+    path: str
+    name: str | None
+
+    @cached_property
+    def revision(self) -> str:
+        """The commit of the default branch. Raises DataError."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+        try:
+            return str(HfApi().dataset_info(self.path).sha)
+        except HfHubHTTPError as error:
+            status = getattr(error.response, "status_code", None)
+            if status in (401, 403, 404):
+                raise DataError(
+                    f"data set '{self.path}' was not found ({status} from the Hub; a private or gated one needs "
+                    f"HF_TOKEN); looked in {places(self.path)}"
+                ) from None
+            reason = f"the Hub answered {status}"
+        except OfflineModeIsEnabled:
+            reason = "HF_HUB_OFFLINE is set"
+        except Exception as error:  # the client's transport errors have no common base
+            reason = f"the Hub is out of reach ({type(error).__name__})"
+        if (cached := self._cached_revision()) is not None:
+            return cached
+        raise DataError(f"data set '{self.path}' was not found and {reason}; looked in {places(self.path)}")
+
+    def _cached_revision(self) -> str | None:
+        """The commit that was last taken into the local cache."""
+        from huggingface_hub import constants
+
+        snapshots = Path(constants.HF_HUB_CACHE) / f"datasets--{self.path.replace('/', '--')}" / "snapshots"
+        if not snapshots.is_dir():
+            return None
+        return max(snapshots.iterdir(), key=lambda folder: (folder.stat().st_mtime_ns, folder.name)).name
+
+    @cached_property
+    def _splits(self) -> list[str]:
+        import datasets
+
+        return list(self._ask(datasets.get_dataset_split_names, self.path, self.name, revision=self.revision))
+
+    def splits(self) -> list[str]:
+        """Names of the splits. Raises DataError."""
+        return self._splits
+
+    def load(self, split: str) -> Dataset:
+        """The rows of a split. Raises DataError."""
+        import datasets
+
+        loaded = self._ask(datasets.load_dataset, self.path, self.name, revision=self.revision)
+        check_split(split, list(loaded), self.describe())
+        rows: Dataset = loaded[split]
+        return rows
+
+    def content_hash(self, split: str) -> str:
+        """The commit, with the names of configuration and split. Raises DataError."""
+        return f"{self.path}@{self.revision}/{self.name or ''}/{split}"
+
+    def describe(self) -> str:
+        """What this is."""
+        return f"data set '{self.path}{f'/{self.name}' if self.name else ''}' of the Hub"
+
+    def _ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call the data library; its many errors become one sentence."""
+        try:
+            return function(*arguments, **keywords)
+        except DataError:
+            raise
+        except Exception as error:
+            message = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+            raise DataError(f"{self.describe()} could not be read: {message}; looked in {places(self.path)}") from error
+
+
+def find(path: str, name: str | None) -> HubSource | None:
+    """The data set `path` of the Hub, without asking whether it exists."""
+    return HubSource(path, name) if NAME.match(path) else None
+
+
+def looked(path: str) -> list[str]:
+    """Where `find` looks."""
+    from os import environ
+
+    return [f"the Hub ({environ.get('HF_ENDPOINT', 'huggingface.co')})"] if NAME.match(path) else []

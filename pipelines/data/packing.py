@@ -1,0 +1,137 @@
+"""Text to pretrain on as blocks of equal length without padding, tokenised once and mapped from disk afterwards.
+
+Documents are joined, each followed by `[SEP]`, cut into pieces of `block_size - 2` tokens, and each piece is wrapped as
+`[CLS] … [SEP]` (full sentences across documents, Liu et al. 2019, "RoBERTa", section 4.2, arxiv.org/abs/1907.11692).
+What remains at the end and does not fill a block is left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.errors import DataError, DiskFull
+
+CHUNK = 1_000
+"""Documents that are tokenised at a time."""
+
+
+def pack(
+    tokenizer: Any, texts: Iterable[str], block_size: int, cache: Path, key: str
+) -> npt.NDArray[np.int32]:
+    """Blocks of token ids, (blocks, block_size), mapped from a file in `cache` that `key` names.
+
+    `key` must change with the texts and with the tokenizer. A file that is there is not made again. Raises DataError.
+    """
+    if block_size < 3:
+        raise DataError(f"block_size is {block_size}, must be at least 3: [CLS], [SEP] and text between them")
+    if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
+        raise DataError("the tokenizer has no cls and sep tokens for the ends of blocks; use one made for encoders")
+    name = hashlib.sha256(f"{key}\n{block_size}".encode()).hexdigest()[:32]
+    file = cache / f"packed-{name}.npy"
+    blocks = _open(file, block_size)
+    if blocks is None:
+        _write(file, _blocks(tokenizer, texts, block_size), block_size)
+        blocks = _open(file, block_size)
+    if blocks is None:
+        raise DataError(f"{file} was removed or damaged while it was prepared; run again")
+    return blocks
+
+
+class Blocks:
+    """Packed blocks as the rows of a data set."""
+
+    def __init__(self, blocks: npt.NDArray[np.int32]) -> None:
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, position: int) -> dict[str, npt.NDArray[np.int32]]:
+        return {"input_ids": self.blocks[position]}
+
+
+def _open(file: Path, block_size: int) -> npt.NDArray[np.int32] | None:
+    """The blocks in a complete file of the right shape."""
+    try:
+        blocks = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    right = blocks.dtype == np.int32 and blocks.ndim == 2 and blocks.shape[1] == block_size and len(blocks)
+    return blocks if right else None
+
+
+def _blocks(tokenizer: Any, texts: Iterable[str], block_size: int) -> Iterator[npt.NDArray[np.int32]]:
+    """Arrays of blocks, as many as each chunk of documents fills. Raises DataError when there is not one."""
+    inner = block_size - 2
+    rest = np.empty(0, dtype=np.int32)
+    written = 0
+    for chunk in _chunks(texts):
+        ids = tokenizer(
+            chunk, add_special_tokens=False, truncation=False, padding=False,
+            return_attention_mask=False, return_token_type_ids=False, verbose=False,
+        )["input_ids"]
+        end = np.asarray([tokenizer.sep_token_id], dtype=np.int32)
+        pieces = [part for document in ids for part in (np.asarray(document, dtype=np.int32), end) if len(document)]
+        stream = np.concatenate([rest, *pieces])
+        count = len(stream) // inner
+        rest = stream[count * inner :]
+        blocks = np.empty((count, block_size), dtype=np.int32)
+        blocks[:, 0] = tokenizer.cls_token_id
+        blocks[:, 1:-1] = stream[: count * inner].reshape(count, inner)
+        blocks[:, -1] = tokenizer.sep_token_id
+        written += count
+        yield blocks
+    if not written:
+        raise DataError(
+            f"the text holds {len(rest)} tokens, too few for one block of {block_size} ({inner} and two special ones); "
+            "give more text or a smaller block_size"
+        )
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    for text in texts:
+        chunk.append(text)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _write(file: Path, blocks: Iterable[npt.NDArray[np.int32]], block_size: int) -> None:
+    """Write blocks as one .npy file, which appears complete or not at all. Raises DiskFull."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as out:
+            _header(out, 0, block_size)
+            count = 0
+            for array in blocks:
+                out.write(array.tobytes())
+                count += len(array)
+            out.seek(0)
+            _header(out, count, block_size)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"the disk of {file.parent} is full; free space, or set FINERY_HOME elsewhere") from None
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _header(out: IO[bytes], count: int, block_size: int) -> None:
+    """The head of a .npy file. NumPy leaves room for the first dimension to grow: its length is always the same."""
+    kind = np.lib.format.dtype_to_descr(np.dtype(np.int32))
+    np.lib.format.write_array_header_1_0(out, {"descr": kind, "fortran_order": False, "shape": (count, block_size)})

@@ -1,0 +1,216 @@
+"""English text, and a labelled task, made from the documentation that every CPython carries.
+
+Nothing is downloaded: the documents are the reference topics behind ``help()`` (``pydoc_data.topics``) and the docstrings
+of the standard library, read from its source files with :mod:`ast`, without importing them. One in eight documents is held
+out; neither its text nor its sentences occur in the training split.
+
+The task asks one question of a sentence: *are its words in their original order?* Each sentence occurs twice, once as it was
+written and once with the words between the first and the last shuffled. Both versions hold the same words, so whoever only
+counts words is right half of the time, by construction; the answer has to come from knowing how English puts words together,
+which is what pretraining on plain text teaches. It is the probing task "bigram shift" (two neighbouring words swapped) of
+Conneau et al. (2018), "What you can cram into a single $&!#* vector", https://arxiv.org/abs/1805.01070, made easier.
+
+The rows depend on the running Python only: the same interpreter and library give the same rows in the same order, while
+another version of Python has other documentation. Only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import random
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, TypedDict
+
+Split = Literal["train", "validation"]
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
+LABELS = ("shuffled", "original")
+"""Names of the labels: row["label"] is an index into them."""
+
+_SEED = 20
+_HELD_OUT_PERCENT = 12
+_SENTENCE_WORDS = range(6, 26)
+_SKIPPED_MODULES = frozenset({"antigravity", "pydoc_data", "this"})  # jokes, and the topics' own source
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "idle_test", "site-packages", "test", "tests"})
+
+_BLANK_LINE = re.compile(r"\n\s*\n")
+_BULLET = re.compile(r"(?:[*•-]|\d+\.)\s+")
+_EMPHASIS = re.compile(r"\*\*?([^*\s][^*]*)\*\*?")
+_NOT_PROSE = (">>>", "...", "+--", "|", "$", "%")
+_QUOTES = str.maketrans("", "", '"`“”')
+_SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_PARAGRAPH_WORD = re.compile(r"[(\[]?[A-Za-z][a-z'’-]*[.,;:!?)\]]*")
+_SENTENCE_WORD = re.compile(r"[A-Za-z][a-z'’-]*[.,;:!?]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The documentation of one module (``json.decoder``) or of one topic (``topic:lambda``)."""
+
+    source: str
+    text: str
+
+
+class TextRow(TypedDict):
+    """A paragraph of prose."""
+
+    text: str
+    source: str
+
+
+class LabelledRow(TypedDict):
+    """A sentence, and whether its words are in their original order."""
+
+    text: str
+    label: int
+    source: str
+
+
+def documents() -> list[Document]:
+    """Every topic and every documented module of the running Python, in a stable order."""
+    return [*_topics(), *_modules()]
+
+
+def text_rows(split: Split) -> list[TextRow]:
+    """The paragraphs of prose of one split, each once; code, tables and option lists are left out."""
+    return [{"text": text, "source": source} for source, text in _paragraphs()[split]]
+
+
+def labelled_rows(split: Split) -> list[LabelledRow]:
+    """The labelled sentences of one split: pairs of an original and its shuffled version, the pairs in random order.
+
+    The two versions of a sentence are neighbours, so the first N rows are as balanced as all of them.
+    """
+    generator = random.Random(f"{_SEED} {split}")
+    sentences = list(_sentences(split).items())
+    generator.shuffle(sentences)
+    rows: list[LabelledRow] = []
+    for sentence, source in sentences:
+        shuffled = _shuffled(sentence, generator)
+        if shuffled is None:
+            continue
+        pair: list[LabelledRow] = [
+            {"text": shuffled, "label": LABELS.index("shuffled"), "source": source},
+            {"text": sentence, "label": LABELS.index("original"), "source": source},
+        ]
+        generator.shuffle(pair)
+        rows.extend(pair)
+    return rows
+
+
+def _topics() -> Iterator[Document]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:  # some distributions package pydoc apart
+        return
+    for name in sorted(topics):
+        yield Document(f"topic:{name}", inspect.cleandoc(topics[name]))
+
+
+def _modules() -> Iterator[Document]:
+    library = Path(sysconfig.get_path("stdlib"))
+    for name in sorted(sys.stdlib_module_names - _SKIPPED_MODULES):
+        for path in _source_files(library, name):
+            parts = path.relative_to(library).with_suffix("").parts
+            text = "\n\n".join(_docstrings(path))
+            if text:
+                yield Document(".".join(parts).removesuffix(".__init__"), text)
+
+
+def _source_files(library: Path, name: str) -> list[Path]:
+    module = library / f"{name}.py"
+    if module.is_file():
+        return [module]
+    found = (library / name).rglob("*.py")
+    return sorted(path for path in found if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(library).parts))
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # a distribution's patched or unreadable file is not worth a failure
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield docstring
+
+
+@cache
+def _paragraphs() -> dict[Split, list[tuple[str, str]]]:
+    """Per split, (source, paragraph); a paragraph that several documents share stays with the first of them."""
+    found: dict[Split, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    seen: set[str] = set()
+    for document in documents():
+        for paragraph in _prose(document.text):
+            if paragraph not in seen:
+                seen.add(paragraph)
+                found[_split_of(document.source)].append((document.source, paragraph))
+    return found
+
+
+def _split_of(source: str) -> Split:
+    """By the hash of a topic's or top-level package's name: no package is divided, and ``_pydecimal`` goes with ``decimal``."""
+    name = source if source.startswith("topic:") else source.partition(".")[0].removeprefix("_").removeprefix("py")
+    return "validation" if int(sha256(name.encode()).hexdigest(), 16) % 100 < _HELD_OUT_PERCENT else "train"
+
+
+def _prose(text: str) -> Iterator[str]:
+    for block in _BLANK_LINE.split(text):
+        lines = block.splitlines()
+        if any(line.lstrip().startswith(_NOT_PROSE) for line in lines):
+            continue
+        paragraph = " ".join(block.split())
+        paragraph = _BULLET.sub("", _EMPHASIS.sub(r"\1", paragraph).translate(_QUOTES), count=1)
+        words = paragraph.split()
+        if len(words) >= 5 and _share(_PARAGRAPH_WORD, words) >= 0.7:
+            yield paragraph
+
+
+def _sentences(split: Split) -> dict[str, str]:
+    """Sentence to source. A validation sentence that also stands in a training document is dropped."""
+    found: dict[str, str] = {}
+    keys = set() if split == "train" else {_key(sentence) for sentence in _sentences("train")}
+    for source, paragraph in _paragraphs()[split]:
+        for sentence in _SENTENCE_BREAK.split(paragraph):
+            key = _key(sentence)
+            if key not in keys and _is_plain(sentence):
+                keys.add(key)
+                found[sentence] = source
+    return found
+
+
+def _key(sentence: str) -> str:
+    """What makes two sentences the same: their letters, not their case or punctuation."""
+    return " ".join(re.findall(r"[a-z]+", sentence.lower()))
+
+
+def _is_plain(sentence: str) -> bool:
+    words = sentence.split()
+    if len(words) not in _SENTENCE_WORDS or not sentence[0].isupper() or not sentence.endswith((".", "!", "?")):
+        return False
+    return _share(_SENTENCE_WORD, words) >= 0.85
+
+
+def _share(pattern: re.Pattern[str], words: list[str]) -> float:
+    return sum(pattern.fullmatch(word) is not None for word in words) / len(words)
+
+
+def _shuffled(sentence: str, generator: random.Random) -> str | None:
+    """The sentence with the words between its first and last in another order; None if there is no other order."""
+    first, *inner, last = sentence.split()
+    if len({word.lower() for word in inner}) < 2:
+        return None
+    mixed = inner.copy()
+    while mixed == inner:
+        generator.shuffle(mixed)
+    return " ".join((first, *mixed, last))

@@ -1,0 +1,96 @@
+"""How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
+
+A path is, in this order: an embedded set (`builtin/…`), a set that a FINERY_DATA folder holds, a file, folder or
+pattern relative to the recipe's folder, or a name on the Hub. Paths to files become absolute when a recipe is checked.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from pipelines.blocks import Block
+from pipelines.data import files, hub, mirror
+from pipelines.data.builtin import NAMES, PREFIX
+from pipelines.data.sources import Source, check_columns, find
+from pipelines.data.tables import READERS
+from pipelines.registry import nearest
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def resolve_path(path: str, info: ValidationInfo) -> str:
+    """The path as the rest of the program knows it: absolute for files, else as it was written."""
+    folder = Path((info.context or {}).get("folder", Path.cwd()))
+    if not path.strip():
+        raise ValueError("is empty, must be a file, a folder, a pattern, or the name of a data set")
+    if path.startswith(PREFIX):
+        if path not in NAMES:
+            raise ValueError(f"'{path}' is not embedded.{nearest(path, NAMES)} Available: {', '.join(NAMES)}")
+        return path
+    if mirror.folder_of(path) is not None:
+        return path
+    place = Path(os.path.abspath(folder / os.path.expanduser(path)))
+    if place.is_file() and place.suffix.lower() not in READERS:
+        raise ValueError(f"'{path}' has an unknown format; known file endings: {', '.join(READERS)}")
+    if place.exists():
+        return str(place)
+    if files.is_pattern(path):
+        if not files.matches(str(place)):
+            raise ValueError(f"'{path}' matches no data file; looked for {place} ({', '.join(READERS)})")
+        return str(place)
+    if path.startswith(("./", "../", "/", "~")) or place.suffix.lower() in READERS:
+        raise ValueError(f"'{path}' does not exist; looked for {place}{_neighbours(place)}")
+    if not hub.NAME.match(path):
+        raise ValueError(f"'{path}' is neither a file nor a folder (looked for {place}), and no Hub name owner/name")
+    return path
+
+
+def _neighbours(place: Path) -> str:
+    """The nearest name among the files beside a missing one."""
+    if not place.parent.is_dir():
+        return f" (there is no folder {place.parent})"
+    return nearest(place.name, sorted(each.name for each in place.parent.iterdir()))
+
+
+DataPath = Annotated[str, AfterValidator(resolve_path)]
+"""The type of a field that names data."""
+
+
+class DatasetReference(Block):
+    """Text to learn from: a data set and the column that holds its text."""
+
+    path: DataPath
+    """A file, folder or pattern (JSONL, JSON, CSV, TSV, Parquet, text), `builtin/python-docs`, or a data set's name."""
+    name: str | None = None
+    """The configuration of a data set that has several."""
+    split: str = Field("train", min_length=1)
+    """The part that is read."""
+    text: str = Field("text", min_length=1)
+    """The column that holds the text."""
+
+    def source(self) -> Source:
+        """Where the data lies. Raises DataError."""
+        return find(self.path, self.name)
+
+    def load(self) -> Dataset:
+        """The rows, their text column checked. Raises DataError."""
+        source = self.source()
+        rows = source.load(self.split)
+        check_columns((self.text,), list(rows.column_names), f"{source.describe()}, split '{self.split}',")
+        return rows
+
+    def rows(self) -> list[str]:
+        """The texts that are not empty, in their order. Raises DataError."""
+        from pipelines.data.texts import texts_of
+
+        source = self.source()
+        return texts_of(self.load(), self.text, source.describe())
+
+    def content(self) -> str:
+        """Content hash of the rows. Raises DataError."""
+        return self.source().content_hash(self.split)

@@ -1,0 +1,250 @@
+"""Data files as tables: Parquet, JSONL, JSON, CSV, TSV and plain text, the same on every machine.
+
+Nothing is guessed. `.csv` is separated by commas and `.tsv` by tabs, both with a header and double quotes, and every
+cell stays the text that it is; `.jsonl` holds one object a line, `.json` a list of objects; a `.txt` file holds
+documents separated by blank lines, in the column `text`. Text is UTF-8. What cannot be read raises a DataError that
+names the file and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from pipelines.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+T = TypeVar("T")
+CHUNK = 50_000
+"""Rows that are held as Python objects at a time."""
+MAPPED = 1 << 30
+"""Bytes of Parquet beyond which rows are mapped from the data library's cache instead of held in memory."""
+
+
+def read(files: Sequence[Path]) -> Dataset:
+    """The rows of all files, in their order. Raises DataError."""
+    import pyarrow as pa
+    from datasets import Dataset
+
+    parquet = [file for file in files if file.suffix == ".parquet"]
+    if len(parquet) == len(files) and sum(file.stat().st_size for file in files) > MAPPED:
+        return Dataset.from_parquet([str(file) for file in files])
+    tables = [read_file(file) for file in files]
+    try:
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        names = ", ".join(file.name for file in files[:5])
+        raise DataError(f"the files {names} hold different columns and do not join: {_first_line(error)}") from None
+    if table.num_rows == 0:
+        place = files[0] if len(files) == 1 else files[0].parent
+        raise DataError(f"{place} holds no rows; give a file with data in it")
+    return Dataset(table)
+
+
+def read_file(file: Path) -> pa.Table:
+    """The rows of one file. Raises DataError."""
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        raise DataError(f"{file} has an unknown format; known file endings: {', '.join(READERS)}")
+    try:
+        if file.stat().st_size == 0:
+            raise DataError(f"{file} is empty; give a file with data in it")
+        return reader(file)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{file} is not UTF-8 text (byte {error.object[error.start]:#04x} {_near(file)}); save it as UTF-8"
+        ) from None
+    except FileNotFoundError:
+        raise DataError(f"{file} is not there; was it moved since it was found?") from None
+    except OSError as error:
+        raise DataError(f"{file} could not be read: {_first_line(error)}") from None
+
+
+def _near(file: Path) -> str:
+    """Where the first byte that is not UTF-8 stands."""
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return f"in line {number}"
+    return "at the end"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0].rstrip(".")
+
+
+def _parquet(file: Path) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(file, partitioning=None)
+    except pa.ArrowException as error:
+        raise DataError(f"{file} is not a readable Parquet file: {_first_line(error)}") from None
+
+
+def _separated(delimiter: str) -> Callable[[Path], pa.Table]:
+    def reader(file: Path) -> pa.Table:
+        import pyarrow as pa
+
+        csv.field_size_limit(sys.maxsize)
+        with open(file, encoding="utf-8-sig", newline="") as text:
+            cells = _cells(file, text, delimiter)
+            header = next(cells, None)
+            if header is None:
+                raise DataError(f"{file} is empty; its first line must name the columns")
+            _check_header(file, header[1])
+            schema = pa.schema([(name, pa.string()) for name in header[1]])
+            batches = []
+            for chunk in _chunks(_checked_rows(file, cells, header[1])):
+                columns = zip(*chunk, strict=True)
+                batches.append(pa.table([pa.array(column, pa.string()) for column in columns], schema=schema))
+        return pa.concat_tables(batches) if batches else schema.empty_table()
+
+    return reader
+
+
+def _cells(file: Path, text: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Every row that is not blank, with the number of its last line."""
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{file}, line {rows.line_num}, is not valid {file.suffix[1:].upper()}: {error}; a cell that holds a "
+                'double quote, the separator or a line break must be quoted, and its quotes doubled ("")'
+            ) from None
+        if row:
+            yield rows.line_num, row
+
+
+def _check_header(file: Path, header: list[str]) -> None:
+    if "" in (name.strip() for name in header):
+        raise DataError(f"{file} has a column without a name; its first line must name every column, found: {header}")
+    if repeated := sorted({name for name in header if header.count(name) > 1}):
+        raise DataError(f"{file} names the column '{repeated[0]}' more than once; give every column its own name")
+
+
+def _checked_rows(file: Path, cells: Iterator[tuple[int, list[str]]], header: list[str]) -> Iterator[list[str]]:
+    for line, row in cells:
+        if len(row) != len(header):
+            raise DataError(
+                f"{file}, line {line}, has {len(row)} cells where the header has {len(header)} ({', '.join(header)}); "
+                "quote the cells that hold the separator"
+            )
+        yield row
+
+
+def _json_lines(file: Path) -> pa.Table:
+    def rows() -> Iterator[dict[str, Any]]:
+        with open(file, encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise DataError(f"{file}, line {number}, is not valid JSON: {_first_line(error)}") from None
+                yield _object(row, f"{file}, line {number},")
+
+    return _objects(file, rows())
+
+
+def _json(file: Path) -> pa.Table:
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        hint = "; one object a line is JSONL: name the file .jsonl" if "Extra data" in str(error) else ""
+        raise DataError(f"{file} is not valid JSON: {_first_line(error)}{hint}") from None
+    if not isinstance(rows, list):
+        raise DataError(f"{file} holds a {type(rows).__name__}, must hold a list of objects, one for each row")
+    return _objects(file, (_object(row, f"{file}, row {number},") for number, row in enumerate(rows, start=1)))
+
+
+def _object(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(f'{where} holds {json.dumps(row)[:40]}, must hold an object such as {{"text": "…"}}')
+    return row
+
+
+def _objects(file: Path, rows: Iterator[dict[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    tables = []
+    start = 0
+    for chunk in _chunks(rows):
+        names = list(dict.fromkeys(name for row in chunk for name in row))
+        columns = []
+        for name in names:
+            try:
+                columns.append(pa.array([row.get(name) for row in chunk]))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                raise DataError(
+                    f"{file} holds values of different types in '{name}' (rows {start + 1} to {start + len(chunk)}): "
+                    f"{_first_line(error)}; write them all as texts, or all as numbers"
+                ) from None
+        tables.append(pa.table(columns, names=names))
+        start += len(chunk)
+    if not tables:
+        raise DataError(f"{file} holds no rows; give a file with data in it")
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"{file} holds values of different types in one column: {_first_line(error)}") from None
+
+
+def _text(file: Path) -> pa.Table:
+    import pyarrow as pa
+
+    def documents() -> Iterator[str]:
+        lines: list[str] = []
+        with open(file, encoding="utf-8-sig") as text:
+            for line in text:
+                if line.strip():
+                    lines.append(line.rstrip("\n"))
+                elif lines:
+                    yield "\n".join(lines)
+                    lines = []
+        if lines:
+            yield "\n".join(lines)
+
+    tables = [pa.table({"text": pa.array(chunk, pa.string())}) for chunk in _chunks(documents())]
+    if not tables:
+        raise DataError(f"{file} holds only blank lines; give a file with text in it")
+    return pa.concat_tables(tables)
+
+
+def _chunks(rows: Iterator[T]) -> Iterator[list[T]]:
+    chunk: list[T] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+READERS: dict[str, Callable[[Path], pa.Table]] = {
+    ".parquet": _parquet,
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".csv": _separated(","),
+    ".tsv": _separated("\t"),
+    ".txt": _text,
+}
+"""Reader of each file ending."""

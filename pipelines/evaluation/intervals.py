@@ -1,0 +1,38 @@
+"""How far a score can be trusted: percentile bootstrap intervals.
+
+Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3: draw as many examples as there are, with
+replacement, score them, and repeat; the middle 95 % of those scores is the interval. It says what another sample of
+test examples might have given, not what another training run might.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.protocols import Score
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+def intervals(
+    score: Score,
+    logits: NDArray[Any],
+    labels: NDArray[Any],
+    seed: int,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+) -> dict[str, tuple[float, float]]:
+    """Lower and upper end of the interval of each score that `score` gives, the same for the same seed."""
+    random = np.random.default_rng(seed)
+    draws: dict[str, list[float]] = {}
+    for _ in range(resamples):
+        drawn = random.integers(len(labels), size=len(labels))
+        for name, value in score(logits[drawn], labels[drawn]).items():
+            draws.setdefault(name, []).append(value)
+    tail = (1 - level) / 2
+    ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in draws.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}

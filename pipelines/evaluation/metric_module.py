@@ -1,0 +1,41 @@
+"""A pure metric function as an `evaluate.Metric`, for `add_batch`, `compute` and `evaluate.combine`.
+
+`evaluate.load` fetches metric scripts over the network; these classes need none. Importing `evaluate` takes five
+seconds, so each metric's module makes its class only when somebody asks for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+
+def metric_module(
+    module: str,
+    name: str,
+    compute: Callable[..., dict[str, float]],
+    values: Literal["int64", "float64"],
+    description: str,
+) -> type:
+    """The class `name` of `module`: an `evaluate.Metric` over `compute(predictions, references, **options)`."""
+    import datasets
+    import evaluate
+
+    class ProjectMetric(evaluate.Metric):  # type: ignore[misc]
+        def _info(self) -> Any:
+            return evaluate.MetricInfo(
+                description=description,
+                citation="",
+                inputs_description=compute.__doc__ or "",
+                features=datasets.Features(
+                    {"predictions": datasets.Value(values), "references": datasets.Value(values)}
+                ),
+            )
+
+        def _compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
+            return compute(predictions, references, **options)
+
+    # `evaluate` names a metric, and its cache folder, after its class
+    ProjectMetric.__module__, ProjectMetric.__name__, ProjectMetric.__qualname__ = module, name, name
+    ProjectMetric.__doc__ = description
+    return ProjectMetric

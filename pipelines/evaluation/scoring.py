@@ -1,0 +1,92 @@
+"""From logits and labels to a task's scores: argmax for classes, the single output for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError, ModelError
+from pipelines.protocols import Score, Task
+from pipelines.registry import METRICS
+
+
+def score(task: Task) -> Score:
+    """The task's metrics as one function of logits (examples, outputs) and labels (examples,)."""
+    classes = task.head.labels
+    name = task.name
+    metrics = [_compute(metric) for metric in task.metrics]
+
+    def of(logits: Any, labels: Any) -> dict[str, float]:
+        logits = checked_logits(np.asarray(logits), len(classes) or 1, name)
+        labels = np.asarray(labels)
+        if len(labels) != len(logits):
+            raise DataError(f"'{name}' has {len(logits)} predictions but {len(labels)} labels; they must be as many")
+        if len(labels) == 0:
+            raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+        predictions = decide(logits)
+        if not classes:
+            labels = _checked_numbers(labels, name)
+            return _merged(metric(predictions, labels) for metric in metrics)
+        labels = _checked_classes(labels, classes, name)
+        return _merged(metric(predictions, labels, classes=len(classes)) for metric in metrics)
+
+    return of
+
+
+def decide(logits: NDArray[Any]) -> NDArray[Any]:
+    """One prediction an example: the class with the highest logit, or the number of a single output."""
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    chosen: NDArray[np.int64] = logits.argmax(axis=1)
+    return chosen
+
+
+def checked_logits(logits: NDArray[Any], outputs: int, name: str) -> NDArray[Any]:
+    """The logits, if they are finite and have one column an output. Raises ModelError."""
+    if logits.ndim != 2 or logits.shape[1] != outputs:
+        raise ModelError(
+            f"'{name}' needs logits of shape (examples, {outputs}), but the model gives {logits.shape}; "
+            "evaluate a model that was fine-tuned on this task"
+        )
+    wrong = ~np.isfinite(logits).all(axis=1)
+    if wrong.any():
+        raise ModelError(
+            f"the model gives NaN or infinity for {int(wrong.sum())} of {len(logits)} examples of '{name}' "
+            f"(first in row {int(wrong.argmax())}): its training diverged, so lower its learning rate"
+        )
+    return logits
+
+
+def _compute(metric: str) -> Callable[..., dict[str, float]]:
+    function: Callable[..., dict[str, float]] = import_module(METRICS.module(metric)).compute
+    return function
+
+
+def _merged(scores: Any) -> dict[str, float]:
+    return {name: value for each in scores for name, value in each.items()}
+
+
+def _checked_classes(labels: NDArray[Any], classes: tuple[str, ...], name: str) -> NDArray[Any]:
+    wrong = np.ones(len(labels), dtype=bool)
+    if labels.dtype.kind in "iufb":
+        wrong = ~((labels >= 0) & (labels < len(classes)) & (labels == np.floor(labels)))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"'{name}' has the label {labels[row].item()!r} in row {row}, but its classes are "
+            f"0 … {len(classes) - 1} ({', '.join(classes[:6])}{', …' if len(classes) > 6 else ''}); "
+            "a label of -1 marks a split whose labels are not public"
+        )
+    return labels
+
+
+def _checked_numbers(labels: NDArray[Any], name: str) -> NDArray[Any]:
+    wrong = ~np.isfinite(labels) if labels.dtype.kind in "iufb" else np.ones(len(labels), dtype=bool)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(f"'{name}' has the label {labels[row].item()!r} in row {row}, which is no finite number")
+    return labels

@@ -1,0 +1,1 @@
+"""What pretraining asks the model to do."""

@@ -1,0 +1,114 @@
+"""The masks of a batch, chosen by arithmetic on whole arrays and by random numbers that belong to each example.
+
+What is chosen, and what becomes of it, is set by `pipelines.objectives.masked_lm.MaskedLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.errors import ModelError
+from pipelines.objectives.randomness import uniforms
+from pipelines.objectives.word_starts import continues_word
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipelines.objectives.masked_lm import MaskedLM
+
+CHOICE, REPLACEMENT, RANDOM_TOKEN = 0, 1, 2
+"""Streams of random numbers: which tokens are chosen, what becomes of them, and the token that takes their place."""
+IGNORED = -100
+"""The label of a position that is not asked for."""
+
+
+@dataclass(frozen=True)
+class Masking:
+    """The collator of MaskedLM: tables of the vocabulary, made once, and the masking of a batch."""
+
+    objective: MaskedLM
+    seed: int
+    mask_id: int
+    pad_id: int
+    special: npt.NDArray[np.bool_]
+    """For each id, whether it is never masked."""
+    ordinary: npt.NDArray[np.int64]
+    """Ids of the tokens that may replace another."""
+    continues: npt.NDArray[np.bool_] | None
+    """For each id, whether it goes on with a word; None where pieces are masked one by one."""
+
+    @classmethod
+    def of(cls, objective: MaskedLM, tokenizer: Any, seed: int) -> Masking:
+        """The masking for a tokenizer. Raises ModelError when it has no mask or padding token."""
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                "the tokenizer has no mask token, which the objective masked_lm needs; train one (tokenizer: "
+                "{train: wordpiece}) or take that of a masked language model"
+            )
+        if tokenizer.pad_token_id is None:
+            raise ModelError("the tokenizer has no padding token, which batches of unequal length need; set pad_token")
+        special = np.zeros(len(tokenizer), dtype=np.bool_)
+        special[list(tokenizer.all_special_ids)] = True
+        return cls(
+            objective, seed, mask_id=tokenizer.mask_token_id, pad_id=tokenizer.pad_token_id,
+            special=special, ordinary=np.flatnonzero(~special),
+            continues=continues_word(tokenizer) if objective.whole_word else None,
+        )
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`input_ids` with masks in them, `attention_mask`, and `labels`, -100 where nothing is asked."""
+        import torch
+
+        original, real = self._stack(examples)
+        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        masked, labels = self.mask(original, draws)
+        return {
+            "input_ids": torch.from_numpy(masked),
+            "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "labels": torch.from_numpy(labels),
+        }
+
+    def mask(
+        self, original: npt.NDArray[np.int64], draws: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The ids with masks in them, and the labels, both (batch, length). Padding and special tokens stay."""
+        length = original.shape[1]
+        chosen = self._choose(original, uniforms(self.seed, CHOICE, draws, length))
+        fate = uniforms(self.seed, REPLACEMENT, draws, length)
+        to_mask = chosen & (fate < self.objective.replace_with_mask)
+        to_random = chosen & ~to_mask & (fate < self.objective.replace_with_mask + self.objective.replace_with_random)
+        place = (uniforms(self.seed, RANDOM_TOKEN, draws, length) * len(self.ordinary)).astype(np.int64)
+        masked = np.where(to_mask, self.mask_id, np.where(to_random, self.ordinary[place], original))
+        return masked, np.where(chosen, original, IGNORED)
+
+    def _choose(self, original: npt.NDArray[np.int64], luck: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Which positions are asked for: in every row at least one token, or one word, that is not special."""
+        candidates = ~self.special[original]
+        if self.continues is not None:
+            luck = self._luck_of_words(original, luck)
+        luck = np.where(candidates, luck, 2.0)
+        lowest = luck.min(axis=1, keepdims=True)
+        chosen: npt.NDArray[np.bool_] = candidates & ((luck < self.objective.probability) | (luck == lowest))
+        return chosen
+
+    def _luck_of_words(
+        self, original: npt.NDArray[np.int64], luck: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Every piece takes the number of its word's first piece; a cut one, that of the special token before."""
+        assert self.continues is not None
+        positions = np.where(self.continues[original], 0, np.arange(original.shape[1])[None, :])
+        return np.take_along_axis(luck, np.maximum.accumulate(positions, axis=1), axis=1)
+
+    def _stack(self, examples: Sequence[dict[str, Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The ids, padded on the right, and where they are real, both (batch, length)."""
+        rows = [np.asarray(example["input_ids"]) for example in examples]
+        lengths = np.asarray([len(row) for row in rows])
+        real = np.arange(lengths.max())[None, :] < lengths[:, None]
+        ids = np.full(real.shape, self.pad_id, dtype=np.int64)
+        ids[real] = np.concatenate(rows)
+        return ids, real

@@ -1,0 +1,66 @@
+"""Writing the weights and the tokenizer that will be published: the merged model, or an adapter with its base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import ModelError
+from pipelines.protocols import Context, Head
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+BASE = "base"
+
+
+def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter: bool) -> None:
+    """Fill `folder` with everything that `from_pretrained` needs."""
+    folder.mkdir(parents=True)
+    model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
+    if adapter:
+        _adapter(context.stage_folders[stage_id] / "model", folder)
+        _save(_base_of(model), folder / BASE)
+    else:
+        _save(model, folder)
+    context.open_tokenizer().save_pretrained(str(folder))
+    _name_itself(folder / BASE if adapter else folder)
+    pickles = [path.name for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt")]
+    if pickles:
+        raise ModelError(f"the model saves '{pickles[0]}', a pickle; only safetensors are published")
+
+
+def _save(model: Any, folder: Path) -> None:
+    model.save_pretrained(str(folder), max_shard_size="5GB")
+
+
+def _adapter(trained: Path, folder: Path) -> None:
+    """The trained stage's own bytes; only the base gets a name that stays true when the folder moves."""
+    for name in ADAPTER_FILES:
+        shutil.copyfile(trained / name, folder / name)
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    config |= {"base_model_name_or_path": BASE, "revision": None}
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _base_of(model: Any) -> Any:
+    """The model as it was before the adapter. PEFT's own `unload` would leave the wholly trained modules in it."""
+    from peft.utils import ModulesToSaveWrapper
+
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            before = module.original_module.state_dict()
+            for trained in module.modules_to_save.values():
+                trained.load_state_dict(before)
+    return model.unload()
+
+
+def _name_itself(folder: Path) -> None:
+    """Take the paths of this machine out of config.json: `auto_map` names files beside it, and nothing else."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config.pop("_name_or_path", None)
+    config["auto_map"] = {name: str(target).rpartition("--")[2] for name, target in config.get("auto_map", {}).items()}
+    if not config["auto_map"]:
+        del config["auto_map"]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

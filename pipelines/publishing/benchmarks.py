@@ -1,0 +1,60 @@
+"""Which benchmarks the evaluate stages of a recipe score, on whose model, and by which metrics: known before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.protocols import Task
+from pipelines.recipe import START, Recipe, Stage
+from pipelines.registry import TASKS
+
+TRAINED_AS = {"glue/ax": "glue/mnli"}
+"""Benchmarks without training rows, and the task whose models they examine."""
+
+
+def evaluations(recipe: Recipe, before: int) -> list[Stage]:
+    """The evaluate stages before a position."""
+    return [stage for stage in recipe.stages[:before] if stage.stage == "evaluate"]
+
+
+def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
+    """Benchmark -> ids of the stages whose models are scored on it before a position; `model` is the recipe's own."""
+    found: dict[str, set[str]] = {}
+    for stage in evaluations(recipe, before):
+        for benchmark, model in _scored_by(recipe, stage).items():
+            found.setdefault(benchmark, set()).add(model)
+    return found
+
+
+def _scored_by(recipe: Recipe, evaluate: Stage) -> dict[str, str]:
+    earlier = recipe.stages[: recipe.stages.index(evaluate)]
+    trained = {stage.id: _name(stage) for stage in earlier if stage.stage == "supervised"}
+    named = getattr(evaluate, "benchmarks", None)
+    if named is None:
+        chosen = {each: task for each, task in trained.items() if evaluate.source in (None, each)}
+        return {task: evaluate.source or each for each, task in chosen.items()}
+    latest = {task: each for each, task in trained.items()}
+    found = {}
+    for name in named:
+        benchmark = trained.get(name, name)
+        owner = name if name in trained else latest.get(name) or latest.get(TRAINED_AS.get(name, ""))
+        found[benchmark] = evaluate.source or owner or START
+    return found
+
+
+def _name(stage: Any) -> str:
+    """The benchmark's name of a supervised stage's task: an inline one is named after its stage."""
+    return stage.task if isinstance(stage.task, str) else str(stage.id)
+
+
+def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
+    """The names of a benchmark's scores, such as `accuracy` and `accuracy_mm`."""
+    task: Task = TASKS.load(benchmark) if benchmark in TASKS else _inline(recipe, benchmark)
+    suffixes: Mapping[str, str] = task.evaluation_splits
+    return [f"{metric}{suffix}" for suffix in suffixes for metric in task.metrics]
+
+
+def _inline(recipe: Recipe, stage_id: str) -> Any:
+    stage: Any = recipe.stage(stage_id)
+    return stage.task.task(stage_id)

@@ -1,0 +1,320 @@
+"""The model card: what the checkpoint is, how to load it, what it scores and how it was made.
+
+The metadata block is made by huggingface_hub's ModelCardData, so that the Hub reads the scores from `model-index`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pipelines.protocols import Head
+from pipelines.publishing.heads import USES
+from pipelines.publishing.scores import Scored
+from pipelines.recipe import START, Recipe, Stage
+from pipelines.registry import METRICS
+
+HUB_NAMES = {"glue": "nyu-mll/glue"}
+"""Where the data of a benchmark's family lies on the Hub."""
+
+
+def card(
+    recipe: Recipe,
+    stage: Stage,
+    head: Head,
+    folder: Path,
+    destination: Any,
+    scored: Scored,
+    trained: Mapping[str, Mapping[str, Any]],
+    proof: Mapping[str, Any] | None,
+    manifest: Mapping[str, Any],
+    license: str | None = None,
+    require: Mapping[str, str] | None = None,
+) -> str:
+    """README.md of the publication in `folder`. `trained` holds the metrics of each stage that led to the model."""
+    from jinja2 import Environment, StrictUndefined
+
+    adapter = (folder / "adapter_config.json").is_file()
+    own_code = _own_code(folder / "base" if adapter else folder)
+    use = USES[head.kind]
+    template = resources.files("pipelines.publishing").joinpath("templates/card.md.jinja").read_text(encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    baselines = sorted({name for about in scored.details.values() for name in about.get("baselines", {})})
+    return environment.from_string(template).render(
+        metadata=metadata(recipe, head, scored, adapter, own_code, license).to_yaml().strip(),
+        name=recipe.name,
+        summary=_summary(recipe, head, use.words),
+        adapter=adapter,
+        own_code=own_code,
+        fetch=_fetch(destination),
+        load=_load(use.auto_class, destination.load_from(), adapter, own_code),
+        use=_use(head),
+        labels=head.labels,
+        scores=list(_rows(scored, baselines)),
+        baselines=[name.replace("_", " ") for name in baselines],
+        behind=", ".join(_behind(scored)),
+        examples=", ".join(_examples(scored)),
+        verified=_verified(proof),
+        origin=_origin(recipe),
+        steps=[_step(each, trained.get(each.id, {})) for each in _history(recipe, stage)],
+        seed=recipe.seed,
+        version=_version(),
+        hardware=_hardware(manifest),
+        local_data=", ".join(_local_data(recipe)),
+        chosen=", ".join(f"`{path} {comparison}`" for path, comparison in (require or {}).items()),
+    )
+
+
+def metadata(recipe: Recipe, head: Head, scored: Scored, adapter: bool, own_code: bool, license: str | None) -> Any:
+    """The YAML block as a ModelCardData."""
+    from huggingface_hub import ModelCardData
+
+    results = list(_results(recipe.name, head, scored))
+    checkpoint = recipe.model.checkpoint
+    return ModelCardData(
+        license=license,
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag=USES[head.kind].pipeline_tag,
+        base_model=checkpoint if checkpoint and _is_hub_id(checkpoint) else None,
+        datasets=sorted({each.dataset_type for each in results if each.dataset_type in HUB_NAMES.values()}) or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        tags=["finery", *(["custom_code"] if own_code else []), *(["lora"] if adapter else [])],
+        model_name=recipe.name if results else None,
+        eval_results=results or None,
+    )
+
+
+def _results(name: str, head: Head, scored: Scored) -> Iterable[Any]:
+    from huggingface_hub import EvalResult
+
+    for benchmark, metrics in scored.metrics.items():
+        family, _, config = benchmark.partition("/")
+        for metric, value in metrics.items():
+            if not math.isfinite(value):
+                continue  # the Hub takes numbers only; the table below says it in words
+            kind = _kind(metric)
+            yield EvalResult(
+                task_type=USES[head.kind].pipeline_tag,
+                dataset_type=HUB_NAMES.get(family, benchmark),
+                dataset_name=benchmark,
+                dataset_config=config if family in HUB_NAMES else None,
+                dataset_split=_split(scored.details[benchmark], metric.removeprefix(kind)),
+                metric_type=kind,
+                metric_name=metric,
+                metric_value=value,
+            )
+
+
+def _kind(metric: str) -> str:
+    """`accuracy_mm` is an accuracy."""
+    return next((known for known in METRICS if metric == known or metric.startswith(f"{known}_")), metric)
+
+
+def _split(about: Mapping[str, Any], suffix: str) -> str | None:
+    splits = about.get("splits")
+    return splits.get(suffix) if isinstance(splits, Mapping) else None
+
+
+def _rows(scored: Scored, baselines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    baselines = list(baselines)
+    for benchmark, metrics in scored.metrics.items():
+        about = scored.details[benchmark]
+        for metric, value in metrics.items():
+            ends = about.get("intervals", {}).get(metric)
+            guesses = [about.get("baselines", {}).get(name, {}).get(metric) for name in baselines]
+            yield {
+                "benchmark": benchmark,
+                "metric": metric,
+                "value": _number(value),
+                "interval": f"{_number(ends[0])} … {_number(ends[1])}" if ends else "–",
+                "baselines": ["–" if guess is None else _number(guess) for guess in guesses],
+            }
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if math.isfinite(value) else "undefined"
+
+
+def _behind(scored: Scored) -> Iterable[str]:
+    """Where a guesser is at least as good: said aloud, in the card too."""
+    for benchmark, metrics in scored.metrics.items():
+        for name, guesses in scored.details[benchmark].get("baselines", {}).items():
+            for metric, value in metrics.items():
+                if metric in guesses and not value > guesses[metric]:
+                    guess = f"{name.replace('_', ' ')} {_number(guesses[metric])}"
+                    yield f"{benchmark} {metric} ({_number(value)}, {guess})"
+
+
+def _examples(scored: Scored) -> Iterable[str]:
+    for benchmark, about in scored.details.items():
+        counts = about.get("examples")
+        if isinstance(counts, Mapping):
+            yield f"{benchmark} " + ", ".join(
+                f"{count:,} ({split})" if split else f"{count:,}" for split, count in counts.items()
+            )
+        elif isinstance(counts, int):
+            yield f"{benchmark} {counts:,}"
+
+
+def _verified(proof: Mapping[str, Any] | None) -> str:
+    if proof is None:
+        return ""
+    if not proof["rows"]:
+        return (
+            "Before publication these files were loaded in a process without Finery; its logits on fixed sentences "
+            f"differ from the trained model's by at most {proof['largest_difference_to_this_process']:.1e}."
+        )
+    flips = proof["flips"]
+    changed = (
+        "no prediction changed" if not flips else f"{flips} predictions changed, because the evaluation rounded more"
+    )
+    return (
+        f"Before publication these files were loaded in a process without Finery, which computed {proof['rows']:,} of "
+        f"{proof['of']:,} predictions again: {changed}, "
+        f"the largest difference of a logit is {proof['largest_difference']:.1e}."
+    )
+
+
+def _summary(recipe: Recipe, head: Head, words: str) -> str:
+    architecture = recipe.model.architecture or {}
+    shape = architecture.get("preset") or architecture.get("model_type")
+    body = f"the shape `{shape}`, trained from scratch" if recipe.model.architecture else f"`{_checkpoint(recipe)}`"
+    if head.kind == "sequence_classification" and not head.labels:
+        words = "a model that gives each text a number"
+    return f"{words[0].upper()}{words[1:]} made from {body}."
+
+
+def _load(auto_class: str, place: str, adapter: bool, own_code: bool) -> str:
+    trust = ", trust_remote_code=True" if own_code else ""
+    lines = [f"from transformers import {auto_class}, AutoTokenizer"]
+    if adapter:
+        lines.append("from peft import PeftModel")
+    lines += ["", f"folder = {json.dumps(place)}", f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"]
+    if adapter:
+        lines.append(f'base = {auto_class}.from_pretrained(folder + "/base"{trust})')
+        lines.append("model = PeftModel.from_pretrained(base, folder)")
+    else:
+        lines.append(f"model = {auto_class}.from_pretrained(folder{trust})")
+    return "\n".join(lines)
+
+
+def _fetch(destination: Any) -> str:
+    url = destination.location
+    if "://" in url:
+        place, folder = json.dumps(url), json.dumps(destination.load_from())
+        return f"import fsspec\n\nfsspec.url_to_fs({place})[0].get({place}, {folder}, recursive=True)"
+    return ""
+
+
+def _use(head: Head) -> str:
+    if head.kind == "masked_lm":
+        return (
+            'inputs = tokenizer(f"The answer is {tokenizer.mask_token}.", return_tensors="pt")\n'
+            "position = inputs.input_ids[0].tolist().index(tokenizer.mask_token_id)\n"
+            "print(tokenizer.decode(model.eval()(**inputs).logits[0, position].argmax()))"
+        )
+    answer = "logits.argmax(-1).item()" if head.labels else "logits.item()"
+    shown = f"model.config.id2label[{answer}]" if head.labels else answer
+    return (
+        'inputs = tokenizer("Your text.", return_tensors="pt")  # a pair of texts: tokenizer("One.", "Other.", …)\n'
+        "logits = model.eval()(**inputs).logits\n"
+        f"print({shown})"
+    )
+
+
+def _origin(recipe: Recipe) -> str:
+    if recipe.model.checkpoint:
+        revision = f" at revision `{recipe.model.revision}`" if recipe.model.revision else ""
+        return f"It starts from `{_checkpoint(recipe)}`{revision}. The complete recipe is in `recipe.yaml`."
+    shape = ", ".join(f"{key} {value}" for key, value in (recipe.model.architecture or {}).items())
+    return f"It starts from random weights ({shape}). The complete recipe is in `recipe.yaml`."
+
+
+def _history(recipe: Recipe, stage: Stage) -> list[Stage]:
+    return [*reversed([each for each in recipe.lineage(stage) if each.id != START])]
+
+
+def _step(stage: Stage, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in stage.plain().items() if key not in ("stage", "id", "from")}
+    facts = [f"{key}: `{_short(value)}`" for key, value in plain.items()]
+    words = {
+        "train_runtime": "training took {:,.1f} s",
+        "trainable_parameters": "{:,.0f} weights learnt",
+        "all_parameters": "{:,.0f} weights in all",
+    }
+    facts += [text.format(metrics[key]) for key, text in words.items() if isinstance(metrics.get(key), int | float)]
+    if isinstance(metrics.get("peak_memory_bytes"), int | float):
+        facts.append(f"peak memory {_size(metrics['peak_memory_bytes'])}")
+    return {"id": stage.id, "kind": stage.stage, "facts": facts}
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = text.replace("`", "'").replace("\n", " ")
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _hardware(manifest: Mapping[str, Any]) -> str:
+    """Processor, memory and devices; the system's own version stays in the run's folder."""
+    hardware = manifest.get("hardware")
+    if not isinstance(hardware, Mapping):
+        return ""
+    facts = []
+    for key, value in hardware.items():
+        if key == "platform" or value in (None, "", [], {}):
+            continue
+        if key.endswith("_bytes"):
+            facts.append(f"{key.removesuffix('_bytes').replace('_', ' ')} {_size(value)}")
+        elif key == "gpus":
+            facts += [f"GPU {gpu.get('name')} ({_size(gpu.get('memory_bytes', 0))})" for gpu in value]
+        else:
+            facts.append(f"{key.replace('_', ' ')} {_short(value)}")
+    return ", ".join(facts)
+
+
+def _local_data(recipe: Recipe) -> Iterable[str]:
+    """Paths of files that the recipe names: strings that end like a data file."""
+    ends = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+
+    def walk(value: Any) -> Iterable[str]:
+        if isinstance(value, str) and value.lower().endswith(ends):
+            yield f"`{value}`"
+        elif isinstance(value, Mapping):
+            for entry in value.values():
+                yield from walk(entry)
+        elif isinstance(value, list | tuple):
+            for entry in value:
+                yield from walk(entry)
+
+    return dict.fromkeys(walk([stage.plain() for stage in recipe.stages if stage.stage != "publish"]))
+
+
+def _own_code(model_folder: Path) -> bool:
+    config = json.loads((model_folder / "config.json").read_text(encoding="utf-8"))
+    return bool(config.get("auto_map"))
+
+
+def _checkpoint(recipe: Recipe) -> str:
+    """The Hub's name, or the last part of a folder's: the card tells nobody how the author's disk is arranged."""
+    checkpoint = recipe.model.checkpoint or ""
+    return checkpoint if _is_hub_id(checkpoint) else Path(checkpoint).name
+
+
+def _is_hub_id(checkpoint: str) -> bool:
+    return not checkpoint.startswith((".", "/", "~")) and checkpoint.count("/") <= 1 and not Path(checkpoint).exists()
+
+
+def _version() -> str:
+    try:
+        return version("finery")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "from source"

@@ -1,0 +1,46 @@
+"""What a trained stage's head means to others: the Auto class that loads it, and the Hub's word for its task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.errors import ModelError
+from pipelines.protocols import Head
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a reader of the model card uses a head."""
+
+    auto_class: str
+    pipeline_tag: str
+    words: str
+
+
+USES = {
+    "sequence_classification": Use(
+        "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
+    ),
+    "masked_lm": Use("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
+}
+
+
+def read_head(model_folder: Path) -> Head:
+    """The head that a trained stage wrote down in `head.json`. Raises ModelError."""
+    try:
+        record = json.loads((model_folder / "head.json").read_text(encoding="utf-8"))
+        kind, labels = record["kind"], tuple(record["labels"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ModelError(
+            f"'{model_folder}' holds no readable head.json; run the stage that trained the model again"
+        ) from None
+    if kind not in USES:
+        raise ModelError(f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(USES)}")
+    return Head(kind, labels)
+
+
+def is_adapter(model_folder: Path) -> bool:
+    """Whether the folder holds a PEFT adapter instead of a whole model."""
+    return (model_folder / "adapter_config.json").is_file()

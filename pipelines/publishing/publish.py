@@ -1,0 +1,248 @@
+"""Publish: requirements, a complete folder, the proof that it loads and scores as measured, and only then its place."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from pipelines.blocks import Found, Mistakes, show
+from pipelines.errors import DiskFull, PublishError
+from pipelines.publishing import marker
+from pipelines.publishing.benchmarks import evaluations, metrics_of, scored_before
+from pipelines.publishing.checksums import MARKER, write_sums
+from pipelines.publishing.destination import destination_of, kind_of
+from pipelines.publishing.requirements import OPERATORS, Requirement, parse
+from pipelines.publishing.scores import Scored, scores_of
+from pipelines.recipe import START, Recipe, Stage
+from pipelines.registry import nearest
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context
+
+ASSEMBLED = "assembled"
+
+
+def _require(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise Mistakes([((), f"is {show(value)}, must be a mapping such as {{glue/mrpc.f1: '>= 0.80'}}")])
+    found: list[Found] = []
+    for path, comparison in value.items():
+        try:
+            parse(path, comparison)
+        except ValueError as error:
+            found.append(((path,), str(error)))
+    if found:
+        raise Mistakes(found)
+    return dict(value)
+
+
+class Publish(Stage):
+    """Put a trained model, with its card, scores, recipe and checksums, where others can load it."""
+
+    stage: Literal["publish"] = "publish"
+    to: str = Field(min_length=1)
+    """A folder, an fsspec URL such as `s3://bucket/name`, or `hub:owner/name`."""
+    require: Annotated[
+        dict[str, str],
+        BeforeValidator(_require),
+        WithJsonSchema(
+            {
+                "type": "object",
+                "additionalProperties": {"type": "string", "pattern": rf"^\s*({'|'.join(OPERATORS)})\s*[-+.\d]"},
+            }
+        ),
+    ] = Field(default_factory=dict)
+    """What the model must score: `{"glue/mrpc.f1": ">= 0.80"}`. All of them must hold, or nothing is published."""
+    merge: bool = True
+    """Publish an adapter merged into its base; `false` publishes the adapter with its base in `base/`."""
+    private: bool = True
+    """Whether a repository on the Hub is private."""
+    license: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9.+-]*$")
+    """The model's licence by its identifier on the Hub, such as `apache-2.0`. Default: the card names none."""
+
+    joins: ClassVar[bool] = False
+    trains: ClassVar[bool] = False
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        mistake = kind_of(self.to).mistake(self.to)
+        if mistake:
+            yield ("to",), mistake
+        if not any(stage.trains for stage in recipe.stages[:position]):
+            yield (
+                (),
+                "has nothing to publish: no earlier stage trains a model; add a pretrain or supervised stage before it",
+            )
+            return
+        source = recipe.model_of(self)
+        trained = next((stage for stage in recipe.stages[:position] if stage.id == source and stage.trains), None)
+        if trained is None:
+            if source == START or any(stage.id == source for stage in recipe.stages[:position]):
+                allowed = ", ".join(stage.id for stage in recipe.stages[:position] if stage.trains)
+                yield ("from",), f"'{source}' is no stage that trains a model. Allowed: {allowed}"
+            return
+        if not self.merge and not getattr(getattr(trained, "tuner", None), "adapts", False):
+            yield (
+                ("merge",),
+                f"is false, but stage '{trained.id}' trains every weight and leaves no adapter; leave merge out",
+            )
+        scored = scored_before(recipe, position)
+        for requirement in self._requirements():
+            found = _unscored(requirement, recipe, source, scored)
+            if found:
+                yield ("require", requirement.path), found
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """The model's stage, and every earlier evaluate stage."""
+        scorers = (stage.id for stage in evaluations(recipe, recipe.stages.index(self)))
+        return tuple(dict.fromkeys((recipe.model_of(self), *scorers)))
+
+    def still_there(self, folder: Path) -> bool:
+        """Whether the destination still holds, byte for byte, what was published."""
+        try:
+            record = marker.from_bytes((folder / MARKER).read_bytes())
+        except OSError:
+            return False
+        destination = destination_of(self.to, self.private)
+        if record is None or record.get("location") != destination.location:
+            return False
+        try:
+            return _is_complete(destination.marker(), record["fingerprint"]) and destination.holds(record["checksums"])
+        except PublishError:
+            # Out of reach is not gone: what is complete here stays complete until somebody can look.
+            return True
+
+    def run(self, context: Context) -> None:
+        """Check, assemble, prove, place, mark."""
+        source = context.recipe.model_of(self)
+        scorers = [each for each in self.reads(context.recipe) if each != source]
+        scored = scores_of(source, scorers, context.stage_folders)
+        self._refuse_low_scores(scored)
+        destination = destination_of(self.to, self.private)
+        there = destination.marker()
+        if _is_complete(there, context.fingerprint) and there is not None and destination.holds(there["checksums"]):
+            context.events.emit("progress", what=f"already published at {destination.location}")
+            _mark(context.folder, {**there, "location": destination.location})
+            return
+        assembled = context.folder / ASSEMBLED
+        try:
+            publication = self._assemble(context, source, scored, destination, assembled)
+            context.events.emit("progress", what=f"publishing to {destination.location}")
+            destination.push(assembled, publication)
+            _mark(context.folder, {**publication, "location": destination.location})
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull("the disk is full; free some space and run again") from error
+            raise
+        finally:
+            shutil.rmtree(assembled, ignore_errors=True)
+
+    def _requirements(self) -> list[Requirement]:
+        return [parse(path, comparison) for path, comparison in self.require.items()]
+
+    def _refuse_low_scores(self, scored: Scored) -> None:
+        unmet = [found for each in self._requirements() if (found := each.unmet(scored.metrics)) is not None]
+        if unmet:
+            raise PublishError(
+                f"nothing was published, because {'; '.join(unmet)}; train better, or lower publish.require"
+            )
+
+    def _assemble(
+        self, context: Context, source: str, scored: Scored, destination: Any, assembled: Path
+    ) -> dict[str, Any]:
+        """The complete folder, proven; returns what its marker says."""
+        from pipelines.publishing.assemble import assemble
+        from pipelines.publishing.card import card
+        from pipelines.publishing.heads import USES, is_adapter, read_head
+        from pipelines.publishing.manifest import manifest_of, read_json
+        from pipelines.publishing.verify import prove
+
+        trained = context.stage_folders[source] / "model"
+        head = read_head(trained)
+        trained_adapter = is_adapter(trained)
+        adapter = trained_adapter and not self.merge
+        written = assembled.with_name(f"{ASSEMBLED}.written")
+        for place in (assembled, written):
+            shutil.rmtree(place, ignore_errors=True)  # left by an attempt that was killed
+        try:
+            context.events.emit("progress", what="writing the checkpoint")
+            assemble(context, head, source, written, adapter)
+            written.rename(assembled)  # moved before it is proven: no file may know where it was written
+        finally:
+            shutil.rmtree(written, ignore_errors=True)
+        auto_class = USES[head.kind].auto_class
+        proof = prove(context, head, source, assembled, auto_class, trained_adapter, adapter, scored)
+        self._report(context, proof)
+
+        history = [*reversed([stage.id for stage in context.recipe.lineage(self)])]
+        manifest = manifest_of(
+            context, [*history, *(each for each in self.reads(context.recipe) if each not in history)]
+        )
+        _write(assembled / "recipe.yaml", context.recipe.to_yaml())
+        _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        text = card(
+            context.recipe, self, head, assembled, destination, scored,
+            {each: read_json(context.stage_folders[each] / "metrics.json") for each in history},
+            proof.plain(), manifest, self.license, self.require,
+        )  # fmt: skip
+        _write(assembled / "README.md", text)
+        return {
+            "name": context.recipe.name, "fingerprint": context.fingerprint, "to": self.to,
+            "checksums": write_sums(assembled), "verification": proof.plain(),
+        }  # fmt: skip
+
+    def _report(self, context: Context, proof: Any) -> None:
+        plain = proof.plain()
+        numbers = {f"verification.{key}": value for key, value in plain.items() if isinstance(value, int | float)}
+        context.events.emit("metric", step=proof.rows, metrics=numbers)
+        if proof.flips:
+            context.events.emit(
+                "warning",
+                message=f"{proof.flips} of {proof.rows} predictions differ from the evaluation when computed again "
+                "in fp32: their two best classes are almost equal",
+            )
+
+
+def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Mapping[str, set[str]]) -> str | None:
+    """Why a requirement could never be looked up."""
+    name = requirement.benchmark
+    mine = [benchmark for benchmark, models in scored.items() if source in models]
+    if name not in scored:
+        hint = nearest(name, mine)
+        others = ", ".join(mine) or "nothing; add an evaluate stage before"
+        return f"no earlier evaluate stage scores '{name}'.{hint} Scored: {others}"
+    if source not in scored[name]:
+        others = ", ".join(sorted(scored[name]))
+        return (
+            f"'{name}' is scored on the model of {others}, but this stage publishes the model of '{source}'; "
+            f"evaluate it with from: {source}"
+        )
+    metrics = metrics_of(recipe, name)
+    if requirement.metric not in metrics:
+        hint = nearest(requirement.metric, metrics)
+        return f"'{name}' has no '{requirement.metric}'.{hint} It has: {', '.join(metrics)}"
+    return None
+
+
+def _is_complete(record: Mapping[str, Any] | None, fingerprint: str) -> bool:
+    return record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
+
+
+def _mark(folder: Path, publication: Mapping[str, Any]) -> None:
+    """The stage's own marker, atomically, after the destination's."""
+    temporary = folder / f".{MARKER}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(marker.to_bytes(publication, complete=True))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(folder / MARKER)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

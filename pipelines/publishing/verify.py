@@ -1,0 +1,259 @@
+"""The proof that a folder reproduces what was measured: it is loaded in a clean process and its logits are compared.
+
+Equal logits row by row imply equal predictions and equal scores. What may differ is stated: the order in which floats
+are added depends on the batch, and an evaluation in bf16 or fp16 rounds more than this check in fp32 does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pipelines.errors import PublishError
+from pipelines.publishing import clean_room
+from pipelines.publishing.scores import Scored
+
+MOST_ROWS = 2000
+"""Rows of predictions that are computed again, spread evenly over benchmarks and splits."""
+PROBE_ROWS = 64
+"""Rows on which the model is also computed in this process, merged and unmerged."""
+EVALUATED = 1e-3
+"""Largest difference of a logit to an evaluation in fp32, which may have run on another device."""
+SAVED = 1e-4
+"""Largest difference of a logit between this process and the clean one: the same weights, both in fp32 on the CPU."""
+MERGING = 1e-3
+"""Largest difference that merging may make: adding the adapter's product to the weights rounds once more."""
+FLIPS = 0.001
+"""Part of the predictions (and at least one) that may differ in fp32: those whose two best logits are almost equal."""
+HALF = {"bf16": 0.06, "fp16": 0.01}
+"""Largest difference, as a part of the largest logit, when the evaluation ran in half precision."""
+SENTENCES = (
+    "The train to the coast leaves at nine.",
+    "She opened the letter, read it twice, and said nothing.",
+    "Return a new list with the items in reverse order.",
+    "In the year 1847 the harbour was closed for repairs.",
+    "Why?",
+)
+"""What is computed when nothing was evaluated."""
+
+
+@dataclass
+class Questions:
+    """One group of texts, and what the evaluation answered."""
+
+    texts: list[str]
+    pairs: list[str] | None
+    max_length: int | None
+    logits: Any = None
+    """(rows, outputs) as the evaluate stage wrote them; None when there was none."""
+    precision: str = "no"
+    columns: list[int] | None = None
+    """The model's output behind each column of `logits`, where the task orders its classes otherwise."""
+
+    def first(self, rows: int) -> Questions:
+        """The first rows only."""
+        return Questions(
+            self.texts[:rows], self.pairs and self.pairs[:rows], self.max_length,
+            None if self.logits is None else self.logits[:rows], self.precision, self.columns,
+        )  # fmt: skip
+
+
+@dataclass
+class Proof:
+    """What the comparison found."""
+
+    rows: int = 0
+    """Rows of predictions computed again in the clean process."""
+    of: int = 0
+    """Rows of predictions that there are."""
+    flips: int = 0
+    """Rows whose highest logit is another one than in the evaluation."""
+    largest_difference: float = 0.0
+    """Between the logits of the evaluation and those of the clean process."""
+    tolerance: float = 0.0
+    here: float = 0.0
+    """Largest difference between this process and the clean one, both in fp32."""
+    merging: float | None = None
+    """Largest difference between the merged and the unmerged model."""
+    groups: dict[str, int] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As it stands in publication.json."""
+        return {
+            "rows": self.rows, "of": self.of, "flips": self.flips, "largest_difference": self.largest_difference,
+            "tolerance": self.tolerance, "largest_difference_to_this_process": self.here,
+            "largest_difference_by_merging": self.merging, "rows_by_group": self.groups,
+        }  # fmt: skip
+
+
+def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], int]:
+    """Up to MOST_ROWS rows of the predictions of this model, by benchmark and split, and how many there are."""
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    tables = {}
+    for benchmark, folder in scored.folders.items():
+        table = pq.read_table(folder / "predictions.parquet")
+        table = table.filter(pc.equal(table["benchmark"], benchmark))
+        for split in pc.unique(table["split"]).to_pylist():
+            tables[benchmark, split] = table.filter(pc.equal(table["split"], split))
+    most = MOST_ROWS // max(1, len(tables))
+    groups = {}
+    for (benchmark, split), table in tables.items():
+        part = table.slice(0, most).to_pydict()
+        pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
+        about = scored.details[benchmark]
+        groups[f"{benchmark} {split}"] = Questions(
+            part["text"], pairs, about.get("max_length"),
+            np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1),
+            about.get("precision", precision), about.get("columns"),
+        )  # fmt: skip
+    return groups, sum(table.num_rows for table in tables.values())
+
+
+def clean_answers(folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool) -> dict[str, Any]:
+    """Logits by group, computed by a process that has never heard of Finery. Raises PublishError."""
+    from safetensors.numpy import load_file
+
+    asked = {
+        "auto_class": auto_class,
+        "adapter": adapter,
+        "groups": {
+            name: {"texts": group.texts, "pairs": group.pairs, "max_length": group.max_length}
+            for name, group in groups.items()
+        },
+    }
+    with TemporaryDirectory(prefix="clean-room-") as place:
+        script, questions, answers = (
+            Path(place) / name for name in ("clean_room.py", "questions.json", "answers.safetensors")
+        )
+        shutil.copyfile(clean_room.__file__, script)
+        questions.write_text(json.dumps(asked), encoding="utf-8")
+        command = [sys.executable, "-I", str(script), str(folder.resolve()), str(questions), str(answers)]
+        done = subprocess.run(
+            command, cwd=place, env=_bare(place), capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode != 0:
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            reason = lines[-1] if lines else f"it ended with {done.returncode}"
+            raise PublishError(
+                f"the checkpoint cannot be loaded by a process without Finery: {reason}; nothing was published"
+            )
+        found: dict[str, Any] = load_file(answers)
+        return found
+
+
+def _bare(place: str) -> dict[str, str]:
+    """The environment of a stranger: no Hub, no token, no caches, no GPU."""
+    kept = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SYSTEMROOT")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "HOME": place, "HF_HOME": place, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
+
+
+def answers_here(model: Any, tokenizer: Any, groups: Mapping[str, Questions]) -> dict[str, Any]:
+    """The same logits, computed by this process with a model at hand."""
+    model.eval()
+    return {
+        name: clean_room.answer(model, tokenizer, group.texts, group.pairs, group.max_length).numpy()
+        for name, group in groups.items()
+    }
+
+
+def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Over every logit of every group. Infinite when shapes differ or a logit is not a number."""
+    import numpy as np
+
+    largest = 0.0
+    for name, logits in one.items():
+        if logits.shape != other[name].shape:
+            return float("inf")
+        if logits.size:
+            difference = float(np.abs(logits - other[name]).max())
+            largest = max(largest, difference if np.isfinite(difference) else float("inf"))
+    return largest
+
+
+def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Proof) -> None:
+    """Hold the clean process's logits against the evaluation's. Raises PublishError when they differ by too much."""
+    import numpy as np
+
+    for name, group in groups.items():
+        if group.logits is None:
+            continue
+        again = clean[name] if group.columns is None else clean[name][:, group.columns]
+        difference = largest_difference({name: group.logits}, {name: again})
+        scale = max(1.0, float(np.abs(group.logits).max(initial=0.0)))
+        tolerance = HALF[group.precision] * scale if group.precision in HALF else EVALUATED
+        if not difference <= tolerance:
+            raise PublishError(
+                f"the checkpoint does not reproduce its evaluation: a logit of '{name}' differs by {difference:.3g}, "
+                f"allowed are {tolerance:.3g}; run the evaluate stage again, and report this if it stays"
+            )
+        flips = 0
+        if group.logits.shape[1] > 1:
+            flips = int((group.logits.argmax(axis=1) != again.argmax(axis=1)).sum())
+        if flips > max(1, FLIPS * len(group.texts)) and group.precision not in HALF:
+            raise PublishError(
+                f"the checkpoint does not reproduce its evaluation: {flips} of {len(group.texts)} predictions "
+                f"of '{name}' change when it is loaded again; run the evaluate stage again, and report this if it stays"
+            )
+        proof.rows += len(group.texts)
+        proof.flips += flips
+        proof.largest_difference = max(proof.largest_difference, difference)
+        proof.tolerance = max(proof.tolerance, tolerance)
+        proof.groups[name] = len(group.texts)
+
+
+def prove(
+    context: Any,
+    head: Any,
+    stage_id: str,
+    folder: Path,
+    auto_class: str,
+    trained_adapter: bool,
+    adapter: bool,
+    scored: Scored,
+) -> Proof:
+    """Everything that must hold before `folder` may be published. Raises PublishError."""
+    groups, there_are = questions_of(scored, context.precision)
+    proof = Proof(of=there_are)
+    if not groups:
+        groups = {"fixed sentences": Questions(list(SENTENCES), None, None)}
+    context.events.emit("progress", what="loading the checkpoint in a clean process")
+    clean = clean_answers(folder, groups, auto_class, adapter)
+    compare(groups, clean, proof)
+
+    tokenizer = context.open_tokenizer()
+    probes = {name: group.first(PROBE_ROWS) for name, group in groups.items()}
+    here = answers_here(
+        context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True), tokenizer, probes
+    )
+    # Padding depends on the batch, so a probe is not bit-equal to the same rows among others; all are in fp32.
+    proof.here = largest_difference(here, {name: logits[: len(here[name])] for name, logits in clean.items()})
+    if not proof.here <= SAVED:
+        raise PublishError(
+            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are {SAVED:.3g}; "
+            "report this with the recipe"
+        )
+    if trained_adapter:
+        other = answers_here(
+            context.open_model(head, stage_id=stage_id, merge=adapter, trained_head=True), tokenizer, probes
+        )
+        proof.merging = largest_difference(here, other)
+        if not proof.merging <= MERGING:
+            raise PublishError(
+                f"merging the adapter changes a logit by {proof.merging:.3g}, allowed are {MERGING:.3g}; "
+                "publish it with merge: false"
+            )
+    return proof

@@ -1,0 +1,1 @@
+"""Everything that touches a user. It imports the contract modules of `pipelines` only, never torch."""

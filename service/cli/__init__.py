@@ -1,0 +1,1 @@
+"""The command `finery`: checks and shows things itself, and runs what touches weights as a child process."""

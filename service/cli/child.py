@@ -1,0 +1,131 @@
+"""The child process `python -m pipelines VERB …` that does the work, and how signals reach it.
+
+The child leads a process group of its own. A Ctrl-C in a terminal therefore reaches only the command, which hands
+it on exactly once: the child saves a checkpoint and exits 75, and a second Ctrl-C cannot tear that checkpoint. When
+the command itself is killed, the child asks the kernel for a SIGTERM (it reads FINERY_PARENT_PID), so no run is left
+without an owner.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+PIPELINES: tuple[str, ...] = (sys.executable, "-m", "pipelines")
+"""What a verb that touches weights is run with."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TAIL_BYTES = 16_384
+TAIL_LINES = 20
+
+
+class Child:
+    """A running verb. Use as a context manager: signals are forwarded inside the `with` block."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.arguments = (*PIPELINES, *arguments)
+        self.stops = 0
+        """How often the user has asked to stop. Counted only: printing inside a signal handler can tear other output."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
+        # A pipe would break when the command dies, and with it the child's last checkpoint. The file has no name, so
+        # it is gone when the last of both has ended.
+        self._noise = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def __enter__(self) -> Child:
+        for number in STOP_SIGNALS:
+            before = signal.getsignal(number)
+            if number == signal.SIGHUP and before == signal.SIG_IGN:
+                continue  # started with nohup: closing the terminal must not stop the run
+            self._before[number] = before
+            signal.signal(number, self._stop)
+        self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._pause)
+        try:
+            self._process = subprocess.Popen(
+                self.arguments, stdin=subprocess.DEVNULL, stdout=self._noise, stderr=subprocess.STDOUT, process_group=0,
+                env=os.environ | {
+                    "FINERY_PARENT_PID": str(os.getpid()),
+                    "PYTHONSAFEPATH": "1",  # a `datasets.py` in the user's folder must not stand in for the library
+                    "PYTHONUNBUFFERED": "1",
+                },
+            )
+        except BaseException:
+            self.__exit__()
+            raise
+        if self.stops:  # a signal arrived before there was a child to hand it to
+            self._process.send_signal(signal.SIGTERM)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._process is not None and self._process.poll() is None:  # an error of ours must not leave it running
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+        self._noise.close()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait at most so long; the exit code when the child has ended, negative for a signal, else None."""
+        assert self._process is not None
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def tail(self) -> str:
+        """The last lines that the child printed."""
+        size = os.fstat(self._noise.fileno()).st_size
+        text = os.pread(self._noise.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
+        lines = text.decode(errors="replace").split("\n")  # splitlines would split at carriage returns too
+        # progress bars of libraries rewrite their line with carriage returns: keep what was last seen
+        lines = [line.rstrip().rpartition("\r")[2] for line in lines]
+        return "\n".join([line for line in lines if line.strip()][-TAIL_LINES:])
+
+    def keep_noise(self, folder: Path) -> Path | None:
+        """Add what was printed to `folder/console.log`, below that of earlier runs; None when there is nothing to keep."""
+        if not folder.is_dir() or not self.tail():
+            return None
+        kept = folder / "console.log"
+        try:
+            with open(kept, "ab") as file:
+                file.write(b"$ " + " ".join(self.arguments).encode() + b"\n")
+                self._noise.seek(0)
+                shutil.copyfileobj(self._noise, file)
+                file.write(b"\n")
+        except OSError:  # a full disk must not hide why the run ended
+            return None
+        return kept
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stops += 1
+        if self._process is not None and self.stops == 1:
+            # a closed terminal is a request to save and stop, as SIGTERM is
+            self._process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    def _pause(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-Z pauses the work too, not only its display."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # the command sleeps here until `fg`
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+
+
+def call(arguments: Sequence[str]) -> tuple[int, str, str]:
+    """Run a verb that answers at once: its exit code, what it said on stdout, and on stderr."""
+    done = subprocess.run(
+        (*PIPELINES, *arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+        env=os.environ | {"PYTHONSAFEPATH": "1"},
+    )
+    return done.returncode, done.stdout, done.stderr

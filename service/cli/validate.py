@@ -1,0 +1,38 @@
+"""`finery validate`: every mistake of every recipe at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipelines.errors import EXIT_DONE, EXIT_USAGE, CommandError, RecipeError
+
+
+def validate(arguments: Sequence[str], as_json: bool) -> int:
+    """Check each recipe with the overrides among the arguments. Returns the exit code."""
+    from pipelines.recipe import load
+
+    overrides = [each for each in arguments if "=" in each and not Path(each).exists()]
+    files = [each for each in arguments if each not in overrides]
+    if not files:
+        raise CommandError("only overrides were given; name at least one recipe before them")
+    answers: list[dict[str, object]] = []
+    for file in files:
+        try:
+            recipe = load(file, overrides)
+        except RecipeError as error:
+            mistakes = [{"file": each.file, "line": each.line, "key": each.key, "message": each.message} for each in error.mistakes]
+            answers.append({"recipe": file, "fine": False, "mistakes": mistakes})
+            if not as_json:
+                print(error, file=sys.stderr)
+        else:
+            count = len(recipe.stages)
+            answers.append({"recipe": file, "fine": True, "name": recipe.name, "stages": [stage.id for stage in recipe.stages], "mistakes": []})
+            if not as_json:
+                print(f"{file}: fine ({count} stage{'s' if count != 1 else ''})")
+    fine = all(answer["fine"] for answer in answers)
+    if as_json:
+        print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))
+    return EXIT_DONE if fine else EXIT_USAGE

@@ -1,0 +1,51 @@
+"""Every YAML that is shipped is valid: what users copy must run."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.recipe import load, loads
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+COUNTS = {"recipes": 4, "smoke": 5, "architectures": 6}
+"""How many there are: a file that is not seen by the tests below, or is lost, changes this."""
+
+
+def files(folder):
+    return sorted((CONFIGS / folder).rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("folder", COUNTS)
+def test_no_file_is_missed(folder):
+    assert len(files(folder)) == COUNTS[folder], [path.name for path in files(folder)]
+    assert [path for path in (CONFIGS / folder).rglob("*") if path.is_file() and path.suffix != ".yaml"] == []
+
+
+@pytest.mark.parametrize("path", [*files("recipes"), *files("smoke")], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_recipe_is_valid(path):
+    recipe = load(path)
+    # read as what it resolves to, it is the same recipe
+    assert loads(recipe.to_yaml(), folder=path.parent) == recipe
+
+
+def test_no_two_recipes_write_into_one_run_folder():
+    names = [load(path).name for path in [*files("recipes"), *files("smoke")]]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("path", [*files("recipes"), *files("smoke")], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_recipe_says_what_it_is_for(path):
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("path", files("architectures"), ids=lambda path: path.name)
+def test_every_preset_is_an_architecture(path):
+    text = f"name: x\nmodel: {{architecture: {{preset: {path.stem}}}}}\nstages: [{{stage: supervised, task: glue/mrpc}}]\n"
+    assert loads(text).model.architecture == {"preset": path.stem}
+
+
+def test_a_preset_that_does_not_exist_is_refused():
+    from pipelines.errors import RecipeError
+
+    with pytest.raises(RecipeError, match="no preset"):
+        loads("name: x\nmodel: {architecture: {preset: bert-gigantic}}\nstages: [{stage: supervised, task: glue/mrpc}]\n")

@@ -1,0 +1,321 @@
+"""The torch-free tables say what the live classes of the pinned libraries say."""
+
+import json
+import typing
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.fields import architectures, arguments, generate, lora
+from pipelines.fields.kinds import fits, misfit
+from pipelines.fields.model_types import model_types
+
+SAMPLE = ("bert", "gpt2", "xlnet", "t5", "bart", "electra", "roberta", "llama", "modernbert", "deberta-v2", "albert")
+
+
+# ---- our own family -------------------------------------------------------------------------------------------------
+
+
+def own_fields() -> dict[str, Any]:
+    """Fields that FineryConfig declares itself, by name."""
+    from pipelines.architectures.configuration_finery import FineryConfig
+
+    declared = FineryConfig.__annotations__
+    return {each.name: each for each in fields(FineryConfig) if each.name in declared}
+
+
+def test_our_family_has_the_keys_of_the_live_config():
+    assert set(architectures.KINDS) == set(own_fields())
+
+
+def test_our_family_has_the_default_values_of_the_live_config():
+    assert {name: each.default for name, each in own_fields().items()} == architectures.DEFAULTS
+
+
+def test_our_family_has_the_types_of_the_live_config():
+    from pipelines.architectures.configuration_finery import FineryConfig
+
+    for name in own_fields():
+        live = set(generate.kind(FineryConfig.__annotations__[name]).split("|"))
+        if "float" in live:
+            live -= {"int"}  # whole numbers stand for floats in a recipe
+        ours = {"str" if word.startswith("=") else word for word in architectures.KINDS[name].split("|")}
+        assert live == ours, name
+
+
+def test_our_family_has_the_allowed_values_of_the_live_config():
+    from pipelines.architectures import contradictions
+
+    assert architectures.FAMILIES == contradictions.FAMILIES
+    assert architectures.POSITIONS == contradictions.POSITIONS
+    assert architectures.NORM_POSITIONS == contradictions.NORM_POSITIONS
+    assert architectures.ACTIVATIONS == contradictions.ACTIVATIONS
+    assert architectures.SIZES == contradictions.SIZES
+    assert architectures.PROBABILITIES == contradictions.PROBABILITIES
+    assert architectures.POSITIVE == contradictions.POSITIVE
+
+
+def test_every_activation_is_one_of_transformers():
+    from transformers.activations import ACT2FN
+
+    assert set(architectures.ACTIVATIONS) <= set(ACT2FN)
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 40),
+    st.floats(-0.5, 1.5),
+    st.sampled_from(["encoder", "learned", "relu", "rotary", "sinusoidal", "pre", "post", "x"]),
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.dictionaries(st.sampled_from(sorted(architectures.DEFAULTS)), values, min_size=1, max_size=5))
+def test_a_shape_is_refused_here_exactly_when_the_live_rules_refuse_it(words):
+    from pipelines.architectures.contradictions import contradictions
+
+    refused = bool(contradictions({**architectures.DEFAULTS, **words}))
+    assert bool(architectures.mistakes(words)) == refused
+
+
+def test_a_shape_whose_heads_cannot_turn_in_pairs_is_refused_like_the_live_rules_do():
+    from pipelines.architectures.contradictions import contradictions
+
+    for width, heads in ((15, 5), (15, 3), (12, 12), (12, 6), (16, 5)):
+        words = {"position": "rotary", "hidden_size": width, "num_attention_heads": heads}
+        found = architectures.mistakes(words)
+        assert len(found) == len(contradictions(words)) == (0 if (width, heads) == (12, 6) else 1)
+    (found,) = architectures.mistakes({"preset": "bert-mini", "position": "rotary", "num_attention_heads": 256})
+    assert found[0] == ("num_attention_heads",)
+    assert found[1].startswith("rotary positions turn pairs of numbers, but 256 attention heads of hidden_size 256 are")
+
+
+@pytest.mark.parametrize("preset", sorted(architectures.presets()))
+def test_every_preset_builds_the_live_config(preset):
+    from pipelines.architectures import FineryConfig
+
+    words = architectures.resolve({"preset": preset, "position": "sinusoidal"})
+    assert architectures.mistakes({"preset": preset}) == []
+    assert words.pop("model_type") == "finery"
+    config = FineryConfig(**words)
+    assert {key: getattr(config, key) for key in words} == words
+
+
+# ---- foreign model types --------------------------------------------------------------------------------------------
+
+
+def test_the_file_was_made_from_the_pinned_transformers():
+    import transformers
+
+    assert json.loads(generate.TARGET.read_text())["transformers"] == transformers.__version__
+    assert generate.TARGET.stat().st_size < 400_000
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_model_type_has_the_keys_and_types_of_its_live_config(name):
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    live = generate.describe(CONFIG_MAPPING[name])
+    assert model_types()[name].keys == live["keys"]
+    assert model_types()[name].aliases == live["aliases"]
+    assert list(model_types()[name].heads) == live["heads"]
+
+
+def test_the_heads_of_a_model_type_are_those_that_transformers_builds():
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    assert "masked_lm" in architectures.heads({"model_type": "electra"})
+    assert "masked_lm" not in architectures.heads({"model_type": "xlnet", "d_model": 32})
+    with pytest.raises(ValueError, match="Unrecognized configuration class"):
+        AutoModelForMaskedLM.from_config(AutoConfig.for_model("xlnet"))
+
+
+def test_the_heads_of_our_family_are_those_of_the_live_auto_map():
+    from pipelines.architectures.configuration_finery import AUTO_MAP
+    from pipelines.models import AUTO_CLASSES
+
+    live = {head for head, auto_class in AUTO_CLASSES.items() if auto_class in AUTO_MAP}
+    assert set(architectures.heads({"preset": "bert-mini"})) == live
+
+
+def test_the_whole_file_is_what_the_generator_makes():
+    assert generate.TARGET.read_text() == generate.text()
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_the_live_config_accepts_its_own_defaults_through_the_table(name):
+    """Default values have the types that the table asks for, and the live class takes them back."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    known = model_types()[name]
+    plain = {each.name: each.default for each in fields(CONFIG_MAPPING[name]) if each.default is not MISSING}
+    words = {key: plain[key] for key in known.keys if key in plain}
+    assert architectures.mistakes({"model_type": name, **words}) == []
+    config = CONFIG_MAPPING[name](**words)
+    assert config.model_type == name
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_what_the_table_refuses_as_a_type_the_live_config_refuses_too(name):
+    from huggingface_hub.errors import StrictDataclassFieldValidationError
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    assert misfit("wide", model_types()[name].keys["vocab_size"])
+    with pytest.raises(StrictDataclassFieldValidationError):
+        CONFIG_MAPPING[name](vocab_size="wide")
+
+
+def test_an_alias_means_what_it_means_to_the_live_config():
+    from transformers import GPT2Config
+
+    words = architectures.resolve({"model_type": "gpt2", "hidden_size": 96, "num_hidden_layers": 3})
+    assert words == {"model_type": "gpt2", "n_embd": 96, "n_layer": 3}
+    assert GPT2Config(n_embd=96, n_layer=3).hidden_size == 96
+
+
+# ---- TrainingArguments ----------------------------------------------------------------------------------------------
+
+
+def live_arguments() -> dict[str, str]:
+    """Every TrainingArguments field with its type words."""
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    return {each.name: generate.kind(hints[each.name]) for each in fields(TrainingArguments) if each.init}
+
+
+def test_every_live_argument_is_allowed_reserved_or_renamed_and_only_one_of_them():
+    tables = (arguments.ALLOWED, arguments.RESERVED, arguments.RENAMED)
+    for name in live_arguments():
+        assert sum(name in table for table in tables) == 1, name
+
+
+def test_every_allowed_argument_exists_with_a_compatible_type():
+    live = live_arguments()
+    for name, argument in arguments.ALLOWED.items():
+        words = set(live[name].split("|"))
+        for word in argument.kind.split("|"):
+            text = word.startswith("=") and ("str" in words or "dict" in words)  # enums are written as texts
+            whole = word == "int" and "float" in words
+            assert word in words or text or whole or "any" in words, (name, word, live[name])
+
+
+def test_every_new_name_is_allowed_and_no_old_name_is():
+    for old, renamed in arguments.RENAMED.items():
+        assert renamed.target in arguments.ALLOWED
+        assert old not in arguments.ALLOWED
+        for new in (renamed.values or {}).values():
+            assert arguments.ALLOWED[renamed.target].misfit(new) is None
+
+
+def test_synonyms_lead_to_names_that_are_allowed():
+    from transformers import TrainingArguments
+
+    live = {each.name for each in fields(TrainingArguments)}
+    for wrong, right in arguments.SYNONYMS.items():
+        assert right in arguments.ALLOWED or right in arguments.OWN
+        assert wrong not in live
+
+
+def test_choices_are_those_of_the_live_enums():
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    def choices(name):
+        return {word[1:] for word in arguments.ALLOWED[name].kind.split("|") if word.startswith("=")}
+
+    assert choices("lr_scheduler_type") == {each.value for each in SchedulerType}
+    assert choices("eval_strategy") == choices("logging_strategy") == {each.value for each in IntervalStrategy}
+    assert choices("save_strategy") == {each.value for each in SaveStrategy}
+    assert choices("optim") <= {each.value for each in OptimizerNames}
+    assert set(arguments.TRACKERS) == set(INTEGRATION_TO_CALLBACK)
+
+
+EXAMPLES = [
+    {"max_steps": 10, "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "optim": "adafactor"},
+    {"num_train_epochs": 3, "evaluation_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+    {"per_gpu_train_batch_size": 4, "group_by_length": True, "gradient_checkpointing": True, "weight_decay": 0},
+    {"eval_strategy": "steps", "eval_steps": 10, "save_steps": 20, "load_best_model_at_end": True},
+    {"report_to": ("tensorboard",), "logging_steps": 0.25, "warmup_steps": 100, "adafactor": True, "max_grad_norm": 0},
+    {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 2, "ddp_timeout": 60, "neftune_noise_alpha": 5},
+]
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_the_live_class_takes_what_the_table_allows(words, tmp_path):
+    from transformers import TrainingArguments
+
+    assert arguments.mistakes(words) == []
+    translated, _ = arguments.translate(words)
+    live = TrainingArguments(output_dir=str(tmp_path), **translated)
+    for key in ("max_steps", "learning_rate", "eval_steps", "activation_checkpointing", "per_device_train_batch_size"):
+        if key in translated:
+            assert getattr(live, key) == translated[key]
+
+
+STEPS = {"eval_strategy": "steps", "save_strategy": "steps"}
+REFUSED = [
+    {"lr_scheduler_type": "reduce_lr_on_plateau"},
+    {"dataloader_prefetch_factor": 2},
+    {"warmup_steps": -1},
+    {"logging_steps": 2.5},
+    {"load_best_model_at_end": True},
+    {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "steps"},
+    {**STEPS, "load_best_model_at_end": True, "eval_steps": 30, "save_steps": 40},
+    {**STEPS, "load_best_model_at_end": True, "eval_steps": 0.1, "save_steps": 40},
+    {"torch_empty_cache_steps": 0},
+    {"lr_scheduler_type": "cosin"},
+    {"optim": "adam"},
+    {"eval_strategy": "yes"},
+]
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_the_live_class_refuses_is_refused_here(words, tmp_path):
+    from transformers import TrainingArguments
+
+    with pytest.raises(ValueError):
+        TrainingArguments(output_dir=str(tmp_path), **words)
+    assert len(arguments.mistakes(words)) == 1
+
+
+# ---- LoRA -----------------------------------------------------------------------------------------------------------
+
+WIDER = {"lora_alpha": "float"}
+"""PEFT annotates int here and computes with any number."""
+
+
+def live_lora() -> dict[str, str]:
+    """Every LoraConfig field with its type words."""
+    from peft import LoraConfig
+
+    hints = typing.get_type_hints(LoraConfig)
+    return {each.name: generate.kind(hints[each.name]) for each in fields(LoraConfig)}
+
+
+def test_every_live_lora_key_is_offered_or_left_out_with_a_reason():
+    assert set(lora.KINDS) | set(lora.LEFT_OUT) == set(live_lora())
+    assert not set(lora.KINDS) & set(lora.LEFT_OUT)
+
+
+def test_lora_keys_have_the_types_of_the_live_config():
+    live = live_lora()
+    for name, kind in lora.KINDS.items():
+        if name in WIDER:
+            assert kind == WIDER[name]
+        elif name == "init_lora_weights":
+            assert set(kind.split("|")) < set(live[name].split("|"))
+        else:
+            assert set(kind.split("|")) == set(live[name].split("|")), name
+
+
+def test_the_lora_block_only_has_keys_of_the_table():
+    from pipelines.tuners.lora import LoRA
+
+    assert set(LoRA.model_fields) - {"name"} <= set(lora.KINDS)
+    assert all(fits(value, lora.KINDS[key]) for key, value in LoRA().model_dump(exclude={"name"}).items())

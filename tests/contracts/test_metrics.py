@@ -1,0 +1,116 @@
+"""What every metric in the METRICS table must do."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from pipelines.registry import METRICS
+
+CLASSES = ("accuracy", "f1", "matthews_correlation")
+NUMBERS = ("pearson", "spearmanr")
+
+
+def compute(name: str):
+    return import_module(METRICS.module(name)).compute
+
+
+def example(name: str, rows: int = 40):
+    random = np.random.default_rng(7)
+    if name in NUMBERS:
+        references = random.normal(size=rows)
+        return references + random.normal(size=rows), references
+    references = random.integers(0, 2, rows)
+    return np.where(random.random(rows) < 0.7, references, 1 - references), references
+
+
+def test_the_lists_here_are_complete():
+    assert {*CLASSES, *NUMBERS} == set(METRICS)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_one_plain_float_under_its_own_name(name):
+    result = compute(name)(*example(name))
+    assert list(result) == [name]
+    assert type(result[name]) is float
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_perfect_predictions_score_one(name):
+    _, references = example(name)
+    assert compute(name)(references, references)[name] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_order_of_examples_makes_no_difference(name):
+    predictions, references = example(name)
+    order = np.random.default_rng(1).permutation(len(references))
+    assert compute(name)(predictions[order], references[order])[name] == pytest.approx(
+        compute(name)(predictions, references)[name]
+    )
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_constant_predictions_never_give_nan(name):
+    _, references = example(name)
+    for constant in (0, 1):
+        result = compute(name)(np.full(len(references), constant), references)[name]
+        assert np.isfinite(result)
+        if "correlation" in name or name in NUMBERS:
+            assert result == 0.0
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize(
+    ("predictions", "references"), [([], []), ([1], [1, 0]), ([float("nan"), 1], [1, 0]), ([[1, 0]], [[1, 0]])]
+)
+def test_what_cannot_be_scored_is_refused(name, predictions, references):
+    with pytest.raises(ValueError):
+        compute(name)(predictions, references)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_evaluate_metric_adds_batches_up(name, tmp_path):
+    import evaluate
+
+    metric = METRICS.load(name)(cache_dir=str(tmp_path))
+    assert isinstance(metric, evaluate.Metric)
+    assert metric.name == name
+    predictions, references = example(name)
+    for start in range(0, len(references), 16):
+        metric.add_batch(predictions=predictions[start : start + 16], references=references[start : start + 16])
+    assert metric.compute() == compute(name)(predictions, references)
+    assert metric.compute(predictions=references, references=references)[name] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("names", [CLASSES, NUMBERS])
+def test_evaluate_combines_them(names, tmp_path):
+    import evaluate
+
+    combined = evaluate.combine([METRICS.load(name)(cache_dir=str(tmp_path)) for name in names])
+    predictions, references = example(names[0])
+    combined.add_batch(predictions=predictions, references=references)
+    expected = {}
+    for name in names:
+        expected |= compute(name)(predictions, references)
+    assert combined.compute() == expected
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_class_is_made_once_and_found_under_its_own_name(name):
+    made = METRICS.load(name)
+    assert made is METRICS.load(name)
+    assert METRICS[name] == f"{made.__module__}:{made.__name__}"
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = import_module(METRICS.module(name)).Nothing
+
+
+def test_scoring_does_not_wait_for_evaluate():
+    modules = [METRICS.module(name) for name in METRICS]
+    code = (
+        f"import sys; from importlib import import_module; [import_module(name) for name in {modules}]; "
+        "heavy = {'evaluate', 'datasets', 'torch', 'sklearn', 'scipy'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,99 @@
+"""What every task that a recipe may name must do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pipelines.data.tasks import Task
+from pipelines.errors import DataError
+from pipelines.protocols import Head
+from pipelines.registry import METRICS, TASKS
+
+ABSENT = {"glue/ax": "the mirror has no diagnostics set; its rows are tested with a stand-in in test_glue.py"}
+
+
+@pytest.fixture(params=list(TASKS))
+def task(request: pytest.FixtureRequest) -> Task:
+    found = TASKS.load(request.param)
+    assert isinstance(found, Task)
+    assert found.name == request.param
+    return found
+
+
+@pytest.fixture
+def readable(task: Task, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Task:
+    if task.name.startswith("glue/"):
+        mirror: Path = request.getfixturevalue("mirror")
+        monkeypatch.setenv("FINERY_DATA", str(mirror))
+    return task
+
+
+def test_it_names_its_metrics_and_splits(task: Task):
+    assert task.metrics
+    assert set(task.metrics) <= set(METRICS)
+    assert isinstance(task.evaluation_splits, Mapping)
+    assert "" in task.evaluation_splits
+    assert set(task.evaluation_splits.values()) <= set(task.splits)
+    assert "train" in task.splits or task.trained_by in TASKS
+
+
+def test_its_head_is_known_without_reading_data(task: Task, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("FINERY_DATA", raising=False)
+    assert isinstance(task.head, Head)
+    assert task.head.kind == "sequence_classification"
+    assert len(task.head.labels) >= 2 or task.kind == "regression"
+
+
+def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(readable: Task):
+    for split in ("train", *readable.evaluation_splits.values()):
+        if readable.name in ABSENT:
+            with pytest.raises(DataError):
+                readable.rows(split)
+            continue
+        rows = readable.rows(split)
+        assert len(rows) > 0
+        assert rows.labels is not None
+        assert len(rows.texts) == len(rows.labels) == len(rows.index) == len(set(rows.index))
+        assert (rows.pairs is not None) == (len(readable.columns) == 2)
+        assert rows.pairs is None or len(rows.pairs) == len(rows)
+        assert all(isinstance(text, str) for text in rows.texts)
+        if readable.kind == "classification":
+            assert set(rows.labels) <= set(range(len(readable.head.labels)))
+
+
+def test_a_limit_takes_the_first_rows(readable: Task):
+    if readable.name in ABSENT:
+        return
+    split = next(iter(readable.evaluation_splits.values()))
+    few, many = readable.rows(split, limit=3), readable.rows(split, limit=10)
+    assert len(few) == 3
+    assert list(few.texts) == list(many.texts)[:3]
+    assert list(few.labels or ()) == list(many.labels or ())[:3]
+    assert len(readable.rows(split, limit=10**9)) == len(readable.rows(split))
+
+
+def test_no_evaluated_row_is_a_training_row(readable: Task):
+    """Same text, or same pair, in both: GLUE itself has a few, the embedded task has none."""
+    if readable.name in ABSENT:
+        return
+    allowed = 0.0 if readable.name.startswith("builtin/") else 0.02
+    train = readable.rows("train")
+    seen = set(zip(train.texts, train.pairs or train.texts, strict=True))
+    for split in readable.evaluation_splits.values():
+        rows = readable.rows(split)
+        shared = sum(row in seen for row in zip(rows.texts, rows.pairs or rows.texts, strict=True))
+        assert shared <= allowed * len(rows)
+
+
+def test_its_content_has_a_hash_for_every_split_it_is_learnt_and_scored_on(readable: Task):
+    if readable.name in ABSENT:
+        with pytest.raises(DataError):
+            readable.content()
+        return
+    content = readable.content()
+    assert set(content) == {"train", *readable.evaluation_splits.values()}
+    assert len(set(content.values())) == len(content)
+    assert content == readable.content()

@@ -1,0 +1,148 @@
+"""What every trained tokenizer must do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.data.tokenizers import SPECIAL_TOKENS
+from pipelines.registry import TOKENIZERS
+
+TEXTS = [
+    f"Document {n}: the quick brown fox jumps over {n * n} lazy dogs, isn't it? Über-naïve café “quotes” — 漢字."
+    for n in range(200)
+]  # fmt: skip
+SIZE = 400
+
+
+@pytest.fixture(params=list(TOKENIZERS), scope="module")
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(name: str) -> Any:
+    return TOKENIZERS.load(name)(name=name).train(iter(TEXTS), SIZE)
+
+
+def test_it_has_at_most_the_entries_asked_for_with_ids_without_gaps(tokenizer: Any):
+    vocabulary = tokenizer.get_vocab()
+    assert len(tokenizer) == len(vocabulary) <= SIZE
+    assert sorted(vocabulary.values()) == list(range(len(vocabulary)))
+    assert len(tokenizer.tokenize("the quick brown fox")) <= 5  # frequent words were learnt whole
+
+
+def test_it_has_every_special_token_an_encoder_needs(tokenizer: Any):
+    tokens = (tokenizer.pad_token, tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token)
+    assert tokens == SPECIAL_TOKENS
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3, 4]
+    assert set(tokenizer.all_special_ids) == {0, 1, 2, 3, 4}
+
+
+def test_texts_and_pairs_are_joined_as_in_bert(tokenizer: Any):
+    first, second = "the quick fox", "lazy dogs"
+    a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (first, second))
+    single, pair = tokenizer(first), tokenizer(first, second)
+    assert single["input_ids"] == [2, *a, 3]
+    assert single["token_type_ids"] == [0] * (len(a) + 2)
+    assert pair["input_ids"] == [2, *a, 3, *b, 3]
+    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert pair["attention_mask"] == [1] * len(pair["input_ids"])
+
+
+def test_its_texts_have_no_unknown_tokens_and_come_back(tokenizer: Any):
+    for text in TEXTS[:20]:
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.unk_token_id not in ids
+        back = tokenizer.decode(ids, skip_special_tokens=True)
+        assert _letters(back).endswith(_letters(text)) or _letters(back) == _letters(_bare(text))
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
+
+def _bare(text: str) -> str:
+    """Lower case and without accents."""
+    import unicodedata
+
+    return "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
+
+
+def test_a_special_token_in_a_text_is_that_token(tokenizer: Any):
+    ids = tokenizer("the [MASK] fox", add_special_tokens=False)["input_ids"]
+    assert ids.count(tokenizer.mask_token_id) == 1
+
+
+def test_it_is_saved_and_loaded_by_auto_tokenizer_unchanged(tokenizer: Any, tmp_path: Path):
+    from transformers import AutoTokenizer
+
+    tokenizer.model_max_length = 64
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert loaded.model_max_length == 64
+    assert loaded.model_input_names == tokenizer.model_input_names
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+    assert loaded.padding_side == "right"
+    for arguments in ((TEXTS[0],), (TEXTS[0], TEXTS[1])):
+        assert dict(loaded(*arguments)) == dict(tokenizer(*arguments))
+    again = tmp_path / "again"
+    loaded.save_pretrained(again)
+    assert (again / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+TRAIN = """
+import hashlib, sys
+sys.path.insert(0, {folder!r})
+from pipelines.registry import TOKENIZERS
+texts = {texts!r}
+tokenizer = TOKENIZERS.load({name!r})(name={name!r}).train(texts, {size})
+tokenizer.save_pretrained({out!r})
+"""
+
+
+def test_the_same_texts_give_the_same_file_byte_for_byte_in_every_process(name: str, tmp_path: Path, repository: Path):
+    hashes = set()
+    for run, parallel in enumerate(["true", "true", "false"]):
+        out = tmp_path / str(run)
+        code = TRAIN.format(folder=str(repository), texts=TEXTS, name=name, size=SIZE, out=str(out))
+        environment = os.environ | {"TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": str(run)}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        hashes.add(hashlib.sha256((out / "tokenizer.json").read_bytes()).hexdigest())
+    assert len(hashes) == 1
+
+
+@pytest.mark.long
+def test_real_text_gives_the_same_file_byte_for_byte_in_every_process(name: str, tmp_path: Path, repository: Path, mirror: Path):
+    code = (
+        "import sys; sys.path.insert(0, {folder!r})\n"
+        "from pipelines.registry import TOKENIZERS\nfrom pipelines.data.references import DatasetReference\n"
+        "texts = DatasetReference.model_validate({{'path': 'english_novels'}}).rows()[::20]\n"
+        "TOKENIZERS.load({name!r})(name={name!r}).train(texts, 8192).save_pretrained({out!r})\n"
+    )
+    hashes = set()
+    for run in range(3):
+        out = tmp_path / str(run)
+        environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "FINERY_DATA": str(mirror)}
+        filled = code.format(folder=str(repository), name=name, out=str(out))
+        subprocess.run([sys.executable, "-c", filled], env=environment, check=True, cwd=tmp_path)
+        hashes.add(hashlib.sha256((out / "tokenizer.json").read_bytes()).hexdigest())
+    assert len(hashes) == 1
+
+
+def test_it_is_checked_without_any_heavy_library(name: str):
+    heavy = ("torch", "transformers", "tokenizers", "numpy")
+    code = f"import sys, {TOKENIZERS.module(name)}; print([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_key_is_explained(name: str):
+    assert all(field.description for key, field in TOKENIZERS.load(name).model_fields.items() if key != "name")

@@ -1,0 +1,186 @@
+"""A run killed at any moment and resumed ends as one that was never killed: losses, weights and scores, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from pipelines.events import read_events
+from tests.end_to_end.forked import run_recipe, server
+
+RECIPE = """\
+name: killed
+model:
+  architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64}
+tokenizer: {train: bpe, vocab_size: 500}
+stages:
+  - stage: pretrain
+    datasets: [{path: builtin/python-docs}]
+    block_size: 32
+    max_train_samples: 40
+    arguments: {num_train_epochs: 2, global_batch_size: 16, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
+  - stage: supervised
+    task: builtin/python-docs
+    max_length: 32
+    max_train_samples: 50
+    arguments: {num_train_epochs: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
+  - {stage: evaluate, max_eval_samples: 40}
+"""
+TUNERS = {"full": "stages.supervised.tuner=full", "lora": "stages.supervised.tuner={name: lora, r: 4}"}
+STEPS = 21  # 50 rows in batches of 8 are 7 steps an epoch
+MOMENTS = [
+    ("training step", "pretrain"), ("training step", "supervised"), ("optimizer state being saved", "supervised"),
+    ("checkpoint about to be marked", "supervised"), ("result about to be saved", "supervised"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "killed.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """Everything that must not depend on a kill."""
+    losses: dict[tuple[str, int], Any] = {}
+    for event in read_events(run / "events.jsonl"):
+        if event["event"] == "metric":
+            losses[event["stage"], event["step"]] = event["metrics"]
+    weights = {}
+    for path in sorted(run.glob("stages/*/model/*.safetensors")):
+        for name, tensor in load_file(path).items():
+            weights[f"{path.parent.parent.name}/{name}"] = tensor.tobytes()
+    scores = [json.loads(path.read_text()) for path in sorted(run.glob("stages/*evaluate/metrics.json"))]
+    trained = [json.loads(path.read_text())["train_loss"] for path in sorted(run.glob("stages/*/metrics.json")) if "evaluate" not in str(path)]
+    return {"losses": losses, "weights": weights, "scores": scores, "train_loss": trained}
+
+
+def forked(*arguments: Any) -> int:
+    child = server().Process(target=run_recipe, args=arguments)
+    child.start()
+    child.join(300)
+    assert child.exitcode is not None, "the run hangs"
+    return int(child.exitcode)
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """What an uninterrupted run ends with, by tuner; made once."""
+    made: dict[str, dict[str, Any]] = {}
+
+    def outcome_of(tuner: str) -> dict[str, Any]:
+        if tuner not in made:
+            folder = tmp_path_factory.mktemp(f"whole-{tuner}")
+            assert forked(str(recipe), [TUNERS[tuner]], str(folder / "run"), str(folder / "home")) == 0
+            made[tuner] = outcome(folder / "run")
+            assert len(made[tuner]["losses"]) >= 8
+        return made[tuner]
+
+    return outcome_of
+
+
+def counts(place: str, stage: str, generator: random.Random) -> int:
+    """When to die: the passing of `place` that falls into the stage, drawn by the seed; later epochs included."""
+    pretraining = {"training step": 4, "optimizer state being saved": 2, "checkpoint about to be marked": 2, "result about to be saved": 1}
+    tuning = {"training step": STEPS, "optimizer state being saved": 6, "checkpoint about to be marked": 6, "result about to be saved": 1}
+    return generator.randint(1, pretraining[place]) if stage == "pretrain" else pretraining[place] + generator.randint(1, tuning[place])
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+@pytest.mark.parametrize(("place", "stage"), MOMENTS)
+def test_a_killed_run_ends_as_if_it_had_not_been(
+    place: str, stage: str, tuner: str, recipe: Path, whole: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    generator = random.Random(f"{place} {stage} {tuner}")
+    arguments = (str(recipe), [TUNERS[tuner]], str(tmp_path / "run"), str(tmp_path / "home"))
+    for _ in range(2):  # killed twice, so that a resumed run is killed too
+        code = forked(*arguments, (place, counts(place, stage, generator)))
+        assert code in (-signal.SIGKILL, 0)
+        if code == 0:  # the second draw lay beyond what was left to do
+            break
+    assert forked(*arguments) == 0
+    assert outcome(tmp_path / "run") == whole(tuner)
+
+
+def command(*words: str, home: Path, folder: Path) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"FINERY_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines", *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def wait_for(run: Path, sign: Callable[[dict[str, Any]], bool], child: subprocess.Popen[bytes]) -> None:
+    """Wait until an event shows the `sign`."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if any(sign(event) for event in read_events(run / "events.jsonl")):
+            return
+        assert child.poll() is None, child.stderr.read().decode() if child.stderr else ""
+        time.sleep(0.02)
+    raise AssertionError("the sign never came")
+
+
+def test_a_signal_saves_a_checkpoint_and_leaves_75(recipe: Path, tmp_path: Path) -> None:
+    run, home = tmp_path / "runs" / "killed", tmp_path / "home"
+    longer = [TUNERS["full"], "stages.supervised.arguments.num_train_epochs=60"]
+    child = command("run", str(recipe), *longer, home=home, folder=tmp_path)
+    wait_for(run, lambda event: event["event"] == "metric" and event.get("stage") == "supervised", child)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 75, said
+    stopped = list(read_events(run / "events.jsonl"))[-1]
+    assert stopped["event"] == "stopped"
+    checkpoints = [event for event in read_events(run / "events.jsonl") if event["event"] == "checkpoint"]
+    assert f"at step {checkpoints[-1]['step']} of" in stopped["message"]
+    assert forked(str(recipe), longer, str(run), str(home)) == 0
+    assert forked(str(recipe), longer, str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
+    # The stop added a checkpoint, not a log line: everything else is equal.
+    assert outcome(run) == outcome(tmp_path / "whole")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(tuner: str, recipe: Path, tmp_path: Path) -> None:
+    words = (TUNERS[tuner], "launch.num_processes=2", "launch.mixed_precision=no")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    child = command("run", str(recipe), *words, home=tmp_path / "home-a", folder=tmp_path / "a")
+    assert child.wait(300) == 0, child.stderr.read().decode() if child.stderr else ""
+    generator = random.Random(tuner)
+    run, home = tmp_path / "b" / "runs" / "killed", tmp_path / "home-b"
+    for checkpoint in (generator.choice([4, 8]), generator.choice([12, 16])):
+        child = command("run", str(recipe), *words, home=home, folder=tmp_path / "b")
+        wait_for(run, lambda event, step=checkpoint: event["event"] == "checkpoint" and event.get("stage") == "supervised" and event["step"] == step, child)
+        time.sleep(generator.random() * 0.2)
+        child.kill()
+        child.wait()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and any_rank_of(run):
+            time.sleep(0.1)
+        assert not any_rank_of(run), "a rank outlived the driver"
+    child = command("resume", str(run), home=home, folder=tmp_path / "b")
+    assert child.wait(300) == 0, child.stderr.read().decode() if child.stderr else ""
+    assert outcome(run) == outcome(tmp_path / "a" / "runs" / "killed")
+
+
+def any_rank_of(run: Path) -> bool:
+    """Whether a process that works for this run folder is alive."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(run).encode() in path.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False

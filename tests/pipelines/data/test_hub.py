@@ -1,0 +1,166 @@
+"""Hub data sets through the real client, against a local server that speaks the Hub's wire protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from pipelines.data import hub
+from pipelines.errors import DataError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+API, RESOLVE = "/api/datasets/owner/set", f"/datasets/owner/set/resolve/{COMMIT}/"
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    out = io.BytesIO()
+    pandas.DataFrame(rows).to_parquet(out)
+    return out.getvalue()
+
+
+FILES = {
+    "README.md": b"---\nlicense: mit\n---\n",
+    "train-00000-of-00001.parquet": parquet([{"text": "from the Hub", "label": 1}]),
+    "test-00000-of-00001.parquet": parquet([{"text": "another", "label": 0}]),
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The few addresses that reading a data set needs."""
+
+    asked: list[str] = []
+
+    def log_message(self, *arguments: Any) -> None: ...
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        if path in (API, f"{API}/revision/{COMMIT}"):
+            about = {"id": "owner/set", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
+            self.send(200, json.dumps(about | {"private": False, "tags": [], "downloads": 0, "likes": 0}).encode())
+        elif path == f"{API}/tree/{COMMIT}":
+            entries = [
+                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                for name, content in FILES.items()
+            ]
+            self.send(200, json.dumps(entries).encode())
+        elif path.startswith(RESOLVE) and (content := FILES.get(path.removeprefix(RESOLVE))):
+            self.send(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
+        elif path.startswith((RESOLVE, f"{API}/tree/")):
+            self.send(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
+        else:
+            self.send(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
+
+    def send(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_POST = answer
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+ASK = """
+import json, sys
+from pipelines.data import sources
+from pipelines.errors import DataError
+answers = {}
+def ask(key, function):
+    try:
+        answers[key] = function()
+    except DataError as error:
+        answers[key] = str(error)
+source = sources.find("owner/set")
+ask("hash", lambda: source.content_hash("train"))
+ask("splits", source.splits)
+ask("rows", lambda: source.load("train").to_list())
+ask("split", lambda: source.load("tset"))
+ask("configuration", lambda: sources.find("owner/set", "none").load("train"))
+ask("missing", lambda: sources.find("owner/none").load("train"))
+print(json.dumps(answers))
+"""
+
+
+def ask(endpoint: str, home: Path, repository: Path, offline: bool) -> dict[str, Any]:
+    environment = os.environ | {
+        "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": str(int(offline)), "PYTHONPATH": str(repository),
+        "HF_HUB_DISABLE_XET": "1", "FINERY_DATA": "",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, cwd=home)
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: str, tmp_path: Path, repository: Path):
+    online = ask(server, tmp_path, repository, offline=False)
+    assert online["hash"] == f"owner/set@{COMMIT}//train"
+    assert sorted(online["splits"]) == ["test", "train"]
+    assert online["rows"] == [{"text": "from the Hub", "label": 1}]
+    assert online["split"].startswith("data set 'owner/set' of the Hub has no split 'tset'. Did you mean 'test'? Splits")
+    assert online["configuration"].startswith("data set 'owner/set/none' of the Hub could not be read: BuilderConfig 'none'")
+    assert online["missing"] == (
+        "data set 'owner/none' was not found (404 from the Hub; a private or gated one needs HF_TOKEN); "
+        f"looked in FINERY_DATA (not set); the Hub ({server})"
+    )
+    asked = [path for path in Hub.asked if "/resolve/" in path]
+    assert asked
+    assert all(path.startswith(RESOLVE) for path in asked)  # nothing is read from a branch that may move
+    again = ask(server, tmp_path, repository, offline=True)
+    assert (again["hash"], again["rows"]) == (online["hash"], online["rows"])
+    assert again["missing"].startswith("data set 'owner/none' was not found and HF_HUB_OFFLINE is set; looked in")
+
+
+def test_a_hub_out_of_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def refuse(*arguments: Any, **keywords: Any) -> Any:
+        raise ConnectionError("connection refused\nmany lines")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        hub.HubSource("owner/set", None).load("train")
+    assert str(caught.value).startswith("data set 'owner/set' was not found and the Hub is out of reach (ConnectionError);")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_newest_cached_commit_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *arguments: 1 / 0)
+    for age, commit in enumerate(["newest", "older", "oldest"]):
+        folder = tmp_path / "datasets--owner--set" / "snapshots" / commit
+        folder.mkdir(parents=True)
+        os.utime(folder, (1000 - age, 1000 - age))
+    assert hub.HubSource("owner/set", None).revision == "newest"
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [("owner/set", True), ("squad", True), ("a/b/c", False), ("/abs", False), ("../x", False), ("-x", False), ("a b", False)],
+)
+def test_only_hub_names_are_asked_for(path: str, known: bool):
+    assert (hub.find(path, None) is not None) is known
+    assert bool(hub.looked(path)) is known

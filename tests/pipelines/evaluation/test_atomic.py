@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from pipelines.evaluation.atomic import whole_file, write_json
+
+
+def test_a_file_is_there_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "metrics.json"
+    with whole_file(path) as temporary:
+        temporary.write_text("half")
+        assert not path.exists()
+    assert path.read_text() == "half"
+    assert [each.name for each in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "metrics.json"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with whole_file(path) as temporary:
+            temporary.write_text("ne")
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        interrupted()
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_json_is_read_back_equal(tmp_path):
+    content = {"glue/mrpc": {"f1": 0.1 + 0.2}, "größe": [1, None]}
+    write_json(tmp_path / "a.json", content)
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == content
+
+
+def test_nan_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", {"f1": float("nan")})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,48 @@
+import numpy as np
+import pyarrow.parquet as pq
+
+from pipelines.evaluation.predictions import Predicted, read_predictions, write_predictions
+from pipelines.protocols import Rows
+
+PAIRS = Predicted(
+    "glue/mrpc", "validation", "",
+    Rows(["a", "b"], ["c", "d"], [1, 0], [0, 7]), np.array([[0.5, 0.25], [-1.0, 2.0]], dtype=np.float32),
+)  # fmt: skip
+HIDDEN = Predicted("glue/ax", "test", "", Rows(["x"], ["y"], None, [0]), np.array([[0.0, 1.0, -1.0]], dtype=np.float32))
+NUMBERS = Predicted(
+    "glue/stsb", "validation", "",
+    Rows(["e", "f"], ["g", "h"], [2.5, 5.0], [0, 1]), np.array([[2.25], [4.75]], dtype=np.float32),
+)  # fmt: skip
+
+
+def test_columns_and_types(tmp_path):
+    write_predictions(tmp_path / "p.parquet", [PAIRS, HIDDEN])
+    table = pq.read_table(tmp_path / "p.parquet")
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "benchmark": "string", "split": "string", "index": "int64", "text": "string", "text_pair": "string",
+        "label": "int64", "prediction": "int64", "logits": "list<element: float>",
+    }  # fmt: skip
+    assert table.to_pylist() == [
+        {"benchmark": "glue/mrpc", "split": "validation", "index": 0, "text": "a", "text_pair": "c", "label": 1, "prediction": 0, "logits": [0.5, 0.25]},
+        {"benchmark": "glue/mrpc", "split": "validation", "index": 7, "text": "b", "text_pair": "d", "label": 0, "prediction": 1, "logits": [-1.0, 2.0]},
+        {"benchmark": "glue/ax", "split": "test", "index": 0, "text": "x", "text_pair": "y", "label": None, "prediction": 1, "logits": [0.0, 1.0, -1.0]},
+    ]  # fmt: skip
+
+
+def test_regression_keeps_its_numbers(tmp_path):
+    write_predictions(tmp_path / "p.parquet", [PAIRS, NUMBERS])
+    read = read_predictions(tmp_path / "p.parquet")
+    assert read["glue/stsb", "validation"]["label"].tolist() == [2.5, 5.0]
+    assert read["glue/stsb", "validation"]["prediction"].tolist() == [2.25, 4.75]
+    assert read["glue/mrpc", "validation"]["label"].tolist() == [1, 0]
+
+
+def test_single_texts_have_no_pair_and_everything_is_read_back(tmp_path):
+    single = Predicted("s", "validation", "", Rows(["a"], None, [1], [3]), np.array([[1.0, 2.0]], dtype=np.float32))
+    write_predictions(tmp_path / "p.parquet", [single, HIDDEN])
+    assert pq.read_table(tmp_path / "p.parquet")["text_pair"].to_pylist() == [None, "y"]
+    read = read_predictions(tmp_path / "p.parquet")
+    assert list(read) == [("s", "validation"), ("glue/ax", "test")]
+    assert read["s", "validation"]["index"].tolist() == [3]
+    assert read["glue/ax", "test"]["label"] is None
+    np.testing.assert_array_equal(read["glue/ax", "test"]["logits"], HIDDEN.logits)

@@ -1,0 +1,82 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pipelines.errors import DataError, ModelError
+from pipelines.evaluation.scoring import decide, score
+from pipelines.protocols import Head
+
+
+def task(*metrics: str, labels: tuple[str, ...] = ("no", "yes")):
+    return SimpleNamespace(name="some/task", metrics=metrics, head=Head("sequence_classification", labels))
+
+
+def test_the_class_is_the_highest_logit():
+    logits = np.array([[2.0, 1.0], [-3.0, -2.0], [0.0, 5.0]])
+    assert score(task("accuracy", "f1"))(logits, [0, 1, 0]) == {"accuracy": 2 / 3, "f1": 2 / 3}
+
+
+def test_regression_scores_its_single_output():
+    numbers = task("pearson", "spearmanr", labels=())
+    assert score(numbers)(np.array([[1.0], [2.0], [3.0]]), [1.0, 3.0, 2.0]) == pytest.approx(
+        {"pearson": 0.5, "spearmanr": 0.5}
+    )
+
+
+def test_f1_is_binary_for_two_classes_and_macro_beyond():
+    logits = np.eye(3)[[0, 1, 1]]
+    # classes 0: 1, 1: 2·1/(2+2)... by hand: predicted 0 1 1, true 0 1 0
+    assert score(task("f1", labels=("a", "b", "c")))(logits, [0, 1, 0])["f1"] == pytest.approx((2 / 3 + 2 / 3) / 2)
+    assert score(task("f1"))(logits[:, :2], [0, 0, 1])["f1"] == pytest.approx(2 * 1 / (2 + 1))
+
+
+def test_glues_names_are_given():
+    names = ("accuracy", "f1", "matthews_correlation")
+    assert tuple(score(task(*names))(np.eye(2), [0, 1])) == names
+    assert tuple(score(task("pearson", "spearmanr", labels=()))(np.array([[1.0], [2.0]]), [1, 2])) == (
+        "pearson",
+        "spearmanr",
+    )
+
+
+@pytest.mark.parametrize("strange", [-1, 2, 0.5, float("nan")])
+def test_a_label_outside_the_classes_is_named_with_its_row(strange):
+    with pytest.raises(
+        DataError, match=r"'some/task' has the label .+ in row 1, but its classes are 0 … 1 \(no, yes\)"
+    ):
+        score(task("accuracy"))(np.eye(2), [0, strange])
+
+
+def test_labels_that_are_texts_are_refused():
+    with pytest.raises(DataError, match="the label 'no' in row 0"):
+        score(task("accuracy"))(np.eye(2), ["no", "yes"])
+
+
+def test_a_number_that_is_not_finite_is_no_label():
+    with pytest.raises(DataError, match="row 0, which is no finite number"):
+        score(task("pearson", labels=()))(np.ones((1, 1)), [float("nan")])
+
+
+def test_labels_must_be_as_many_as_predictions():
+    with pytest.raises(DataError, match="2 predictions but 3 labels"):
+        score(task("accuracy"))(np.eye(2), [0, 1, 1])
+    with pytest.raises(DataError, match="no example"):
+        score(task("accuracy"))(np.empty((0, 2)), [])
+
+
+def test_a_diverged_model_is_not_scored():
+    logits = np.eye(2)
+    logits[1, 0] = np.nan
+    with pytest.raises(ModelError, match="NaN or infinity for 1 of 2 examples of 'some/task' \\(first in row 1\\)"):
+        score(task("accuracy"))(logits, [0, 1])
+
+
+def test_a_model_with_other_outputs_is_not_scored():
+    with pytest.raises(ModelError, match=r"needs logits of shape \(examples, 2\), but the model gives \(3, 3\)"):
+        score(task("accuracy"))(np.eye(3), [0, 1, 1])
+
+
+def test_decide_gives_numbers_for_one_output():
+    assert decide(np.array([[0.25], [4.0]])).tolist() == [0.25, 4.0]
+    assert decide(np.array([[0.25, 0.0], [4.0, 5.0]])).tolist() == [0, 1]

@@ -1,0 +1,26 @@
+"""The files that come with Finery are found in a checkout and in a wheel."""
+
+import pytest
+
+from pipelines.fields import places
+
+
+def test_the_repositorys_folder_is_found(repository):
+    assert places.configs_folder() == repository / "configs"
+    assert "bert-mini" in places.presets()
+
+
+def test_a_wheel_carries_its_own(tmp_path, monkeypatch):
+    inside = tmp_path / "site-packages" / "pipelines" / "configs" / "architectures"
+    inside.mkdir(parents=True)
+    (inside / "mine.yaml").write_text("hidden_size: 8\n")
+    (tmp_path / "site-packages" / "configs").mkdir()  # somebody else's
+    monkeypatch.setattr(places, "__file__", str(tmp_path / "site-packages" / "pipelines" / "fields" / "places.py"))
+    assert places.configs_folder() == inside.parent
+    assert list(places.presets()) == ["mine"]
+
+
+def test_an_installation_without_them_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "pipelines" / "fields" / "places.py"))
+    with pytest.raises(FileNotFoundError, match="install Finery again"):
+        places.configs_folder()

@@ -1,0 +1,215 @@
+"""The model card: metadata that the Hub reads, lines that load, scores with intervals, and honesty about baselines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from pipelines.protocols import Head
+from pipelines.publishing.card import card
+from pipelines.publishing.destination import destination_of
+from pipelines.publishing.scores import Scored
+from pipelines.recipe import loads
+
+LABELS = ("not_equivalent", "equivalent")
+HARDWARE = {
+    "platform": "Linux-6.1-x",
+    "processor": "EPYC",
+    "cores": 2,
+    "memory_bytes": 8e9,
+    "gpus": [{"name": "H200", "memory_bytes": 141e9}],
+}
+PROOF = {"rows": 1200, "of": 4000, "flips": 0, "largest_difference": 3e-6, "largest_difference_to_this_process": 2e-6}
+RECIPE = """\
+name: tiny
+seed: 7
+model: {architecture: {preset: bert-mini, position: sinusoidal}}
+stages:
+  - {stage: pretrain, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 20, learning_rate: 1e-3}}
+  - {stage: supervised, id: mrpc, task: glue/mrpc, tuner: {name: lora, r: 4}, arguments: {num_train_epochs: 3}}
+  - {stage: evaluate, benchmarks: [glue/mrpc]}
+  - {stage: publish, to: registry/tiny}
+"""
+SCORED = Scored(
+    metrics={"glue/mrpc": {"accuracy": 0.7304, "f1": 0.8210}},
+    details={
+        "glue/mrpc": {
+            "examples": {"validation": 408},
+            "intervals": {"accuracy": [0.69, 0.77], "f1": [0.79, 0.85]},
+            "baselines": {
+                "majority": {"accuracy": 0.6838, "f1": 0.8122},
+                "naive_bayes": {"accuracy": 0.7402, "f1": 0.8},
+            },
+        }
+    },
+)
+
+
+def write(
+    tmp_path: Path,
+    to: str = "registry/tiny",
+    scored: Scored = SCORED,
+    head: Head | None = None,
+    adapter: bool = False,
+    own: bool = True,
+    text: str = RECIPE,
+    **named: Any,
+) -> str:
+    recipe = loads(text)
+    place = tmp_path / "base" if adapter else tmp_path
+    place.mkdir(exist_ok=True)
+    (place / "config.json").write_text(json.dumps({"auto_map": {"AutoModel": "x.Y"}} if own else {}))
+    if adapter:
+        (tmp_path / "adapter_config.json").write_text("{}")
+    head = head or Head("sequence_classification", LABELS)
+    trained = {"mrpc": {"train_runtime": 61.4, "trainable_parameters": 1234567}}
+    return card(
+        recipe,
+        recipe.stages[-1],
+        head,
+        tmp_path,
+        destination_of(to),
+        scored,
+        trained,
+        PROOF,
+        {"hardware": HARDWARE},
+        **named,
+    )
+
+
+def test_the_hub_reads_the_scores_from_the_metadata(tmp_path):
+    read = ModelCard(write(tmp_path, license="apache-2.0"))
+    data = read.data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("apache-2.0", "transformers", "text-classification")
+    assert data.datasets == ["nyu-mll/glue"]
+    assert data.tags == ["finery", "custom_code"]
+    assert data.base_model is None
+    results = {result.metric_name: result for result in data.eval_results}
+    assert {name: result.metric_value for name, result in results.items()} == {"accuracy": 0.7304, "f1": 0.8210}
+    assert {
+        (result.dataset_type, result.dataset_config, result.task_type, result.metric_type)
+        for result in results.values()
+    } == {
+        ("nyu-mll/glue", "mrpc", "text-classification", "accuracy"),
+        ("nyu-mll/glue", "mrpc", "text-classification", "f1"),
+    }
+
+
+def test_the_metadata_is_one_yaml_block_in_the_form_of_the_hubs_specification(tmp_path):
+    """Keys and nesting as in the Hub's model card specification, read by a YAML parser of its own."""
+    block = yaml.safe_load(write(tmp_path).split("---\n")[1])
+    assert "license" not in block
+    index = block["model-index"]
+    assert [set(entry) for entry in index] == [{"name", "results"}]
+    result = index[0]["results"][0]
+    assert result["task"] == {"type": "text-classification"}
+    assert result["dataset"] == {"name": "glue/mrpc", "type": "nyu-mll/glue", "config": "mrpc"}
+    assert result["metrics"][0] == {"type": "accuracy", "value": 0.7304, "name": "accuracy"}
+
+
+def test_what_is_not_on_the_hub_is_not_named_as_a_data_set_of_the_hub(tmp_path):
+    data = ModelCard(
+        write(tmp_path, scored=Scored({"builtin/python-docs": {"accuracy": 0.6}}, {"builtin/python-docs": {}}))
+    ).data
+    assert data.datasets is None
+    assert data.eval_results[0].dataset_type == "builtin/python-docs"
+
+
+def test_both_splits_of_mnli_are_told_apart(tmp_path):
+    scored = Scored(
+        {"glue/mnli": {"accuracy": 0.6, "accuracy_mm": 0.61}},
+        {"glue/mnli": {"splits": {"": "validation_matched", "_mm": "validation_mismatched"}}},
+    )
+    results = ModelCard(write(tmp_path, scored=scored)).data.eval_results
+    assert [(r.dataset_split, r.metric_type, r.metric_name) for r in results] == [
+        ("validation_matched", "accuracy", "accuracy"),
+        ("validation_mismatched", "accuracy", "accuracy_mm"),
+    ]
+
+
+def test_the_table_shows_value_interval_and_baselines(tmp_path):
+    text = write(tmp_path)
+    assert "| Benchmark | Metric | This model | 95 % interval | majority | naive bayes |" in text
+    assert "| glue/mrpc | accuracy | 0.7304 | 0.6900 … 0.7700 | 0.6838 | 0.7402 |" in text
+    assert "glue/mrpc 408 (validation)" in text
+
+
+def test_a_guesser_that_is_as_good_is_named(tmp_path):
+    text = write(tmp_path)
+    assert "Not better than a guesser without a network: glue/mrpc accuracy (0.7304, naive bayes 0.7402)." in text
+    assert "majority 0.6838)" not in text
+
+
+def test_a_score_that_is_not_a_number_is_said_and_kept_out_of_the_metadata(tmp_path):
+    scored = Scored({"glue/cola": {"matthews_correlation": float("nan")}}, {"glue/cola": {}})
+    text = write(tmp_path, scored=scored)
+    assert "| undefined | – |" in text
+    assert ModelCard(text).data.eval_results is None
+
+
+def test_without_scores_the_card_says_so_and_stays_valid(tmp_path):
+    text = write(tmp_path, scored=Scored(), head=Head("masked_lm"))
+    assert "Nothing was measured" in text
+    data = ModelCard(text).data
+    assert (data.pipeline_tag, data.eval_results) == ("fill-mask", None)
+
+
+def code_blocks(text: str) -> list[str]:
+    return [part.split("```")[0] for part in text.split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("to", ["registry/tiny", "hub:ada/tiny", "memory://shelf/tiny"])
+@pytest.mark.parametrize(
+    "head", [Head("sequence_classification", LABELS), Head("sequence_classification"), Head("masked_lm")]
+)
+def test_the_lines_are_python_and_ask_for_trust_only_where_the_code_is_ours(tmp_path, adapter, own, to, head):
+    text = write(tmp_path, to=to, adapter=adapter, own=own, head=head)
+    for block in code_blocks(text):
+        compile(block, "card", "exec")
+    assert ("trust_remote_code=True" in text) is own
+    assert ("PeftModel.from_pretrained(base, folder)" in text) is adapter
+    assert ("import fsspec" in text) is ("://" in to)
+    folder = {"registry/tiny": "registry/tiny", "hub:ada/tiny": "ada/tiny", "memory://shelf/tiny": "tiny"}[to]
+    assert f'folder = "{folder}"' in text
+    assert ("ForSequenceClassification" in text) is (head.kind == "sequence_classification")
+
+
+def test_it_says_how_the_model_was_made(tmp_path):
+    text = write(tmp_path)
+    assert "the shape `bert-mini`, trained from scratch" in text
+    assert "1. **pretrain** (pretrain)" in text
+    assert "2. **mrpc** (supervised)" in text
+    assert "task: `glue/mrpc`" in text
+    assert '"max_steps": 20' in text
+    assert "training took 61.4 s" in text
+    assert "1,234,567 weights learnt" in text
+    assert "Hardware: processor EPYC, cores 2, memory 8.0 GB, GPU H200 (141.0 GB)." in text
+    assert "computed 1,200 of 4,000 predictions again: no prediction changed" in text
+    assert "finery run recipe.yaml" in text
+
+
+def test_a_checkpoint_from_the_hub_is_the_base_model_and_a_local_one_is_not(tmp_path):
+    text = RECIPE.replace(
+        "architecture: {preset: bert-mini, position: sinusoidal}",
+        "checkpoint: google-bert/bert-base-uncased, revision: main",
+    )
+    assert ModelCard(write(tmp_path, text=text)).data.base_model == "google-bert/bert-base-uncased"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.json").write_text("{}")
+    text = write(tmp_path, text=text.replace("google-bert/bert-base-uncased, revision: main", str(tmp_path / "mine")))
+    assert ModelCard(text).data.base_model is None
+    assert "made from `mine`" in text
+    assert str(tmp_path) not in text
+
+
+def test_labels_and_requirements_are_listed(tmp_path):
+    text = write(tmp_path, require={"glue/mrpc.f1": ">= 0.8"})
+    assert "Labels: 0 `not_equivalent`, 1 `equivalent`." in text
+    assert "`glue/mrpc.f1 >= 0.8`" in text

@@ -1,0 +1,52 @@
+"""Checksums in the form of GNU coreutils, checked by coreutils."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+
+from pipelines.publishing.checksums import CHUNK, checksums_of, differences, sha256_of_stream, write_sums
+
+ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-4, example of a one-block message
+
+
+def test_the_digest_is_the_one_in_the_standard():
+    assert sha256_of_stream(io.BytesIO(b"abc")) == ABC
+    # NIST's long message: one million times the letter a, read in more than one piece when repeated
+    assert (
+        sha256_of_stream(io.BytesIO(b"a" * 1_000_000))
+        == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
+    )
+    assert CHUNK > 1_000_000
+
+
+def make(folder):
+    for name, content in {
+        "a.txt": b"abc",
+        "base/deep/b.bin": b"\0" * (CHUNK + 1),
+        "with space.md": "é".encode(),
+        "publication.json": b"{}",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def test_sha256sum_agrees_and_notices_one_changed_byte(tmp_path):
+    make(tmp_path)
+    sums = write_sums(tmp_path)
+    assert list(sums) == ["a.txt", "base/deep/b.bin", "with space.md", "SHA256SUMS"]
+    assert sums["a.txt"] == ABC
+    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.count(": OK") == 3
+    (tmp_path / "base/deep/b.bin").write_bytes(b"\0" * CHUNK + b"\1")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+    assert differences(sums, checksums_of(tmp_path)) == ["base/deep/b.bin"]
+
+
+def test_writing_twice_gives_the_same(tmp_path):
+    make(tmp_path)
+    assert write_sums(tmp_path) == write_sums(tmp_path)
+
+
+def test_a_missing_file_is_a_difference_and_an_extra_one_is_none(tmp_path):
+    assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "c": None, "d": "4"}) == ["b", "c"]

@@ -1,0 +1,93 @@
+"""The process without Finery: what it can import, what it refuses, and that its batches change nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import PublishError
+from pipelines.publishing import clean_room
+from pipelines.publishing.verify import Questions, clean_answers
+
+
+def test_it_imports_nothing_of_ours():
+    tree = ast.parse(Path(clean_room.__file__).read_text())
+    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    roots = {module.partition(".")[0] for module in modules}
+    assert roots <= {"__future__", "json", "os", "sys", "typing", "torch", "transformers", "peft", "safetensors"}
+
+
+def test_finery_cannot_be_imported_there_even_where_it_is_installed(tmp_path):
+    """A checkpoint whose code imports Finery would load here and nowhere else."""
+    (tmp_path / "transformers.py").write_text("")  # ends the script before it would need a checkpoint
+    (tmp_path / "questions.json").write_text(json.dumps({"auto_class": "Missing", "adapter": False, "groups": {}}))
+    code = (
+        f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(Path(__file__).parents[3])!r}]\n"
+        "import pipelines.errors\n"  # it is importable at first
+        f"sys.argv = ['x', 'folder', {str(tmp_path / 'questions.json')!r}, 'answers']\n"
+        f"import runpy\n"
+        f"try:\n    runpy.run_path({clean_room.__file__!r}, run_name='__main__')\nexcept AttributeError:\n    pass\n"
+        "for name in ('pipelines', 'service', 'finery', 'pipelines.registry'):\n"
+        "    try:\n        __import__(name)\n"
+        "    except ImportError:\n        continue\n"
+        "    print('imported', name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_a_batch_gives_what_one_text_at_a_time_gives(job):
+    """The evaluation in the fixture was computed without batches and without padding."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    made = job("finery")
+    table = pq.read_table(made.folder / "stages/evaluate/predictions.parquet").to_pydict()
+    folder = made.folder / "stages/mrpc/model"
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForSequenceClassification", False)
+    logits = clean_room.answer(model, tokenizer, table["text"], table["text_pair"], 24).numpy()
+    np.testing.assert_allclose(logits, np.array(table["logits"]), atol=1e-5)
+    assert len({round(float(value), 3) for value in logits[:, 0]}) == len(logits)  # the rows differ, so order matters
+    other = clean_room.answer(model, tokenizer, table["text"], table["text_pair"], 12).numpy()
+    assert not np.allclose(other[4], logits[4], atol=1e-3)  # and so does the length of the longest row
+
+
+def test_a_weight_that_is_missing_is_refused(job):
+    from safetensors.torch import load_file, save_file
+
+    made = job("bert")
+    folder = made.folder / "stages/mrpc/model"
+    weights = load_file(folder / "model.safetensors")
+    del weights["classifier.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"1 weights are missing from the folder, the first is classifier\.weight"):
+        clean_room.load(str(folder), "AutoModelForSequenceClassification", False)
+
+
+@pytest.mark.long
+def test_code_that_needs_finery_is_refused(job):
+    """The clean process must fail where the code beside the weights reaches back into an installed Finery."""
+    made = job("finery")
+    folder = made.folder / "stages/mrpc/model"
+    code = folder / "modeling_finery.py"
+    code.write_text("import pipelines.errors\n" + code.read_text().replace("from __future__ import annotations\n", ""))
+    group = {"x": Questions(["why"], None, None)}
+    with pytest.raises(PublishError, match=r"cannot be loaded by a process without Finery: .*pipelines"):
+        clean_answers(folder, group, "AutoModelForSequenceClassification", False)
+
+
+@pytest.mark.long
+def test_a_folder_that_cannot_be_loaded_is_one_sentence(job):
+    made = job("bert")
+    folder = made.folder / "stages/mrpc/model"
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(PublishError) as raised:
+        clean_answers(folder, {"x": Questions(["why"], None, None)}, "AutoModelForSequenceClassification", False)
+    assert raised.value.message.endswith("nothing was published")
+    assert "\n" not in raised.value.message

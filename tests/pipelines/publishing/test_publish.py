@@ -1,0 +1,338 @@
+"""The publish stage as a whole: what it refuses, what it leaves behind, and when it does nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import PublishError, RecipeError
+from pipelines.events import read_events
+from pipelines.recipe import loads
+
+HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
+MRPC = "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n"
+COLA = "  - {stage: supervised, id: cola, task: glue/cola, from: model, arguments: {}}\n"
+EVALUATE = "  - {stage: evaluate}\n"
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(RecipeError) as raised:
+        loads(HEAD + text)
+    return [f"{each.key}: {each.message}" for each in raised.value.mistakes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "publish"),
+    [
+        ("finery", ""),
+        ("bert-lora", ", merge: false"),
+        pytest.param("bert", "", marks=pytest.mark.long),
+        pytest.param("bert-lora", "", marks=pytest.mark.long),
+        pytest.param("finery-lora", "", marks=pytest.mark.long),
+        pytest.param("finery-lora", ", merge: false", marks=pytest.mark.long),
+    ],
+)
+def test_a_published_folder_is_complete_verified_and_marked(job, kind, publish, tmp_path):
+    made = job(kind, publish=publish)
+    context = made.context()
+    made.publish.run(context)
+    folder = tmp_path / "registry" / "tiny"
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    weights = (
+        {"adapter_model.safetensors", "adapter_config.json", "base/model.safetensors", "base/config.json"}
+        if publish
+        else {"model.safetensors", "config.json"}
+    )
+    assert names >= weights | {
+        "tokenizer.json",
+        "README.md",
+        "recipe.yaml",
+        "manifest.json",
+        "SHA256SUMS",
+        "publication.json",
+    }
+    if kind.startswith("finery"):
+        assert any(name.endswith("modeling_finery.py") for name in names)
+    assert not any(name.endswith((".bin", ".pt", ".pkl")) for name in names)
+
+    marker = json.loads((folder / "publication.json").read_text())
+    assert marker["complete"] is True
+    assert set(marker["checksums"]) == names - {"publication.json"}
+    proof = marker["verification"]
+    assert (proof["rows"], proof["of"], proof["flips"]) == (7, 7, 0)
+    assert proof["largest_difference"] < 1e-4
+    assert (proof["largest_difference_by_merging"] is None) == (not kind.endswith("lora"))
+    assert json.loads((context.folder / "publication.json").read_text())["location"] == str(folder)
+    assert sorted(path.name for path in context.folder.iterdir()) == ["publication.json"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["tiny"]  # nothing half-written beside it
+    assert made.publish.still_there(context.folder)
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    assert str(made.folder) not in "".join(
+        (folder / name).read_text()
+        for name in names
+        if name.endswith((".json", ".yaml", ".md")) and name != "publication.json" and name != "recipe.yaml"
+    )
+    metrics = [event for event in read_events(context.events.path) if event["event"] == "metric"]
+    assert metrics[0]["metrics"]["verification.rows"] == 7
+
+
+def test_the_recipe_in_the_publication_is_the_recipe(job, quick, tmp_path):
+    made = job()
+    made.publish.run(made.context())
+    text = (tmp_path / "registry/tiny/recipe.yaml").read_text()
+    assert loads(text) == made.recipe
+
+
+def test_a_score_below_its_threshold_is_refused_by_name_and_leaves_nothing(job, tmp_path):
+    made = job(publish=", require: {glue/mrpc.f1: '>= 0.9', glue/mrpc.accuracy: '> 0.75'}")
+    context = made.context()
+    with pytest.raises(PublishError) as raised:
+        made.publish.run(context)
+    assert "glue/mrpc.f1 is 0.8125, must be >= 0.9" in raised.value.message
+    assert "glue/mrpc.accuracy is 0.75, must be > 0.75" in raised.value.message
+    assert not (tmp_path / "registry").exists()
+    assert list(context.folder.iterdir()) == []
+
+
+def test_scores_that_meet_their_thresholds_are_published(job, quick, tmp_path):
+    made = job(publish=", require: {glue/mrpc.f1: '>= 0.8125'}")
+    made.publish.run(made.context())
+    assert (tmp_path / "registry/tiny/publication.json").exists()
+
+
+def test_scores_of_another_model_do_not_count(job):
+    made = job(publish=", require: {glue/mrpc.f1: '>= 0.5'}")
+    details = made.folder / "stages/evaluate/details.json"
+    record = json.loads(details.read_text())
+    record["glue/mrpc"]["model"] = "somebody-else"
+    details.write_text(json.dumps(record))
+    with pytest.raises(PublishError, match="was not scored"):
+        made.publish.run(made.context())
+
+
+def test_the_same_fingerprint_is_not_published_twice(job, quick, tmp_path, monkeypatch):
+    made = job()
+    made.publish.run(made.context())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "registry").rglob("*")}
+    shutil.rmtree(made.context().folder)
+    context = made.context(open_model=None)  # would fail if anything were assembled
+    made.publish.run(context)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "registry").rglob("*")} == before
+    assert made.publish.still_there(context.folder)
+
+
+def test_a_publication_that_was_deleted_or_changed_is_made_again(job, quick, tmp_path):
+    made = job()
+    context = made.context()
+    made.publish.run(context)
+    folder = tmp_path / "registry/tiny"
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-1] + b"?")
+    assert not made.publish.still_there(context.folder)
+    made.publish.run(context)
+    assert (folder / "model.safetensors").read_bytes() == weights
+    shutil.rmtree(folder)
+    assert not made.publish.still_there(context.folder)
+    made.publish.run(context)
+    assert made.publish.still_there(context.folder)
+
+
+def test_another_working_folder_means_another_place(job, quick, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    made = job(to="registry/tiny")
+    context = made.context()
+    monkeypatch.chdir(tmp_path / "here")
+    made.publish.run(context)
+    assert made.publish.still_there(context.folder)
+    monkeypatch.chdir(tmp_path / "there")
+    assert not made.publish.still_there(context.folder)
+
+
+def test_the_older_publication_stays_when_the_newer_cannot_be_verified(job, quick, tmp_path):
+    made = job()
+    made.publish.run(made.context("0" * 32))
+    folder = tmp_path / "registry/tiny"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = made.folder / "stages/evaluate/predictions.parquet"
+    table = pq.read_table(path)
+    logits = table["logits"].to_pylist()
+    logits[3][0] += 0.01
+    pq.write_table(table.set_column(5, "logits", pa.array(logits, pa.list_(pa.float32()))), path)
+    with pytest.raises(
+        PublishError, match=r"does not reproduce its evaluation: a logit of 'glue/mrpc validation' differs by 0\.01"
+    ):
+        made.publish.run(made.context("1" * 32))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_publishing_twice_to_one_place_replaces_the_older(job, quick, tmp_path):
+    made = job()
+    made.publish.run(made.context("0" * 32))
+    made.publish.run(made.context("1" * 32))
+    assert json.loads((tmp_path / "registry/tiny/publication.json").read_text())["fingerprint"] == "1" * 32
+
+
+def test_to_a_url(job, quick):
+    import fsspec
+
+    made = job(to="memory://shelf/tiny")
+    context = made.context()
+    made.publish.run(context)
+    assert made.publish.still_there(context.folder)
+    files = fsspec.filesystem("memory")
+    assert json.loads(files.cat_file("/shelf/tiny/publication.json"))["complete"] is True
+    files.rm("/shelf", recursive=True)
+    assert not made.publish.still_there(context.folder)
+
+
+def test_to_the_hub(job, hub, quick):
+    made = job("bert", to="hub:ada/tiny", publish=", license: apache-2.0")
+    context = made.context()
+    made.publish.run(context)
+    repository = hub.repositories["ada/tiny"]
+    assert repository.private
+    assert [len(names) > 5 for names in repository.commits] == [False, True, False]  # created; all files; the marker
+    assert repository.commits[-1] == ["publication.json"]
+    assert repository.large == {"model.safetensors"}
+    assert made.publish.still_there(context.folder)
+    del hub.repositories["ada/tiny"]
+    assert not made.publish.still_there(context.folder)
+
+
+def test_an_unreachable_hub_does_not_make_a_complete_stage_incomplete(job, quick, hub, monkeypatch):
+    made = job(to="hub:ada/tiny")
+    context = made.context()
+    made.publish.run(context)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert made.publish.still_there(context.folder)
+
+
+@pytest.mark.long
+def test_a_published_checkpoint_loads_from_the_hub_by_the_two_lines_of_its_card(job, hub, tmp_path):
+    """A real download in a process of its own, which has neither Finery nor any file of this run."""
+    made = job("finery", to="hub:ada/tiny")
+    made.publish.run(made.context())
+    card = hub.repositories["ada/tiny"].files["README.md"].decode()
+    code = card.split("```python\n")[1].split("```")[0]
+    assert 'folder = "ada/tiny"' in code
+    assert "modeling_finery.py" in hub.repositories["ada/tiny"].files
+    script = (
+        "import sys\nsys.modules['pipelines'] = None\n" + code + "print(type(model).__name__, model.config.id2label)\n"
+    )
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": _token(),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "FineryForSequenceClassification {0: 'not_equivalent', 1: 'equivalent'}" in done.stdout
+
+
+def _token() -> str:
+    return "hf_" + "stand" + "in" * 10
+
+
+def test_a_pretrained_language_model_is_verified_on_fixed_sentences(language_model, quick, tmp_path):
+    language_model.publish.run(language_model.context())
+    proof = json.loads((tmp_path / "lm/publication.json").read_text())["verification"]
+    assert proof["rows"] == 0
+    assert proof["largest_difference_to_this_process"] < 1e-4
+    text = (tmp_path / "lm/README.md").read_text()
+    assert "AutoModelForMaskedLM" in text
+    assert "its logits on fixed sentences differ" in text
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(job, quick, tmp_path, monkeypatch):
+    import errno
+
+    from pipelines.errors import DiskFull
+    from pipelines.publishing import publish
+
+    def no_space(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(publish, "write_sums", no_space)
+    made = job()
+    context = made.context()
+    with pytest.raises(DiskFull, match="free some space"):
+        made.publish.run(context)
+    assert not (tmp_path / "registry").exists()
+    assert list(context.folder.iterdir()) == []
+
+
+def test_nothing_trained_before_is_a_mistake():
+    assert mistakes("  - {stage: publish, to: x}\n") == [
+        "stages.publish: has nothing to publish: no earlier stage trains a model; add a pretrain or supervised stage before it"
+    ]
+
+
+def test_from_a_stage_that_trains_nothing_is_a_mistake():
+    assert "Allowed: mrpc" in mistakes(MRPC + EVALUATE + "  - {stage: publish, to: x, from: evaluate}\n")[0]
+    assert "Allowed: mrpc" in mistakes(MRPC + "  - {stage: publish, to: x, from: model}\n")[0]
+
+
+def test_an_adapter_that_is_none_is_a_mistake():
+    assert "trains every weight" in mistakes(MRPC + "  - {stage: publish, to: x, merge: false}\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("require", "words"),
+    [
+        ("{glue/mrpc.f1: 0.8}", "must be a comparison"),
+        ("{glue/mrpc.f1: '=> 0.8'}", "allowed: >=, <=, ==, >, <"),
+        ("{glue/mrpc.f1: '>= high'}", "'high' is not a number"),
+        ("{glue/mrpc.f1: '>= 80'}", "write 0.8 for 80 %"),
+        ("{f1: '>= 0.8'}", "write BENCHMARK.METRIC"),
+        ("{glue/mrpc.acuracy: '>= 0.8'}", "Did you mean 'accuracy'?"),
+        ("{glue/mrpc.spearmanr: '>= 0.8'}", "It has: accuracy, f1"),
+        ("{glue/cola.matthews_correlation: '>= 0.8'}", "no earlier evaluate stage scores 'glue/cola'"),
+        ("[glue/mrpc.f1]", "must be a mapping"),
+    ],
+)
+def test_a_requirement_that_could_never_hold_is_found_before_anything_runs(require, words):
+    found = mistakes(MRPC + EVALUATE + f"  - {{stage: publish, to: x, require: {require}}}\n")
+    assert len(found) == 1
+    assert words in found[0]
+    assert found[0].startswith("stages.publish.require")
+
+
+def test_every_bad_requirement_is_named_at_once():
+    found = mistakes(MRPC + EVALUATE + "  - {stage: publish, to: 'x://', require: {glue/mrpc.f1: '? 1', f1: '> 1'}}\n")
+    assert len(found) == 2
+
+
+def test_a_requirement_on_the_other_model_is_a_mistake():
+    found = mistakes(MRPC + COLA + EVALUATE + "  - {stage: publish, to: x, require: {glue/mrpc.f1: '>= 0.8'}}\n")
+    assert "scored on the model of mrpc, but this stage publishes the model of 'cola'" in found[0]
+
+
+def test_a_stage_reads_its_model_first_and_every_evaluation():
+    recipe = loads(HEAD + MRPC + EVALUATE + COLA + EVALUATE + "  - {stage: publish, to: x, from: mrpc}\n")
+    assert recipe.stages[-1].reads(recipe) == ("mrpc", "evaluate", "evaluate-2")
+
+
+def test_validation_imports_neither_torch_nor_a_client():
+    code = (
+        "import sys\nfrom pipelines.recipe import loads\n"
+        f"loads({HEAD + MRPC + EVALUATE + '  - {stage: publish, to: x}'!r})\n"
+        "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    )
+    assert done.stdout.strip() == "[]"

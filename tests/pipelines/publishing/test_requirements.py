@@ -1,0 +1,97 @@
+"""Requirements: what may be written, and when a score meets it."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pipelines.publishing.requirements import OPERATORS, parse
+from pipelines.registry import METRICS
+
+NUMBERS = some.floats(min_value=-1, max_value=1, allow_nan=False).map(lambda number: round(number, 6))
+SPACE = some.sampled_from(["", " ", "  ", "\t"])
+
+
+@given(
+    some.sampled_from(sorted(OPERATORS)),
+    NUMBERS,
+    SPACE,
+    SPACE,
+    SPACE,
+    some.sampled_from(sorted(METRICS)),
+    some.sampled_from(["", "_mm"]),
+)
+def test_what_python_compares_is_what_is_required(symbol, threshold, before, between, after, metric, suffix):
+    requirement = parse(f"glue/mnli.{metric}{suffix}", f"{before}{symbol}{between}{threshold!r}{after}")
+    assert (requirement.benchmark, requirement.metric, requirement.operator) == ("glue/mnli", metric + suffix, symbol)
+    for score in (threshold, math.nextafter(threshold, 2), math.nextafter(threshold, -2), -1.0, 0.0, 1.0):
+        assert requirement.met_by(score) is eval(f"{score!r} {symbol} {threshold!r}")
+
+
+@given(some.sampled_from(sorted(OPERATORS)), NUMBERS)
+def test_not_a_number_meets_nothing(symbol, threshold):
+    assert not parse("glue/mrpc.f1", f"{symbol}{threshold!r}").met_by(math.nan)
+
+
+@given(some.text(max_size=12) | some.text("<>=! 0123456789.e+-", max_size=8))
+def test_any_other_text_is_refused_with_a_sentence(text):
+    symbol = next((each for each in sorted(OPERATORS, key=len, reverse=True) if text.strip().startswith(each)), "")
+    number = text.strip()[len(symbol) :].strip()
+    plain = symbol and re.fullmatch(r"[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?", number, re.ASCII)
+    if plain and math.isfinite(float(number)):
+        requirement = parse("demo.f1", text)
+        assert (requirement.operator, requirement.threshold) == (symbol, float(number))
+    else:
+        with pytest.raises(ValueError, match=r"'>= 0\.80'"):
+            parse("demo.f1", text)
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [
+        ">= nan",
+        ">= inf",
+        ">= 1e999",
+        ">= 0,8",
+        ">= 0.8 0.9",
+        ">=",
+        "0.8",
+        "!= 0.8",
+        "= 0.8",
+        "≥ 0.8",
+        ">= 0x1",
+        ">= 1_0",
+        True,
+        None,
+        0.8,
+        ["> 1"],
+    ],
+)
+def test_near_misses_are_refused(comparison):
+    with pytest.raises(ValueError):
+        parse("demo.f1", comparison)
+
+
+@pytest.mark.parametrize(
+    "path", ["f1", ".f1", "glue/mrpc.", "glue/mrpc", " glue/mrpc.f1", "glue/mrpc.F1", "glue/mrpc.f1mm"]
+)
+def test_a_path_that_is_no_metric_is_refused(path):
+    with pytest.raises(ValueError):
+        parse(path, ">= 0.8")
+
+
+def test_a_percentage_for_a_fraction_is_explained():
+    with pytest.raises(ValueError, match=r"write 0\.835 for 83\.5 %"):
+        parse("glue/mrpc.f1", ">= 83.5")
+    assert parse("squad.f1", ">= 83.5").threshold == 83.5
+
+
+def test_a_sentence_names_value_and_threshold_or_what_was_scored():
+    requirement = parse("glue/mrpc.f1", ">= 0.80")
+    assert requirement.unmet({"glue/mrpc": {"f1": 0.8}}) is None
+    assert requirement.unmet({"glue/mrpc": {"f1": 0.79996}}) == "glue/mrpc.f1 is 0.79996, must be >= 0.80"
+    assert "scored: glue/mrpc.accuracy" in (requirement.unmet({"glue/mrpc": {"accuracy": 1.0}}) or "")

@@ -1,0 +1,136 @@
+import json
+import os
+from importlib.metadata import version
+
+import pytest
+
+from service.cli import doctor
+from service.cli.doctor import Finding, fits, merged
+from service.cli.main import main
+
+
+def test_a_machine_that_runs_the_tests_is_healthy(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"torch {version('torch')}" in out
+    assert "Everything that is needed is here" in out
+
+
+def test_json_names_every_package_with_its_version(capsys):
+    assert main(["doctor", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    found = {finding["what"]: finding["found"] for finding in answer["findings"]}
+    assert answer["healthy"] is True
+    assert found["transformers"] == version("transformers")
+    assert found["CPU"].startswith(str(len(os.sched_getaffinity(0))))
+
+
+def test_a_missing_package_is_essential(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "requirements", lambda: {"no-such-package-here": ">=1"})
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "pip install 'no-such-package-here>=1'" in out
+    assert "Something essential is missing" in out
+
+
+def test_another_version_than_asked_for_is_noted_on_a_line_of_its_own(monkeypatch):
+    monkeypatch.setattr(doctor, "requirements", lambda: {"rich": "<1", "typer": ">=0.1"})
+    found = doctor.packages()
+    assert [(each.what, each.verdict) for each in found] == [("rich", "note"), ("typer", "good")]
+    assert [each.what for each in merged(found)] == ["rich", "Packages"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "allowed", "ok"),
+    [
+        ("2.13.0+cpu", "==2.13.0", True), ("2.13", "==2.13.0", True), ("2.14.0", "==2.13.*", False), ("2.13.4", "==2.13.*", True),
+        ("5.23.0", ">=5.23,<6", True), ("6.0", ">=5.23,<6", False), ("5.9", ">=5.23,<6", False), ("5.22.9", ">=5.23", False),
+        ("1.4.2", "~=1.4", True), ("2.0", "~=1.4", False), ("1.5", "~=1.4.2", False), ("1.0", "!=1.0", False), ("1.0", "", True),
+    ],
+)  # fmt: skip
+def test_version_ranges(installed, allowed, ok):
+    packaging = pytest.importorskip("packaging.specifiers")
+    assert packaging.SpecifierSet(allowed).contains(installed) == ok  # the reference agrees with the expectation
+    assert fits(installed, allowed) == ok
+
+
+def test_the_token_is_never_shown(monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    for arguments in (["doctor"], ["doctor", "--json"]):
+        main(arguments)
+        out = capsys.readouterr().out
+        assert "HF_TOKEN" in out
+        assert "secret" not in out
+
+
+def test_data_folders_are_looked_into(tmp_path):
+    (tmp_path / "glue").mkdir()
+    found = doctor.data_folders({"FINERY_DATA": f"{tmp_path}{os.pathsep}{tmp_path}/missing"})
+    assert [(each.found, each.verdict) for each in found] == [(f"{tmp_path}: glue", "good"), (f"{tmp_path}/missing", "note")]
+
+
+def test_the_home_is_the_one_that_runs_use(monkeypatch):
+    from pipelines.workspace import home
+
+    for environment in ({"FINERY_HOME": "/x/y"}, {"FINERY_HOME": "~/f"}, {"XDG_CACHE_HOME": "/cache"}, {}):
+        for name in ("FINERY_HOME", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert doctor.finery_home(environment) == home()
+
+
+def test_a_folder_that_may_not_be_written_is_essential(monkeypatch):
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    assert doctor.disks()[0].verdict == "lacks"
+    assert "FINERY_HOME" in doctor.disks()[0].remedy
+
+
+def test_a_hub_that_does_not_answer_is_noted_and_not_essential(monkeypatch):
+    found = doctor.hub({"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert (found.what, found.verdict) == ("Hub", "note")
+    assert doctor.hub({"HF_ENDPOINT": "file:///etc/passwd"}).verdict == "note"
+    assert doctor.hub({"HF_HUB_OFFLINE": "1"}) == Finding("Hub", "not asked: HF_HUB_OFFLINE is set")
+
+
+def test_a_hub_that_answers_is_good():
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert doctor.hub({"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}).verdict == "good"
+
+
+def test_gpus_are_found_through_their_driver(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
+    assert [each.found for each in doctor.gpus()] == ["NVIDIA H200, 143771 MiB, 570.1"] * 2
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert doctor.gpus()[0].verdict == "note"
+
+
+@pytest.mark.parametrize(("flags", "found"), [("fpu amx_bf16 sse", "native (amx_bf16)"), ("fpu sse", "not native")])
+def test_cpu_precision_is_read_from_the_flags(monkeypatch, flags, found):
+    monkeypatch.setattr(doctor, "_cpu_info", lambda: f"processor : 0\nmodel name : Some CPU\nflags\t\t: {flags}\n")
+    assert doctor.cpu_precision().found.startswith(found)
+    assert doctor.cores().found.endswith(", Some CPU")
+
+
+def test_a_container_limit_is_what_counts(monkeypatch):
+    monkeypatch.setattr(doctor, "_machine_memory", lambda: 64e9)
+    monkeypatch.setattr(doctor, "_container_limit", lambda: 2e9)
+    assert (doctor.memory().found, doctor.memory().verdict) == ("2.0 GB (limit of the container)", "note")
+    monkeypatch.setattr(doctor, "_container_limit", lambda: None)
+    assert doctor.memory() == Finding("Memory", "64.0 GB")

@@ -1,0 +1,121 @@
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from service.cli.summary import Outcome, Score, collect, compare, lines, show
+
+NAIVE = {"glue/mrpc": {"majority": {"accuracy": 0.684, "f1": 0.812}, "naive_bayes": {"accuracy": 0.7, "f1": 0.8}}}
+
+
+def score(accuracy, low=None, model="mrpc", benchmark="glue/mrpc", stage="evaluate"):
+    intervals = {} if low is None else {"accuracy": (low, round(2 * accuracy - low, 6))}
+    return Score(benchmark, model, {"accuracy": accuracy, "f1": 0.5}, intervals, stage)
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def printed(outcome, folder, width=100):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    show(outcome, folder, "finery run recipe.yaml", console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("reached", "low", "said"),
+    [
+        (0.80, 0.76, "'mrpc' beats naive Bayes: accuracy 0.800 against 0.700"),
+        (0.72, 0.68, "is ahead of naive Bayes, but within its 95 % interval"),
+        (0.72, 0.70, "is ahead of naive Bayes, but within its 95 % interval"),
+        (0.70, 0.65, "does not beat naive Bayes: accuracy 0.700 against 0.700"),
+        (0.60, 0.55, "does not beat naive Bayes: accuracy 0.600 against 0.700"),
+        (0.80, None, "is ahead of naive Bayes: accuracy 0.800 against 0.700, without an interval"),
+        (math.nan, None, ""),
+    ],
+)
+def test_the_sentence_is_honest(reached, low, said):
+    sentence = compare(Outcome((score(reached, low),), NAIVE), "glue/mrpc")
+    assert said in sentence
+    assert bool(said) == bool(sentence)
+
+
+def test_the_best_model_is_compared_by_the_first_metric():
+    outcome = Outcome((score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained"), score(math.nan, None, "broken")), NAIVE)
+    assert "'pretrained' beats" in compare(outcome, "glue/mrpc")
+
+
+def test_without_naive_bayes_the_majority_class_is_the_rival():
+    outcome = Outcome((score(0.8, 0.75),), {"glue/mrpc": {"majority": {"accuracy": 0.684}}})
+    assert "beats the majority class" in compare(outcome, "glue/mrpc")
+
+
+def test_without_baselines_nothing_is_claimed():
+    assert compare(Outcome((score(0.8, 0.75),)), "glue/mrpc") == ""
+    assert compare(Outcome((score(0.8, 0.75),), {"glue/mrpc": {"naive_bayes": {"pearson": 0.1}}}), "glue/mrpc") == ""
+
+
+def test_everything_is_read_from_the_run_folder(tmp_path):
+    stages = [("pretrain", "pretrain"), ("mrpc", "supervised"), ("evaluate", "evaluate"), ("publish", "publish")]
+    (tmp_path / "stages/01-pretrain/model").mkdir(parents=True)
+    (tmp_path / "stages/02-mrpc/model").mkdir(parents=True)
+    write(
+        tmp_path / "stages/03-evaluate",
+        metrics={"glue/mrpc": {"accuracy": 0.8, "f1": 0.5}},
+        details={"glue/mrpc": {"model": "mrpc", "intervals": {"accuracy": [0.76, 0.84]}, "baselines": NAIVE["glue/mrpc"]}},
+    )
+    write(tmp_path / "stages/04-publish", publication={"location": "/models/x"})
+    write(tmp_path / "stages/03-old", metrics={"glue/rte": {"accuracy": 1.0}})  # of an earlier recipe: not ours to tell
+    outcome = collect(tmp_path, stages)
+    assert outcome.scores == (score(0.8, 0.76),)
+    assert outcome.baselines == NAIVE
+    assert outcome.published == ("/models/x",)
+    assert [model.parent.name for model in outcome.models] == ["01-pretrain", "02-mrpc"]
+
+
+@pytest.mark.parametrize("broken", ["", "[]", "{", '{"glue/mrpc": 3}', '{"glue/mrpc": {"accuracy": "high"}}'])
+def test_files_that_cannot_be_read_give_no_scores_and_no_error(tmp_path, broken):
+    folder = tmp_path / "stages/01-evaluate"
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(broken)
+    (folder / "details.json").write_text(broken)
+    assert collect(tmp_path, [("evaluate", "evaluate")]).scores == ()
+
+
+def test_one_row_a_model_then_the_baselines():
+    outcome = Outcome((score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained")), NAIVE)
+    rows = [line.split() for line in printed(outcome, "runs/x").splitlines() if line.strip()]
+    assert rows[0] == ["glue/mrpc", "accuracy", "95", "%", "interval", "f1"]
+    assert rows[2] == ["scratch", "0.600", "0.500", "–", "0.700", "0.500"]
+    assert rows[3] == ["pretrained", "0.800", "0.750", "–", "0.850", "0.500"]
+    assert rows[4] == ["majority", "class", "0.684", "0.812"]
+    assert rows[5] == ["naive", "Bayes", "(words)", "0.700", "0.800"]
+
+
+def test_one_model_measured_twice_is_told_apart_by_the_stage():
+    text = printed(Outcome((score(0.6, stage="before"), score(0.8, stage="after"))), "runs/x")
+    assert "mrpc (before)" in text
+    assert "mrpc (after)" in text
+
+
+def test_paths_and_commands_are_not_broken_into_lines(tmp_path):
+    long = f"/models/{'long-' * 30}name"
+    assert any(long in line for line in printed(Outcome(published=(long,)), tmp_path, width=60).splitlines())
+
+
+def test_what_to_type_next_names_the_model_card_only_where_there_is_one(tmp_path):
+    without = lines(Outcome(published=("s3://bucket/x",)), tmp_path, "finery run r.yaml")
+    assert not any("less" in text for _, text, _ in without)
+    (tmp_path / "README.md").touch()
+    there = lines(Outcome(published=(str(tmp_path),)), tmp_path, "finery run r.yaml")
+    assert ("Next", f"less {tmp_path}/README.md") in [(label, text) for label, text, _ in there]
+
+
+def test_a_score_that_is_no_number_is_null_in_json():
+    data = Outcome((score(math.nan),)).as_data()
+    assert json.loads(json.dumps(data, allow_nan=False))["scores"][0]["metrics"]["accuracy"] is None
