@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -58,15 +59,16 @@ def _stage(words: Sequence[str]) -> int:
 
 
 def _plan(words: Sequence[str]) -> int:
-    """plan RECIPE [--json] [key=value …]"""
+    """plan RECIPE [--json] [--flops-per-second N] [key=value …]"""
     from pipelines import recipe as recipes
     from pipelines.plan import plan
 
     as_json = "--json" in words
     rest = [word for word in words if word != "--json"]
+    rate = _number(rest, "--flops-per-second")
     if not rest:
         raise CommandError("plan needs a recipe: plan RECIPE [--json] [key=value …]")
-    found = plan(recipes.load(rest[0], rest[1:]))
+    found = plan(recipes.load(rest[0], rest[1:]), flops_per_second=rate)
     print(json.dumps(found.to_json(), indent=2) if as_json else "\n".join(found.lines()))
     return EXIT_DONE
 
@@ -75,9 +77,22 @@ def _gc(words: Sequence[str]) -> int:
     """gc [--dry-run] [--older-than DAYS]"""
     from pipelines.workspace import collect, home
 
-    older = float(words[words.index("--older-than") + 1]) if "--older-than" in words else 0.0
+    older = _number(list(words), "--older-than") or 0.0
     print(json.dumps(collect(home(), "--dry-run" in words, older).to_json()))
     return EXIT_DONE
+
+
+def _number(words: list[str], option: str) -> float | None:
+    """Take `option NUMBER` out of `words`."""
+    if option not in words:
+        return None
+    place = words.index(option)
+    try:
+        value = float(words[place + 1])
+    except (IndexError, ValueError):
+        raise CommandError(f"{option} needs a number") from None
+    del words[place : place + 2]
+    return value
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -96,6 +111,8 @@ def _quiet() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # PEFT 0.21 still asks transformers 5.23 for a name that is going away; nothing a user could do about it.
+    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
 
 def main(words: Sequence[str]) -> int:

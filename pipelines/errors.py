@@ -69,7 +69,7 @@ class CommandError(FineryError):
     reason = "bad_recipe"
 
 
-@dataclass
+@dataclass(eq=False)
 class StageError(FineryError):
     """A stage could not finish."""
 

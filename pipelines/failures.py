@@ -23,8 +23,9 @@ def understood(error: BaseException) -> FineryError:
         )
     if isinstance(error, MemoryError) or any(sign in text.lower() for sign in _NO_MEMORY):
         return OutOfMemory(
-            "memory ran out; lower arguments.per_device_train_batch_size (global_batch_size keeps the effective batch), "
-            "block_size or max_length, or set arguments.gradient_checkpointing: true"
+            "memory ran out; lower arguments.per_device_train_batch_size (global_batch_size keeps the effective batch) or, in an "
+            "evaluate stage, per_device_eval_batch_size, lower "
+            "block_size or max_length, or set arguments.activation_checkpointing: true"
         )
     if isinstance(error, PermissionError):
         return StageError(

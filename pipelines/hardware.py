@@ -33,10 +33,10 @@ def processor_name() -> str:
 def processes(asked: int | Literal["auto"]) -> int:
     """How many processes a stage runs on: as asked, or one per GPU and 1 on a CPU."""
     if asked != "auto":
-        return asked
+        return int(asked)
     import torch
 
-    return max(1, torch.cuda.device_count())
+    return max(1, int(torch.cuda.device_count()))
 
 
 def precision(asked: str) -> Literal["no", "bf16", "fp16"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def open_folder(
 
     source = str(source)
     if (Path(source) / "adapter_config.json").is_file():
-        return _open_adapter(Path(source), head, seed, merge)
+        return _open_adapter(Path(source), head, seed, merge, trained_head)
     kind = auto_class(head)
     set_seed(seed)
     quiet = logging.getLogger("transformers.modeling_utils")
@@ -96,7 +97,8 @@ def open_folder(
     try:
         model, report = kind.from_pretrained(
             source, revision=revision, use_safetensors=True, dtype="float32", attn_implementation=_attention(),
-            ignore_mismatched_sizes=not trained_head, output_loading_info=True, **head_settings(head),
+            ignore_mismatched_sizes=not trained_head, output_loading_info=True,
+            **({} if trained_head else head_settings(head)),  # a trained head keeps the class names it was trained with
         )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         sentence = " ".join(str(error).split())
@@ -120,19 +122,37 @@ def open_folder(
     return model
 
 
-def _open_adapter(folder: Path, head: Head, seed: int, merge: bool) -> Any:
+def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool) -> Any:
+    """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
     from peft import PeftModel
 
     beside = folder.parent / "base"
     named = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
-    base = open_folder(beside if beside.is_dir() else named, head, seed)
+    own = saved_head(folder) or head
+    base = open_folder(beside if beside.is_dir() else named, own, seed)
     model = PeftModel.from_pretrained(base, str(folder))
     if not merge:
         return model
     merged = model.merge_and_unload()
+    if own != head and not trained_head:
+        with tempfile.TemporaryDirectory() as place:
+            merged.save_pretrained(place)
+            merged = open_folder(place, head, seed)
+    elif own.kind != head.kind:
+        raise ModelError(f"'{folder}' has a {own.kind} head, but a {head.kind} head is needed; fine-tune it on the task first")
+    else:
+        merged.finery_new_modules = []
     merged.name_or_path = ""  # it lies in no folder: a further adapter must be given its base
-    merged.finery_new_modules = []
     return merged
+
+
+def saved_head(folder: Path) -> Head | None:
+    """The head that a stage's model was trained with, as it wrote it down beside the weights."""
+    path = folder / "head.json"
+    if not path.is_file():
+        return None
+    said = json.loads(path.read_text())
+    return Head(said["kind"], tuple(said["labels"]))
 
 
 def _module_of(key: str) -> str:

@@ -11,7 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from pipelines.blocks import Block, Found, Mistakes, Pick, Place, flatten, key_path, show
 from pipelines.errors import Mistake, RecipeError
@@ -137,9 +145,13 @@ class Stage(Block):
         """Ids of the stages whose results this one needs, the model's first; `model` is the recipe's own."""
         return (recipe.model_of(self),)
 
-    def content(self) -> dict[str, str]:
+    def content(self, recipe: Recipe) -> dict[str, str]:
         """Content hash of every piece of outside data the stage reads, by its role. Raises DataError."""
         return {}
+
+    def modules(self) -> set[str]:
+        """Modules that the stage finds through a registry when it runs: their code is part of its fingerprint."""
+        return set()
 
     def texts(self) -> Iterator[str] | None:
         """Text that a tokenizer may be trained on, or None when the stage has none."""
@@ -258,6 +270,8 @@ def _build(data: Any, lines: dict[Place, int], file: str, folder: Path, override
         recipe = Recipe.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         found += flatten(error)
+    if any(len(place) > 1 and place[0] == "stages" for place, _ in found):
+        found = [each for each in found if each[0] != ("stages",)]  # a list of wrong stages is not an empty one
     if found or recipe is None:
         raise RecipeError(_in_order(found, ids, lines, file, from_command_line))
     return recipe
@@ -311,7 +325,8 @@ def _name_stages(data: dict[str, Any]) -> list[str | None]:
 def _unfit_sources(data: dict[str, Any], ids: list[str | None]) -> list[Found]:
     """Repeated ids, and `from` that names no earlier stage."""
     found: list[Found] = []
-    for position, stage in enumerate(data.get("stages") or ()):
+    stages = data.get("stages")
+    for position, stage in enumerate(stages if isinstance(stages, tuple) else ()):
         if not isinstance(stage, dict):
             continue
         if ids[position] is not None and ids[position] in ids[:position]:

@@ -142,6 +142,7 @@ BASELINES = Registry(
     {
         "majority": "pipelines.evaluation.majority:majority",
         "naive_bayes": "pipelines.evaluation.naive_bayes:naive_bayes",
+        "naive_bayes_pairs": "pipelines.evaluation.naive_bayes_pairs:naive_bayes_pairs",
     },
 )
 """Guessers without a network that a score is held against."""

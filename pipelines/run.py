@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -126,13 +127,15 @@ class Job:
             "vocab_size": size,
             "rows": getattr(reader, "max_train_samples", None),
         }
+        self.at = reader.id  # what goes wrong with its rows is this stage's to mend
+        content = reader.content(self.recipe)
         code = {"pipelines.tokenizers"} | fingerprints.modules_of(algorithm)
         self._complete(
             TOKENIZER,
             TOKENIZER,
             identity,
             [],
-            reader.content(),
+            content,
             code,
             partial(self._train_tokenizer, algorithm, size, reader),
         )
@@ -146,9 +149,11 @@ class Job:
         if "arguments" in type(stage).model_fields and "global_batch_size" not in getattr(stage, "arguments", {}):
             identity["processes"] = self.processes if stage.joins else 1
         inputs = [self.marks[TOKENIZER], *(self._mark(read) for read in stage.reads(self.recipe))]
-        code = {"pipelines.models"} | fingerprints.modules_of(stage)
+        if not stage.trains:
+            identity["reads"] = stage.reads(self.recipe)  # its files name these stages
+        code = {"pipelines.models"} | fingerprints.modules_of(stage) | stage.modules()
         name = f"stages/{number:02d}-{stage.id}"
-        self._complete(stage.id, name, identity, inputs, stage.content(), code, partial(self._run_stage, stage), stage)
+        self._complete(stage.id, name, identity, inputs, stage.content(self.recipe), code, partial(self._run_stage, stage), stage)
 
     def _complete(
         self, stage_id: str, name: str, identity: Mapping[str, Any], inputs: list[str], content: Mapping[str, str],
@@ -194,7 +199,8 @@ class Job:
         self.place.link(name, folder)
         self.folders[stage_id] = folder
         seconds = time.monotonic() - started
-        events.emit("stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=mark)
+        metrics = json.loads((folder / "metrics.json").read_text()) if (folder / "metrics.json").is_file() else {}
+        events.emit("stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=mark, metrics=metrics)
         self.place.manifest["stages"].append(
             {
                 "id": stage_id,
@@ -335,8 +341,6 @@ def _folder_content(source: str, revision: str | None) -> str:
 
 def working_folder(run_folder: Path) -> Path:
     """The folder a run was started in: relative destinations mean the same after a resume from elsewhere."""
-    import json
-
     try:
         recorded = Path(json.loads((run_folder / "manifest.json").read_text())["working_folder"])
     except (OSError, ValueError, KeyError):

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pipelines.blocks import Found, Mistakes
 from pipelines.evaluation.choice import Choice, choose
 from pipelines.recipe import Recipe, Stage
-from pipelines.registry import BASELINES, TASKS
+from pipelines.registry import BASELINES, METRICS
 
 if TYPE_CHECKING:
     from pipelines.evaluation.answers import Answers
@@ -55,21 +55,18 @@ class Evaluate(Stage):
         owners = [choice.owner.id for choice in choices if choice.owner is not None]
         return tuple(dict.fromkeys([choice.model for choice in choices] + owners))
 
-    def content(self, recipe: Recipe | None = None) -> dict[str, str]:
-        """Hashes of every evaluation split that is scored, and of the training rows that baselines are fitted on.
-
-        Without the recipe, of the benchmarks that are named in this block only.
-        """
-        if recipe is None:
-            choices = [Choice(name, name, "", None) for name in self.benchmarks or () if name in TASKS]
-        else:
-            choices, _ = choose(recipe, self, self.benchmarks)
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        """Hashes of every evaluation split that is scored, and of the training rows that baselines are fitted on."""
+        choices, _ = choose(recipe, self, self.benchmarks)
         hashes: dict[str, str] = {}
         for choice in choices:
             task = choice.open_task()
             splits = {*task.evaluation_splits.values(), *(["train"] if self.baselines else [])}
             hashes |= {f"{choice.name}:{split}": value for split, value in task.content().items() if split in splits}
         return hashes
+
+    def modules(self) -> set[str]:
+        return {METRICS.module(name) for name in METRICS} | {BASELINES.module(name) for name in self.baselines}
 
     def run(self, context: Context) -> None:
         from pipelines.evaluation.report import Report

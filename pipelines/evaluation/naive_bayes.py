@@ -22,6 +22,11 @@ NEVER = -1e30
 
 def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
     """Joint log probabilities (examples, outputs) after counting the words of `train`."""
+    return by_counts(train, evaluation, outputs, longest=1)
+
+
+def by_counts(train: Rows, evaluation: Rows, outputs: int, longest: int) -> NDArray[Any]:
+    """The same for runs of up to `longest` neighbouring words."""
     if outputs < 2:
         raise NotDefined("naive Bayes tells classes apart; a task with numbers for labels has none")
     if train.labels is None or len(train) == 0:
@@ -29,7 +34,7 @@ def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.naive_bayes import MultinomialNB
 
-    counter = CountVectorizer(token_pattern=WORD)
+    counter = CountVectorizer(token_pattern=WORD, ngram_range=(1, longest))
     try:
         counts = counter.fit_transform(_documents(train))
     except ValueError:

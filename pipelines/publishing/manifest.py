@@ -62,14 +62,14 @@ def _stage(context: Context, stage_id: str) -> dict[str, Any]:
         "seed": context.recipe.seed_of(stage),
         "fingerprint": record.get("fingerprint", folder.name),
         **{key: record[key] for key in OF_A_STAGE if key in record},
-        "data": record.get("data") or _content(stage),
+        "data": record.get("data") or _content(stage, context),
         "metrics": read_json(folder / "metrics.json"),
     }
 
 
-def _content(stage: Any) -> Mapping[str, str]:
+def _content(stage: Any, context: Context) -> Mapping[str, str]:
     try:
-        content: Mapping[str, str] = stage.content()
+        content: Mapping[str, str] = stage.content(context.recipe)
     except DataError:  # the data may be gone by now; the stage that read it is complete
         return {}
     return content

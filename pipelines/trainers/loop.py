@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, EvalPrediction, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import set_seed
 
 from pipelines.errors import Diverged, Stopped
@@ -99,6 +99,7 @@ def fit(
         callbacks=callbacks,
     )
     companion.trainer = trainer
+    trainer.remove_callback(PrinterCallback)  # the events say it
     with context.stop.deferred():
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     if trainer.stopped_early:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from pipelines.blocks import Found, Pick
 from pipelines.data.references import DatasetReference
 from pipelines.errors import ModelError
+from pipelines.fields import architectures
 from pipelines.recipe import Stage
 from pipelines.registry import OBJECTIVES, TUNERS
 from pipelines.trainers.arguments import checked
@@ -41,11 +42,13 @@ class Pretrain(Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
         shape = recipe.model.architecture
-        longest = shape.get("max_position_embeddings") if shape else None
+        longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.block_size:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
+        if shape and self.objective.head.kind not in (known := architectures.heads(shape)):
+            yield ("objective",), f"is {self.objective.name}, whose head this architecture does not have; it has {', '.join(known)}"
 
-    def content(self) -> dict[str, str]:
+    def content(self, recipe: Recipe) -> dict[str, str]:
         return {f"datasets[{position}]": reference.content() for position, reference in enumerate(self.datasets)}
 
     def texts(self) -> Iterator[str]:
@@ -68,7 +71,7 @@ class Pretrain(Stage):
             raise ModelError(
                 f"block_size is {self.block_size}, but the model has max_position_embeddings {longest}; lower it"
             )
-        key = prepared_key(tokenizer, self.content(), self.block_size, self.max_train_samples)
+        key = prepared_key(tokenizer, self.content(context.recipe), self.block_size, self.max_train_samples)
         if context.world.is_main:
             context.events.emit("progress", what="packing text")
             pack(tokenizer, self.texts(), self.block_size, context.cache, key)

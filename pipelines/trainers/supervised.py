@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from pipelines.blocks import Found, Pick
 from pipelines.data.tasks import TaskField, resolve
 from pipelines.errors import DataError
+from pipelines.fields import architectures
 from pipelines.recipe import Stage
 from pipelines.registry import TUNERS
 from pipelines.trainers.arguments import checked
@@ -47,7 +48,7 @@ class Supervised(Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
         shape = recipe.model.architecture
-        longest = shape.get("max_position_embeddings") if shape else None
+        longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.max_length:
             yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
         if self.early_stopping_patience is not None and not self.arguments.get("load_best_model_at_end"):
@@ -60,7 +61,7 @@ class Supervised(Stage):
         if self.task == "glue/ax":
             yield ("task",), "glue/ax has no training rows; train glue/mnli and evaluate on glue/ax"
 
-    def content(self) -> dict[str, str]:
+    def content(self, recipe: Recipe) -> dict[str, str]:
         return {"train": resolve(self.task, self.id).content()["train"]}
 
     def texts(self) -> Iterator[str]:
@@ -100,7 +101,7 @@ class Supervised(Stage):
             collate=lambda batch: collate(tokenizer, batch),
             loss=classification_loss if head.labels else regression_loss,
             arguments={"metric_for_best_model": task.metrics[0], "greater_is_better": True} | self.arguments if selection else self.arguments,
-            lengths=examples.lengths,
+            lengths=None if self.arguments.get("train_sampling_strategy") == "random" else examples.lengths,
             selection=selection,
             score=context.score(task) if selection else None,
             early_stopping_patience=self.early_stopping_patience,

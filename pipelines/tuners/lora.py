@@ -50,7 +50,7 @@ class LoRA(Block):
         whole = [*dict.fromkeys([*fresh, *self.modules_to_save])]
         config = LoraConfig(
             r=self.r,
-            lora_alpha=self.lora_alpha,  # type: ignore[arg-type]  # PEFT annotates int and computes with any number
+            lora_alpha=self.lora_alpha,
             lora_dropout=self.lora_dropout,
             target_modules=linear_layers(model, self.target_modules, whole),
             modules_to_save=whole or None,

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-BASELINE_NAMES = {"majority": "majority class", "naive_bayes": "naive Bayes (words)"}
+OPPONENTS = {
+    "majority": "the majority class",
+    "naive_bayes": "naive Bayes",
+    "naive_bayes_pairs": "naive Bayes on word pairs",
+}
+BASELINE_NAMES = {"majority": "majority class", "naive_bayes": "naive Bayes (words)", "naive_bayes_pairs": "naive Bayes (word pairs)"}
 """How the baselines are called where people read."""
 
 
@@ -100,7 +105,7 @@ def collect(folder: Path, stages: Sequence[tuple[str, str]]) -> Outcome:
 
 
 def comparisons(outcome: Outcome) -> list[str]:
-    """One sentence a benchmark: does the best model beat naive Bayes, or else the majority class?"""
+    """One sentence a benchmark: does the best model beat the strongest of the guessers?"""
     return [sentence for benchmark in _benchmarks(outcome) if (sentence := compare(outcome, benchmark))]
 
 
@@ -108,10 +113,10 @@ def compare(outcome: Outcome, benchmark: str) -> str:
     """The honest sentence about one benchmark; empty when there is nothing to compare with."""
     scores = [score for score in outcome.scores if score.benchmark == benchmark]
     baselines = outcome.baselines.get(benchmark, {})
-    rival = next((name for name in ("naive_bayes", "majority") if name in baselines), None)
-    if not scores or rival is None:
+    if not scores or not baselines:
         return ""
     metric = scores[0].main
+    rival = max(baselines, key=lambda name: baselines[name].get(metric, -math.inf))
     comparable = [score for score in scores if not math.isnan(score.metrics.get(metric, math.nan))]
     bar = baselines[rival].get(metric, math.nan)
     if not comparable or math.isnan(bar):
@@ -119,7 +124,7 @@ def compare(outcome: Outcome, benchmark: str) -> str:
     best = max(comparable, key=lambda score: score.metrics[metric])
     reached = best.metrics[metric]
     against = f"{metric} {number(reached)} against {number(bar)}"
-    opponent = "naive Bayes" if rival == "naive_bayes" else "the majority class"
+    opponent = OPPONENTS.get(rival, rival)
     whose = f"'{best.model}'"
     if reached <= bar:
         return f"On {benchmark}, {whose} does not beat {opponent}: {against}."
