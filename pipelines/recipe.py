@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+SHORT_FORMS = ("tuner", "objective", "train")
+"""Keys whose block may be written as its name alone."""
 START = "model"
 """`from: model` reads the recipe's model as it was before any stage."""
 
@@ -394,7 +396,7 @@ def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Pla
             if isinstance(here, dict) and (key not in here or here[key] is None):
                 _put(data, place, {})
             here = _get(data, place)
-            if isinstance(here, str):  # `tuner: lora` grows into `tuner: {name: lora}` when `tuner.r` is set
+            if isinstance(here, str) and part in SHORT_FORMS:  # `tuner: lora` grows when `tuner.r` is set
                 here = {"name": here}
                 _put(data, place, here)
     return tuple(place)
