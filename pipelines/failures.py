@@ -7,7 +7,8 @@ import errno
 from pipelines.errors import DiskFull, FineryError, OutOfMemory, StageError
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-_NO_SPACE = ("no space left", "disk quota exceeded")
+_NO_SPACE = ("no space left", "disk quota exceeded", "inline_container", "pytorchstreamwriter failed writing", "iostream error")
+"""The last three are all that torch.save says when it could not write its file to the end."""
 
 
 def understood(error: BaseException) -> FineryError:
@@ -17,7 +18,7 @@ def understood(error: BaseException) -> FineryError:
     text = " ".join(str(error).split())
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or any(sign in text.lower() for sign in _NO_SPACE):
-        place = getattr(error, "filename", None)
+        place = getattr(error, "filename2", None) or getattr(error, "filename", None)  # a copy names its source first
         return DiskFull(
             f"the disk is full{f' ({place})' if place else ''}; free some space (`finery gc` frees unused stages), then `finery resume`"
         )
@@ -27,8 +28,9 @@ def understood(error: BaseException) -> FineryError:
             "evaluate stage, per_device_eval_batch_size, lower "
             "block_size or max_length, or set arguments.activation_checkpointing: true"
         )
-    if isinstance(error, PermissionError):
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StageError(
-            f"{error.filename or 'a file'} may not be written: {error.strerror}; check its owner and mode"
+            f"{error.filename or 'a file'} may not be opened or written: {error.strerror}; correct its owner and mode, work in "
+            "another folder, or set FINERY_HOME to one that you may write"
         )
     return StageError(f"{type(error).__name__}: {text or 'no message'}")

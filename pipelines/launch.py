@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,9 +36,11 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "--max_restarts=0",
         "-m", "pipelines", "stage", str(run_folder), stage_id, str(folder), str(processes),
     ]  # fmt: skip
+    ranks_log = run_folder / "ranks.log"
+    before = ranks_log.stat().st_size if ranks_log.exists() else 0
     tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
     with (
-        open(run_folder / "ranks.log", "ab") as log,
+        open(ranks_log, "ab") as log,
         stop.deferred(),
         subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=tie) as child,
     ):
@@ -52,14 +55,28 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
             child.kill()
             raise
     failure = read_failure(folder)
+    killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
+    if killed is not None and (failure is None or type(failure) is StageError):
+        why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
+        raise StageError(
+            f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last checkpoint, {ranks_log} has their output"
+        )
     if failure is not None:
         raise failure
     if child.returncode != 0:
         if stop.requested:
             raise Stopped(f"stage '{stage_id}' was stopped; its last checkpoint is kept")
-        raise StageError(
-            f"its processes ended with exit code {child.returncode} and without a word; {run_folder / 'ranks.log'} has their output"
-        )
+        how = f"its processes ended with exit code {child.returncode} and without a word"
+        raise StageError(f"{how}; `finery resume` continues from the last checkpoint, {ranks_log} has their output")
+
+
+def _killed_by(log: Path, start: int) -> str | None:
+    """The signal that ended a rank from outside, as torchrun reports it: what the others say then is only its echo."""
+    with open(log, "rb") as file:
+        file.seek(start)
+        numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
+    names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
+    return names[0] if names else None
 
 
 def _signal_ranks(agent: int) -> None:

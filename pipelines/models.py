@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int
     kind = auto_class(head)
     try:
         config = AutoConfig.for_model(model_type, **words, **head_settings(head))
+        if getattr(config, "is_encoder_decoder", False):
+            _mark_ends(config, words, tokenizer)
         set_seed(seed)
         model = kind.from_config(config, attn_implementation=_attention())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -68,6 +70,15 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int
         raise ModelError(f"model.architecture cannot be built as {kind.__name__}: {sentence[:400]}") from error
     model.finery_new_modules = _fresh_modules(model)
     return model
+
+
+def _mark_ends(config: Any, given: Mapping[str, Any], tokenizer: Any) -> None:
+    """The tokens that an encoder-decoder begins and ends with, where neither recipe nor tokenizer has such: [CLS], [SEP]."""
+    for name, stand_in in (("bos", tokenizer.cls_token_id), ("eos", tokenizer.sep_token_id)):
+        if f"{name}_token_id" not in given and stand_in is not None:
+            setattr(config, f"{name}_token_id", stand_in)
+    if getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id  # T5's own choice, which its config leaves open
 
 
 def open_folder(
@@ -84,29 +95,29 @@ def open_folder(
     An adapter folder is opened on its base, and merged unless told otherwise. Only safetensors are read.
     Raises ModelError when the body does not fit, or `trained_head` is asked for and absent.
     """
+    from safetensors import SafetensorError
     from transformers.trainer_utils import set_seed
 
     source = str(source)
     if (Path(source) / "adapter_config.json").is_file():
         return _open_adapter(Path(source), head, seed, merge, trained_head)
     kind = auto_class(head)
+    _refuse_unreadable(source)
     set_seed(seed)
-    quiet = logging.getLogger("transformers.modeling_utils")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)  # missing heads are expected here and judged below
+    loader = logging.getLogger("transformers.modeling_utils")
+    loader.addFilter(_errors_only)  # missing heads are expected here and judged below
     try:
         model, report = kind.from_pretrained(
             source, revision=revision, use_safetensors=True, dtype="float32", attn_implementation=_attention(),
             ignore_mismatched_sizes=not trained_head, output_loading_info=True,
             **({} if trained_head else head_settings(head)),  # a trained head keeps the class names it was trained with
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(f"'{source}' cannot be opened as {kind.__name__}: {sentence[:400]}") from error
     finally:
-        quiet.setLevel(level)
-    missing = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
-    fresh = sorted({_module_of(key) for key in missing})
+        loader.removeFilter(_errors_only)
+    fresh = _outermost({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     prefix = f"{model.base_model_prefix}."
     lost = [name for name in fresh if name.startswith(prefix) and "pooler" not in name]
     if lost:
@@ -125,15 +136,21 @@ def open_folder(
 def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool) -> Any:
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     beside = folder.parent / "base"
-    named = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
     own = saved_head(folder) or head
-    base = open_folder(beside if beside.is_dir() else named, own, seed)
-    model = PeftModel.from_pretrained(base, str(folder))
+    try:
+        named = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+        base = open_folder(beside if beside.is_dir() else named, own, seed)
+        model = PeftModel.from_pretrained(base, str(folder))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        sentence = " ".join(str(error).split())
+        raise ModelError(f"the adapter in '{folder}' cannot be opened: {sentence[:400]}") from error
     if not merge:
         return model
     merged = model.merge_and_unload()
+    _untie(merged)
     if own != head and not trained_head:
         with tempfile.TemporaryDirectory() as place:
             merged.save_pretrained(place)
@@ -146,6 +163,32 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     return merged
 
 
+def check_vocabulary(model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer whose ids go beyond the model's embeddings. Raises ModelError."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} entries, but the checkpoint has embeddings for {rows}; "
+            "use the checkpoint's own tokenizer: leave 'tokenizer' out of the recipe"
+        )
+
+
+def _untie(model: Any) -> None:
+    """An output matrix that was trained on its own is no longer the embeddings: let both be saved, and tie nothing."""
+    from torch import nn
+
+    output = model.get_output_embeddings()
+    if output is None or output.weight is model.get_input_embeddings().weight:
+        return
+    model.config.tie_word_embeddings = False
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(weight) in seen:
+                setattr(module, name, nn.Parameter(weight.detach().clone()))
+            seen.add(id(weight))
+
+
 def saved_head(folder: Path) -> Head | None:
     """The head that a stage's model was trained with, as it wrote it down beside the weights."""
     path = folder / "head.json"
@@ -155,8 +198,28 @@ def saved_head(folder: Path) -> Head | None:
     return Head(said["kind"], tuple(said["labels"]))
 
 
-def _module_of(key: str) -> str:
-    return key.rpartition(".")[0]
+def _errors_only(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def _refuse_unreadable(source: str) -> None:
+    """Sentences for folders that can hold no readable checkpoint, where transformers' own would mislead."""
+    folder = Path(source)
+    if not folder.is_dir():
+        if folder.is_absolute() or source.startswith("."):
+            raise ModelError(f"'{source}' is no folder; name a folder with a checkpoint, or a Hub id")
+        return
+    if list(folder.glob("*.bin")) and not list(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"'{source}' holds pickled weights only ({sorted(folder.glob('*.bin'))[0].name}), which are never read "
+            "because a pickle can run code; convert them to safetensors first"
+        )
+
+
+def _outermost(keys: Iterable[str]) -> list[str]:
+    """The modules that hold these weights, without those that lie inside another of them."""
+    modules = {key.rpartition(".")[0] for key in keys}
+    return sorted(name for name in modules if not any(name.startswith(f"{other}.") for other in modules))
 
 
 def _fresh_modules(model: Any) -> list[str]:
@@ -167,22 +230,21 @@ def _fresh_modules(model: Any) -> list[str]:
     import torch
     from transformers import AutoModelForMaskedLM
 
-    prefix = f"{model.base_model_prefix}."
-    outside = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
+    if type(model).__name__.endswith("ForMaskedLM"):
+        return []
+    weights = {name: weight.shape for name, weight in model.named_parameters()}
     try:
         with torch.device("meta"):
             pretrained = AutoModelForMaskedLM.from_config(model.config)
-        kept = {name for name, _ in pretrained.named_parameters()}
+        brought = {name: weight.shape for name, weight in pretrained.named_parameters()}
     except ValueError:  # a family without a masked-LM head
-        kept = {name for name, _ in model.named_parameters() if name.startswith(prefix)}
-    absent = {name for name, _ in model.named_parameters() if name.startswith(prefix) and name not in kept}
-    if type(model).__name__.endswith("ForMaskedLM"):
-        return []
-    return sorted({_module_of(name) for name in outside | absent})
+        prefix = f"{model.base_model_prefix}."
+        brought = {name: shape for name, shape in weights.items() if name.startswith(prefix)}
+    return _outermost(name for name, shape in weights.items() if brought.get(name) != shape)
 
 
 def _attention() -> str | None:
-    """Eager attention is 5 to 14 % faster than sdpa at short lengths on a CPU; elsewhere transformers decides."""
+    """Eager attention on a CPU, where it is faster at short lengths (benchmarks/masked_lm_step.py); else transformers decides."""
     import torch
 
     return None if torch.cuda.is_available() else "eager"

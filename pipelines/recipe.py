@@ -104,12 +104,18 @@ class Tokenizer(Block):
         return self
 
 
+def _processes(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
+        return value
+    raise ValueError(f"is {show(value)}, must be auto or a whole number from 1 to 1024")
+
+
 class Launch(Block):
     """How the processes of a stage are started."""
 
     profile: Literal["single", "ddp"] = "single"
     """`single`: one host, its processes joined by data parallelism when there are several; `ddp`: the same, and at least two."""
-    num_processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    num_processes: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], BeforeValidator(_processes)] = "auto"
     """`auto` is one per GPU, 1 on a CPU."""
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = "auto"
     """`auto` is bf16 where the hardware computes it natively, else no."""
@@ -272,8 +278,10 @@ def _build(data: Any, lines: dict[Place, int], file: str, folder: Path, override
         recipe = Recipe.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         found += flatten(error)
-    if any(len(place) > 1 and place[0] == "stages" for place, _ in found):
-        found = [each for each in found if each[0] != ("stages",)]  # a list of wrong stages is not an empty one
+    places = {place for place, _ in found}
+    within = {place[:depth] for place in places for depth in range(1, len(place))}
+    # A list whose entries are all wrong is not an empty one: pydantic says both.
+    found = [(place, text) for place, text in found if not (place in within and text.startswith("has 0 entries"))]
     if found or recipe is None:
         raise RecipeError(_in_order(found, ids, lines, file, from_command_line))
     return recipe

@@ -31,19 +31,22 @@ def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: Sto
     """Do what the recipe describes, stage by stage; returns the run folder. Raises FineryError after telling the events."""
     stop = stop or StopSignal()
     job = Job(recipe, RunFolder(folder, store or StageStore()), stop)
-    with job.place.open(recipe.to_yaml()), stop_on_signals(stop):
-        started = time.monotonic()
-        try:
-            job.begin()
-            job.make_tokenizer()
-            for position, stage in enumerate(recipe.stages, start=1):
-                job.do(position, stage)
-        except BaseException as error:
-            failure = job.fail(error)
-            if failure is error:
-                raise
-            raise failure from error
-        job.finish(time.monotonic() - started)
+    try:
+        with job.place.open(recipe.to_yaml()), stop_on_signals(stop):
+            started = time.monotonic()
+            try:
+                job.begin()
+                job.make_tokenizer()
+                for position, stage in enumerate(recipe.stages, start=1):
+                    job.do(position, stage)
+                job.finish(time.monotonic() - started)
+            except BaseException as error:
+                failure = job.fail(error)
+                if failure is error:
+                    raise
+                raise failure from error
+    except OSError as error:  # the run folder or the home itself: there is no place for an event
+        raise understood(error) from error
     return folder
 
 
@@ -165,24 +168,28 @@ class Job:
         code_hash = fingerprints.code_of(code)
         mark = fingerprints.digest([identity, inputs, dict(content), fingerprints.versions(), code_hash])
         self.marks[stage_id] = mark
-        folder = store.complete(mark)
-        if folder is not None and stage is not None and not stage.still_there(folder):
-            shutil.rmtree(folder)
-            folder = None
+
+        def reusable() -> Path | None:
+            found = store.complete(mark)
+            return None if found is not None and stage is not None and not stage.still_there(found) else found
+
+        folder = reusable()
         reused = folder is not None
         if folder is None:
+            if (lost := store.damage(mark)) is not None:
+                events.emit(
+                    "warning", message=f"{lost} of the complete stage {store.stages / mark} is missing or changed; it is made again"
+                )
             with store.attempt(mark) as attempt:
-                folder = store.complete(mark)  # another run may have made it while this one waited
+                folder = reusable()  # another run may have made it while this one waited
                 if folder is None:
                     self.place.link(name, attempt)
                     events.emit("started", fingerprint=mark)
                     try:
                         work(attempt, mark)
-                    except BaseException as error:
-                        if not isinstance(error, Stopped):
-                            store.give_up(mark)
-                        if not attempt.exists() or not any(attempt.iterdir()):
-                            shutil.rmtree(attempt, ignore_errors=True)
+                    except BaseException:
+                        store.give_up(mark)
+                        if not attempt.exists():
                             self.place.unlink(name)
                         raise
                     record = {
@@ -309,12 +316,13 @@ def _open_model(
     seed = job.recipe.seed_of(stage)
     source = stage_id or job.recipe.model_of(stage)
     own = job.recipe.model
-    if source != START:
-        model = models.open_folder(job.folders[source] / "model", head, seed, merge=merge, trained_head=trained_head)
-    elif own.checkpoint is not None:
-        model = models.open_folder(own.checkpoint, head, seed, revision=own.revision, trained_head=trained_head)
-    else:
+    if source == START and own.checkpoint is None:
         model = models.build(shape_of(job.recipe), head, job.open_tokenizer(), seed)
+    elif source != START:
+        model = models.open_folder(job.folders[source] / "model", head, seed, merge=merge, trained_head=trained_head)
+    else:
+        model = models.open_folder(str(own.checkpoint), head, seed, revision=own.revision, trained_head=trained_head)
+    models.check_vocabulary(model, job.open_tokenizer())
     if keep_base is not None and not model.name_or_path:
         if world.is_main:
             shutil.rmtree(keep_base, ignore_errors=True)

@@ -37,11 +37,15 @@ def home() -> Path:
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically: temporary name, fsync, rename."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:  # a full disk, a signal: nothing half-written stays
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -76,9 +80,24 @@ class StageStore:
         self.data = self.root / "data"
 
     def complete(self, fingerprint: str) -> Path | None:
-        """The folder of a complete stage."""
+        """The folder of a complete stage. One that lost something since it was finished is not complete."""
         folder = self.stages / fingerprint
-        return folder if (folder / RECORD).is_file() else None
+        return folder if (folder / RECORD).is_file() and self.damage(fingerprint) is None else None
+
+    def damage(self, fingerprint: str) -> str | None:
+        """The first file of a finished stage that is gone, or no longer as long as it was; None when all is well."""
+        folder = self.stages / fingerprint
+        try:
+            sizes = json.loads((folder / RECORD).read_text()).get("files", {})
+        except FileNotFoundError:
+            return None
+        except (ValueError, AttributeError):
+            return RECORD
+        for name, size in sizes.items():
+            path = folder / name
+            if not path.is_file() or path.stat().st_size != size:
+                return str(name)
+        return None
 
     @contextmanager
     def attempt(self, fingerprint: str) -> Iterator[Path]:
@@ -91,7 +110,12 @@ class StageStore:
     def finish(self, fingerprint: str, record: Mapping[str, Any]) -> Path:
         """Declare an attempt complete; returns its final folder."""
         partial, final = self.stages / f"{fingerprint}.partial", self.stages / fingerprint
-        write_json(partial / RECORD, dict(record))
+        files = {
+            str(path.relative_to(partial)): path.stat().st_size
+            for path in sorted(partial.rglob("*"))
+            if path.is_file() and path.name != RECORD and "checkpoints" not in path.relative_to(partial).parts
+        }
+        write_json(partial / RECORD, {**record, "files": files})
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
@@ -103,10 +127,19 @@ class StageStore:
         return final
 
     def give_up(self, fingerprint: str) -> None:
-        """After a failure: keep the attempt only if it holds a checkpoint to continue from."""
+        """After a failure or a stop: keep whole checkpoints to continue from, and nothing else."""
         folder = self.stages / f"{fingerprint}.partial"
-        if not any(folder.glob("checkpoints/checkpoint-*/complete.json")):
+        whole = {path.parent for path in folder.glob("checkpoints/checkpoint-*/complete.json")}
+        if not whole:
             shutil.rmtree(folder, ignore_errors=True)
+            return
+        for path in [*folder.iterdir(), *(folder / "checkpoints").iterdir()]:
+            if path.name == "checkpoints" or path in whole:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 class RunFolder:

@@ -228,8 +228,13 @@ def _columns(table: Table) -> str:
 
 
 def _separator_hint(table: Table) -> str:
+    return _hint(table.file, table.names)
+
+
+def _hint(file: Path, names: Sequence[str]) -> str:
+    """What else may separate the cells of a file with a single column."""
     for separator, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if table.file.suffix.lower() in (".csv", ".tsv") and separator in table.names[0]:
+        if len(names) == 1 and file.suffix.lower() in (".csv", ".tsv") and separator in names[0]:
             cure = "name it .tsv" if separator == "\t" else "save it with commas"
             return f" (its columns seem to be separated by {word}: {cure})"
     return ""
@@ -289,7 +294,7 @@ def _separated(file: Path, most: int, delimiter: str) -> tuple[list[str], list[l
         rows: list[list[Any]] = []
         for row in islice(lines, most):
             if len(row) != len(names):
-                raise CommandError(f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} columns; quote the cells that hold the separator")
+                raise CommandError(f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} columns; quote the cells that hold the separator{_hint(file, names)}")
             rows.append(row)
     return names, rows
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +121,8 @@ def run_name(file: Path, given: str | None) -> str:
 
 
 def _task_id(label: str, name: str) -> str:
-    id = re.sub(r"[^A-Za-z0-9_-]+", "-", label).strip("-_")[:60]
+    letters = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()  # an accent is no reason to lose the letter
+    id = re.sub(r"[^A-Za-z0-9_-]+", "-", letters).strip("-_")[:60]
     if id.lower() in ("", "label", "labels", "target", "class", "y", "model", "pretrain", "evaluate", "publish"):
         id = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:60]
     return id if id and id not in ("model", "pretrain", "evaluate", "publish") else "task"

@@ -54,7 +54,8 @@ def _neighbours(place: Path) -> str:
     """The nearest name among the files beside a missing one."""
     if not place.parent.is_dir():
         return f" (there is no folder {place.parent})"
-    return nearest(place.name, sorted(each.name for each in place.parent.iterdir()))
+    hint = nearest(place.name, sorted(each.name for each in place.parent.iterdir() if each.suffix.lower() in READERS))
+    return f".{hint}" if hint else ""
 
 
 DataPath = Annotated[str, AfterValidator(resolve_path)]

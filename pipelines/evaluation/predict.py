@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.errors import DataError, ModelError
+from pipelines.fields.positions import usable_positions
 from pipelines.protocols import Rows, World
 
 MAX_LENGTH = 128
@@ -73,7 +74,7 @@ def predict(
 
 def usable_length(model: Any, tokenizer: Any, wanted: int | None) -> int:
     """`wanted` tokens, or as many as the model has positions for and its tokenizer was made for."""
-    limits = (wanted or MAX_LENGTH, getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
+    limits = (wanted or MAX_LENGTH, usable_positions(model.config), tokenizer.model_max_length)
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 

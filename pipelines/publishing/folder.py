@@ -85,10 +85,11 @@ class Folder:
             _sync(incoming)
             _take_the_place(incoming, self.path)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # copytree collects the errors of all files into one that has no number of its own
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
                 raise DiskFull(f"the disk of '{self.to}' is full; free some space and run again") from None
             raise PublishError(
-                f"'{self.to}' cannot be written: {error.strerror}; correct publish.to or its permissions"
+                f"'{self.to}' cannot be written: {error.strerror or error}; correct publish.to or its permissions"
             ) from None
         finally:
             shutil.rmtree(incoming, ignore_errors=True)

@@ -22,10 +22,16 @@ def checked(value: Any) -> Any:
     """Validator of an `arguments` mapping: every wrong, reserved or unknown key is a mistake of its own."""
     if not isinstance(value, Mapping):
         raise Mistakes([((), f"is {show(value)}, must be a mapping of TrainingArguments names")])
-    found = list(argument_fields.mistakes(value)) + _batch_mistakes(value)
+    found = list(argument_fields.mistakes(value))
+    found += _batch_mistakes(value if found else in_todays_names(value))
     if found:
         raise Mistakes(found)
     return dict(value)
+
+
+def in_todays_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as transformers calls them now: what decisions are made by, whatever the recipe wrote."""
+    return argument_fields.translate(arguments)[0]
 
 
 def _batch_mistakes(value: Mapping[str, Any]) -> list[Found]:

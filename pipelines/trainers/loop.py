@@ -21,11 +21,15 @@ from pipelines.errors import Diverged, Stopped
 from pipelines.protocols import Context, Score
 from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import training_arguments
+from pipelines.trainers.losses import IGNORED
 from pipelines.trainers.memory import peak_memory, reset_peak_memory
-from pipelines.trainers.sampling import EpochSampler
+from pipelines.trainers.sampling import PADDING, EpochSampler
 
 Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, Any]]
 """`loss(model, inputs) -> (sum over the items, model outputs)`."""
+
+Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+"""Turns examples into a batch."""
 
 PROGRESS_EVERY = 1.0
 """Seconds between two `progress` events."""
@@ -44,8 +48,23 @@ class Draws:
     def __getitem__(self, draw: int) -> dict[str, Any]:
         example = dict(self.examples[draw % len(self.examples)])
         if self.marked:
-            example["draw"] = draw
+            example["draw"] = max(draw, 0)
+        if draw == PADDING:
+            example["padding"] = True
         return example
+
+
+def without_padding(collate: Collate) -> Collate:
+    """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor counted."""
+
+    def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        filling = [example.pop("padding", False) for example in examples]
+        batch = collate(examples)
+        if any(filling):
+            batch["labels"][torch.tensor(filling)] = IGNORED
+        return batch
+
+    return together
 
 
 def fit(
@@ -54,7 +73,7 @@ def fit(
     tokenizer: Any,
     examples: Any,
     *,
-    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    collate: Collate,
     loss: Loss,
     arguments: Mapping[str, Any],
     lengths: np.ndarray | None = None,
@@ -83,17 +102,19 @@ def fit(
     resume_from = checkpoints.newest_complete(folder)
     companion = _Companion(context)
     callbacks: list[TrainerCallback] = [companion]
-    if early_stopping_patience is not None:
-        callbacks.append(EarlyStoppingCallback(early_stopping_patience))
+    patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
+    if patience is not None:
+        callbacks.append(patience)
     trainer = FineryTrainer(
         context=context,
         loss=loss,
         lengths=lengths,
+        patience=patience,
         model=model,
         args=live,
         train_dataset=Draws(examples, marked),
         eval_dataset=None if selection is None else Draws(selection, marked),
-        data_collator=collate,
+        data_collator=without_padding(collate),
         processing_class=tokenizer,
         compute_metrics=None if score is None else _scored_by(score),
         callbacks=callbacks,
@@ -106,6 +127,7 @@ def fit(
         raise Stopped(
             f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
         )
+    trainer.refuse_spoiled_weights()
     return trainer.model, trainer.stage_metrics()
 
 
@@ -120,8 +142,12 @@ def _scored_by(score: Score) -> Callable[[EvalPrediction], dict[str, float]]:
 class FineryTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer with Finery's order, losses, checkpoints and events."""
 
-    def __init__(self, *, context: Context, loss: Loss, lengths: np.ndarray | None, **keywords: Any) -> None:
+    def __init__(
+        self, *, context: Context, loss: Loss, lengths: np.ndarray | None, patience: EarlyStoppingCallback | None,
+        **keywords: Any,
+    ) -> None:  # fmt: skip
         self.context = context
+        self.patience = patience
         self.loss = loss
         self.lengths = lengths
         self.sampler: EpochSampler | None = None
@@ -133,8 +159,10 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
         self.loss_is_scaled_for_ga = True
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
-        step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths)
+        at_once = self.args.train_batch_size * self.args.world_size
+        step = at_once * self.args.gradient_accumulation_steps
+        shared = at_once if self.args.world_size > 1 else 1
+        self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths, shared)
         return self.sampler
 
     def compute_loss(
@@ -168,7 +196,17 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
             self._refuse_nan(tr_loss)
         super()._maybe_log_save_evaluate(tr_loss, *rest, **keywords)
 
+    def refuse_spoiled_weights(self) -> None:
+        """Raise Diverged when the last update left weights that are no numbers: they must not be kept."""
+        for name, weight in self.model.named_parameters():
+            if weight.requires_grad and not torch.isfinite(weight).all():
+                raise Diverged(
+                    f"the weights ({name}) are no longer finite after step {self.state.global_step}; lower "
+                    f"arguments.learning_rate (now {self.args.learning_rate:g}), or raise arguments.warmup_steps"
+                )
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.refuse_spoiled_weights()
         super()._save_checkpoint(model, trial)
         losses = self.context.gather(self._tr_loss.item())  # every process has written its part once this returns
         if self.args.should_save:
@@ -182,6 +220,7 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
                     "loss_logged": self._total_loss_scalar,
                     "step_logged": self._globalstep_last_logged,
                     "seconds": self.seconds(),
+                    "without_better": 0 if self.patience is None else self.patience.early_stopping_patience_counter,
                 },
             )
             self.context.events.emit("checkpoint", step=step, path=str(folder))
@@ -197,6 +236,8 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
         self._total_loss_scalar = state["loss_logged"]
         self._globalstep_last_logged = state["step_logged"]
         self.seconds_before = state["seconds"]
+        if self.patience is not None:
+            self.patience.early_stopping_patience_counter = state["without_better"]
         if self.context.world.is_main:
             self.context.events.emit(
                 "progress", step=self.state.global_step, total=self.state.max_steps, what="resumed"

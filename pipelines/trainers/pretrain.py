@@ -12,9 +12,10 @@ from pipelines.blocks import Found, Pick
 from pipelines.data.references import DatasetReference
 from pipelines.errors import ModelError
 from pipelines.fields import architectures
+from pipelines.fields.positions import usable_positions
 from pipelines.recipe import Stage
 from pipelines.registry import OBJECTIVES, TUNERS
-from pipelines.trainers.arguments import checked
+from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context
@@ -45,11 +46,16 @@ class Pretrain(Stage):
         longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.block_size:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
+        if in_todays_names(self.arguments).get("eval_strategy", "no") != "no":
+            yield ("arguments", "eval_strategy"), "is not offered here: pretraining holds no rows back; leave it out"
         if shape and self.objective.head.kind not in (known := architectures.heads(shape)):
             yield ("objective",), f"is {self.objective.name}, whose head this architecture does not have; it has {', '.join(known)}"
 
     def content(self, recipe: Recipe) -> dict[str, str]:
-        return {f"datasets[{position}]": reference.content() for position, reference in enumerate(self.datasets)}
+        return {  # the column is named: the tokenizer and the packed text are found again by this
+            f"datasets[{position}].{reference.text}": reference.content()
+            for position, reference in enumerate(self.datasets)
+        }
 
     def texts(self) -> Iterator[str]:
         """Every document, in the order of the recipe."""
@@ -66,11 +72,9 @@ class Pretrain(Stage):
         tokenizer = context.open_tokenizer()
         head = self.objective.head
         model = context.open_model(head, keep_base=context.folder / "base" if self.tuner.adapts else None)
-        longest = getattr(model.config, "max_position_embeddings", None)
+        longest = usable_positions(model.config)
         if longest is not None and longest < self.block_size:
-            raise ModelError(
-                f"block_size is {self.block_size}, but the model has max_position_embeddings {longest}; lower it"
-            )
+            raise ModelError(f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it")
         key = prepared_key(tokenizer, self.content(context.recipe), self.block_size, self.max_train_samples)
         if context.world.is_main:
             context.events.emit("progress", what="packing text")

@@ -38,22 +38,32 @@ def order(seed: int, epoch: int, examples: int, batch_size: int, lengths: np.nda
     return np.concatenate([stacked[generator.permutation(len(stacked))].reshape(-1), shuffled[whole:]])
 
 
+PADDING = -1
+"""The draw of an example that only fills a batch up and must not be learnt from."""
+
+
 class EpochSampler(Sampler[int]):
     """Yields draws: `epoch * examples + index`. A draw names one example in one epoch, and nothing else ever.
 
-    `epoch` is set by the loop at the start of every epoch, which also holds after batches were skipped.
+    `epoch` is set by the loop at the start of every epoch, which also holds after batches were skipped. Processes that
+    share an epoch need equally many batches: the last ones are filled up with PADDING to a multiple of `shared`, where
+    accelerate would fill them with the epoch's first examples and count these twice.
     """
 
-    def __init__(self, examples: int, batch_size: int, seed: int, lengths: np.ndarray | None = None) -> None:
+    def __init__(
+        self, examples: int, batch_size: int, seed: int, lengths: np.ndarray | None = None, shared: int = 1
+    ) -> None:
         self.examples = examples
         self.batch_size = batch_size
         self.seed = seed
         self.lengths = lengths
         self.epoch = 0
+        self.fill = -examples % shared
 
     def __iter__(self) -> Iterator[int]:
         base = self.epoch * self.examples
-        return iter((base + order(self.seed, self.epoch, self.examples, self.batch_size, self.lengths)).tolist())
+        draws = (base + order(self.seed, self.epoch, self.examples, self.batch_size, self.lengths)).tolist()
+        return iter([*draws, *[PADDING] * self.fill])
 
     def __len__(self) -> int:
-        return self.examples
+        return self.examples + self.fill

@@ -12,9 +12,10 @@ from pipelines.blocks import Found, Pick
 from pipelines.data.tasks import TaskField, resolve
 from pipelines.errors import DataError
 from pipelines.fields import architectures
+from pipelines.fields.positions import usable_positions
 from pipelines.recipe import Stage
 from pipelines.registry import TUNERS
-from pipelines.trainers.arguments import checked
+from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context
@@ -51,18 +52,21 @@ class Supervised(Stage):
         longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.max_length:
             yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
-        if self.early_stopping_patience is not None and not self.arguments.get("load_best_model_at_end"):
+        words = in_todays_names(self.arguments)
+        if self.early_stopping_patience is not None and not words.get("load_best_model_at_end"):
             yield (
                 ("early_stopping_patience",),
                 "needs arguments.eval_strategy and arguments.load_best_model_at_end: true",
             )
-        if self.arguments.get("load_best_model_at_end") and self.arguments.get("eval_strategy", "no") == "no":
+        if words.get("load_best_model_at_end") and words.get("eval_strategy", "no") == "no":
             yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
         if self.task == "glue/ax":
             yield ("task",), "glue/ax has no training rows; train glue/mnli and evaluate on glue/ax"
 
     def content(self, recipe: Recipe) -> dict[str, str]:
-        return {"train": resolve(self.task, self.id).content()["train"]}
+        task = resolve(self.task, self.id)
+        # The columns are named: a tokenizer that learnt from others is another one.
+        return {f"train.{'+'.join(task.columns)}": task.content()["train"]}
 
     def texts(self) -> Iterator[str]:
         """The texts of the training rows."""
@@ -73,17 +77,19 @@ class Supervised(Stage):
         """Encode, train, save."""
         from pipelines.data.encoding import collate, encode
         from pipelines.trainers.loop import fit
-        from pipelines.trainers.losses import classification_loss, regression_loss
+        from pipelines.trainers.losses import IGNORED, classification_loss, regression_loss
         from pipelines.trainers.saving import save_stage
 
         task = resolve(self.task, self.id)
         rows = task.rows("train", self.max_train_samples)
         if len(rows) == 0:
             raise DataError(f"task '{task.name}' has no training rows")
+        if not task.head.labels and any(label == IGNORED for label in rows.labels or ()):
+            raise DataError(f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the labels")
         tokenizer = context.open_tokenizer()
         head = task.head
         model = context.open_model(head, keep_base=context.folder / "base" if self.tuner.adapts else None)
-        longest = getattr(model.config, "max_position_embeddings", None)
+        longest = usable_positions(model.config)
         limit = self.max_length if longest is None else min(self.max_length, longest)
         examples = encode(tokenizer, rows, limit)
         if context.world.is_main and examples.truncated:
@@ -92,16 +98,18 @@ class Supervised(Stage):
                 "warning" if share > 0.05 else "progress",
                 message=f"{examples.truncated} of {len(examples)} rows are cut to {limit} tokens ({share:.1%}); max_length sets the limit",
             )
-        selection = None
-        if self.arguments.get("eval_strategy", "no") != "no":
+        words, selection = in_todays_names(self.arguments), None
+        if words.get("eval_strategy", "no") != "no":
+            if len(examples) < 2:
+                raise DataError(f"task '{task.name}' has one training row, too few to set one aside for eval_strategy")
             examples, selection = _set_aside(examples, context.seed, self.max_eval_samples)
         model = self.tuner.apply(model)
         model, metrics = fit(
             context, model, tokenizer, examples,
             collate=lambda batch: collate(tokenizer, batch),
             loss=classification_loss if head.labels else regression_loss,
-            arguments={"metric_for_best_model": task.metrics[0], "greater_is_better": True} | self.arguments if selection else self.arguments,
-            lengths=None if self.arguments.get("train_sampling_strategy") == "random" else examples.lengths,
+            arguments=self.arguments if selection is None or words.get("metric_for_best_model") else {"metric_for_best_model": task.metrics[0]} | self.arguments,
+            lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
             selection=selection,
             score=context.score(task) if selection else None,
             early_stopping_patience=self.early_stopping_patience,

@@ -47,7 +47,15 @@ class LoRA(Block):
         from peft import LoraConfig, get_peft_model
 
         fresh = list(getattr(model, "finery_new_modules", ()))
-        whole = [*dict.fromkeys([*fresh, *self.modules_to_save])]
+        modules = [name for name, _ in model.named_modules() if name]
+        absent = [each for each in self.modules_to_save if not any(_ends(name, each) for name in modules)]
+        if absent:
+            known = sorted({name.rpartition(".")[2] for name in modules if not name.rpartition(".")[2].isdigit()})
+            raise ModelError(f"lora.modules_to_save {absent} match no module of the model; it has {', '.join(known)}")
+        # Full names: PEFT compares mere ends of names, and "embeddings" would be "word_embeddings" too.
+        asked = [name for name in modules if any(_ends(name, each) for each in self.modules_to_save)]
+        whole = [*dict.fromkeys([*fresh, *asked])]
+        whole = [name for name in whole if not any(name.startswith(f"{other}.") for other in whole)]
         config = LoraConfig(
             r=self.r,
             lora_alpha=self.lora_alpha,
@@ -69,23 +77,28 @@ def linear_layers(model: Any, wanted: tuple[str, ...] | str, left_out: list[str]
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     body = getattr(model, "base_model_prefix", "")
     in_body = {name for name, _ in model.named_modules() if not body or name.startswith(f"{body}.")}
-    layers = []
-    for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear | Conv1D) or module is head:
-            continue
-        if any(name == each or name.startswith(f"{each}.") or name.endswith(f".{each}") for each in left_out):
-            continue
-        if wanted == "all-linear":
-            chosen = name in in_body or not in_body
-        else:
-            chosen = any(name == each or name.endswith(f".{each}") for each in wanted)
-        if chosen:
-            layers.append(name)
-    if not layers:
-        known = sorted(
-            {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        )
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    head_names = [name for name, module in model.named_modules() if module is head]
+    free = [
+        name for name in linear
+        if name not in head_names
+        and not any(_ends(name, each) or name.startswith(f"{each}.") or f".{each}." in name for each in left_out)
+    ]  # fmt: skip
+    if isinstance(wanted, str):
+        layers = [name for name in free if name in in_body or not in_body]
+        unmatched = [] if layers else [wanted]
+    else:
+        layers = [name for name in free if any(_ends(name, each) for each in wanted)]
+        unmatched = [each for each in wanted if not any(_ends(name, each) for name in free)]
+    if unmatched:
+        known = sorted({name.rpartition(".")[2] for name in free})
         raise ModelError(
-            f"lora.target_modules {list(wanted)} match no linear layer of the model; it has {', '.join(known)}"
+            f"lora.target_modules {', '.join(unmatched)}: no linear layer of the model is named so; "
+            f"those that can have an update are {', '.join(known)}"
         )
     return layers
+
+
+def _ends(name: str, ending: str) -> bool:
+    """Whether a module's full name ends with these whole words."""
+    return name == ending or name.endswith(f".{ending}")

@@ -134,11 +134,16 @@ def validate(
 
 
 @app.command()
-def plan(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    rate: Annotated[float | None, typer.Option("--flops-per-second", min=1, metavar="N", help="What this machine reaches, such as 1e12; guessed by default.")] = None,
+) -> None:
     """Say what a recipe will cost, before anything loads: parameters, computation, memory."""
     from service.cli.plan import plan as estimate
 
-    raise typer.Exit(estimate(recipe, overrides or [], as_json))
+    raise typer.Exit(estimate(recipe, overrides or [], as_json, rate))
 
 
 @app.command()

@@ -10,12 +10,13 @@ from pipelines.errors import EXIT_DONE, EXIT_FAILED
 from service.cli.child import call
 
 
-def plan(recipe: Path, overrides: Sequence[str], as_json: bool) -> int:
+def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
     """Pass on what `python -m pipelines plan` says. Returns its exit code."""
     from pipelines.recipe import load
 
     load(recipe, overrides)
-    code, out, err = call(("plan", str(recipe), *overrides, *(("--json",) if as_json else ())))
+    options = (*(("--json",) if as_json else ()), *(("--flops-per-second", str(rate)) if rate is not None else ()))
+    code, out, err = call(("plan", str(recipe), *overrides, *options))
     sys.stdout.write(out)
     if code != EXIT_DONE:
         sys.stderr.write(err or f"The plan could not be made (exit code {code}).\n")

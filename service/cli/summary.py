@@ -145,7 +145,11 @@ def show(outcome: Outcome, folder: Path, again: str, console: Console | None = N
     console = console or Console(highlight=False)
     for benchmark in _benchmarks(outcome):
         console.print()
-        console.print(Padding(scores_table(outcome, benchmark), (0, 0, 0, 2)))
+        table = Padding(scores_table(outcome, benchmark), (0, 0, 0, 2), expand=False)
+        width, needed = console.width, console.measure(table, options=console.options.update(max_width=1000)).maximum
+        console.width = max(width, needed)  # a narrow terminal wraps the lines; a number is never cut
+        console.print(table)
+        console.width = width
         if sentence := compare(outcome, benchmark):
             console.print()
             console.print(Padding(Text(sentence), (0, 0, 0, 2)))

@@ -5,19 +5,43 @@ Plain functions, importable by the fork server; every one of them runs a whole r
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import resource
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 WARM = ["pipelines.run", "pipelines.models", "pipelines.trainers.loop", "pipelines.evaluation.evaluate", "pipelines.evaluation.predict", "peft"]
+
+QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
 
 
 def server() -> Any:
     """A multiprocessing context whose children start with torch and transformers imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(WARM)
+    before = dict(os.environ)
+    os.environ.update(QUIET)  # read when the libraries are imported, before a command could say so itself
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
     return context
 
 
@@ -55,3 +79,185 @@ def _arrange_death(place: str, count: int) -> None:
         return original(*arguments, **keywords)
 
     setattr(holder, name, dying)
+
+
+def command(words: list[str], folder: str, said: str, limits: dict[str, int] | None = None, environment: dict[str, str] | None = None) -> None:
+    """`python -m pipelines WORDS` in `folder`; what it prints goes to the file `said`. `limits`: bytes of memory beside what is mapped."""
+    os.environ.update(environment or {})
+    os.chdir(folder)
+    _print_to(said)
+    if limits is not None:
+        _limit_memory(**limits)
+    from pipelines.__main__ import main
+
+    sys.exit(main(words))
+
+
+def command_on_a_small_disk(words: list[str], folder: str, said: str, small: str, size: int, larger: list[str]) -> None:
+    """The same while `small` (`home` or `work`, in `folder`) is a disk of `size` KiB; its state is copied to `<small>.full`, then
+    the disk grows and the command `larger` is run. Exits with 10 times the first code plus the second.
+
+    The disk is a tmpfs in a mount namespace of this process alone: it goes with it.
+    """
+    root = Path(folder)
+    disk = root / small
+    disk.mkdir()
+    _own_mounts()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "small", str(disk)], check=True)
+    work = root / "work"
+    work.mkdir(exist_ok=True)
+    os.environ["FINERY_HOME"] = str(root / "home")
+    os.chdir(work)
+    _print_to(said)
+    from pipelines.__main__ import main
+
+    first = main(words)
+    shutil.copytree(disk, root / f"{small}.full", symlinks=True)
+    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+    second = main(larger)
+    shutil.copytree(disk, root / f"{small}.grown", symlinks=True)
+    sys.exit(10 * first + second)
+
+
+def command_with_a_read_only(words: list[str], folder: str, said: str, home: str, read_only: str) -> None:
+    """The same while the folder `read_only` may not be written, not even by root: it is mounted so for this process alone."""
+    _own_mounts()
+    subprocess.run(["mount", "--bind", read_only, read_only], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", read_only], check=True)
+    command(words, folder, said, None, {"FINERY_HOME": home})
+
+
+def may_mount(answer: str) -> None:
+    """Write into the file `answer` why a process may not have mounts of its own; write none when it may."""
+    try:
+        _own_mounts()
+        with tempfile.TemporaryDirectory() as place:
+            subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True, capture_output=True)
+            subprocess.run(["umount", place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        Path(answer).write_text(str(error))
+
+
+def _own_mounts() -> None:
+    """What `unshare --map-root-user --mount` does, here."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    new_user, new_mounts = 0x10000000, 0x00020000
+    if libc.unshare(new_user | new_mounts) != 0:
+        raise OSError(ctypes.get_errno(), "unshare is refused")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+
+def _limit_memory(extra: int) -> None:
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + extra, mapped + extra))
+
+
+def _print_to(path: str) -> None:
+    """Standard output and error of this process and of its children."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+
+
+def run_on_forked_ranks(recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int] | None = None) -> None:
+    """As `run_recipe`, with ranks that are forked instead of started by torchrun: everything else of a launch is real."""
+    from pipelines import launch
+
+    launch.subprocess = types.SimpleNamespace(Popen=_ForkedTorchrun)  # type: ignore[assignment]
+    run_recipe(recipe, overrides, folder, home, death)
+
+
+class _ForkedTorchrun:
+    """An agent that starts the ranks, waits for them, and ends the others when one has failed."""
+
+    def __init__(self, command: list[str], env: dict[str, str], stdout: Any, stderr: Any, preexec_fn: Any) -> None:
+        words = command[command.index("stage") :]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            preexec_fn()
+            os.dup2(stdout.fileno(), 1)
+            os.dup2(stderr.fileno(), 2)
+            os._exit(_agent(words, env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}))
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def __enter__(self) -> _ForkedTorchrun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        while self.poll() is None:
+            time.sleep(0.02)
+
+
+def _agent(words: list[str], environment: dict[str, str]) -> int:
+    size, ranks = int(words[-1]), []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    for rank in range(size):
+        pid = os.fork()
+        if pid == 0:
+            here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            os.environ.update(environment | {name: str(value) for name, value in here.items()})
+            from pipelines.__main__ import main
+
+            try:
+                code = main(words)
+            except BaseException:
+                traceback.print_exc()
+                code = 1
+            sys.stderr.flush()
+            os._exit(code)
+        ranks.append(pid)
+    failed = 0
+    while ranks:
+        pid, status = os.wait()
+        ranks.remove(pid)
+        if status and not failed:
+            failed = 1
+            for other in ranks:
+                os.kill(other, signal.SIGTERM)
+    return failed
+
+
+def command_signalled(words: list[str], folder: str, said: str, home: str, place: str, delay: float, number: int) -> None:
+    """`command`, which gets a signal `delay` seconds after it first passed `place`."""
+    from pipelines import workspace
+    from pipelines.data.wordpiece import WordPiece
+    from pipelines.evaluation import predict
+    from pipelines.publishing import verify
+
+    holder, name = {
+        "tokenizer": (WordPiece, "train"),
+        "prediction": (predict, "_in_order"),
+        "proof of the publication": (verify, "clean_answers"),
+        "stage being finished": (workspace.StageStore, "finish"),
+    }[place]
+    original, passed = getattr(holder, name), [False]
+
+    def signalling(*arguments: Any, **keywords: Any) -> Any:
+        first, passed[0] = not passed[0], True
+        if first and delay:
+            threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+        result = original(*arguments, **keywords)
+        if first and not delay:
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)  # the signal is taken here at the latest
+        return result
+
+    setattr(holder, name, signalling)
+    command(words, folder, said, None, {"FINERY_HOME": home})

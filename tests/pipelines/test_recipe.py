@@ -86,7 +86,7 @@ stages:
         (("max_steps: 10", "max_steps: 1e1"), "stages.pretrain.arguments.max_steps", "whole number"),
         (("{path: builtin/python-docs}", "{path: absent.jsonl}"), "stages.pretrain.datasets[0].path", "does not exist"),
         (("name: mini", "name: mini\nmatrix: {}"), "matrix", "unknown key"),
-        (("name: mini", "name: mini\nlaunch: {num_processes: 0}"), "launch.num_processes", ""),
+        (("name: mini", "name: mini\nlaunch: {num_processes: 0}"), "launch.num_processes: is 0, must be auto or", "1024"),
         (("name: mini", "name: mini\nlaunch: {mixed_precision: bf17}"), "launch.mixed_precision", "Did you mean 'bf16'?"),
     ],
 )  # fmt: skip
@@ -94,6 +94,11 @@ def test_each_mistake_names_its_key_and_what_is_allowed(change: tuple[str, str],
     assert change[0] in GOOD
     found = mistakes(GOOD.replace(*change))
     assert any(f"  {key}" in each and words in each for each in found), found
+
+
+def test_a_list_of_wrong_entries_is_not_called_empty() -> None:
+    found = mistakes(GOOD.replace("{path: builtin/python-docs}", "{path: absent.jsonl}"))
+    assert len(found) == 1, found
 
 
 def test_overrides_change_stages_by_id_or_number() -> None:

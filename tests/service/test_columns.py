@@ -123,6 +123,7 @@ def test_what_cannot_be_learnt_is_refused_with_a_remedy(tmp_path, names, rows, a
         ("x.xlsx", "x", "unknown format; give a file that ends in one of .csv"),
         ("x.csv", "", "is empty"),
         ("x.csv", "text,label\n", "has column names but no rows"),
+        ("x.csv", "text;label\na;1\nb, c;0\n", "separated by semicolons: save it with commas"),
         ("x.csv", "text,label\na,1\nb\n", "row 2 has 1 cells where the first line names 2 columns"),
         ("x.csv", "a great film,1\nanother,0\n", "looks like a row, not like column names"),
         ("x.csv", "text,text\na,b\n", "names the column 'text' more than once"),

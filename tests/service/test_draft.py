@@ -88,3 +88,8 @@ def test_a_validation_file_is_used(tmp_path):
 )  # fmt: skip
 def test_the_run_is_named_after_the_file(tmp_path, file, given, name):
     assert run_name(tmp_path / file, given) == name
+
+
+def test_an_accent_does_not_cost_the_id_its_letter(tmp_path):
+    _, recipe = recipe_for(tmp_path, rows=60, words=5, label="Étiquette #1")
+    assert recipe.stages[0].id == "Etiquette-1"

@@ -41,3 +41,13 @@ def test_a_draw_names_one_example_in_one_epoch() -> None:
     assert sorted(first) == list(range(10))
     assert sorted(third) == list(range(20, 30))
     assert len(sampler) == 10
+
+
+def test_processes_that_share_an_epoch_get_equally_many_examples_the_last_ones_marked() -> None:
+    sampler = EpochSampler(45, 8, seed=3, shared=8)
+    sampler.epoch = 1
+    draws = list(sampler)
+    assert len(sampler) == len(draws) == 48
+    assert sorted(draws[:45]) == list(range(45, 90))
+    assert draws[45:] == [-1, -1, -1]
+    assert list(EpochSampler(45, 8, seed=3, shared=8))[:45] == list(EpochSampler(45, 8, seed=3))

@@ -11,6 +11,12 @@ def test_what_the_child_says_is_passed_on(recipe, pretend, capsys):
     assert err == ""
 
 
+def test_the_rate_is_passed_on(recipe, pretend, capsys):
+    pretend("print(json.dumps(sys.argv[1:]))")
+    assert main(["plan", "recipe.yaml", "--flops-per-second", "1e12"]) == 0
+    assert json.loads(capsys.readouterr().out) == ["plan", "recipe.yaml", "--flops-per-second", "1000000000000.0"]
+
+
 def test_a_bad_recipe_starts_no_child(recipe, pretend, capsys):
     pretend("Path('started').touch()")
     assert main(["plan", "recipe.yaml", "sed=1"]) == 2

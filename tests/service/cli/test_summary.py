@@ -97,6 +97,13 @@ def test_one_row_a_model_then_the_baselines():
     assert rows[5] == ["naive", "Bayes", "(words)", "0.700", "0.800"]
 
 
+def test_a_narrow_terminal_cuts_no_number(tmp_path):
+    text = printed(Outcome((score(0.8125, 0.7625),), NAIVE), tmp_path, width=30)
+    assert "…" not in text
+    assert any("mrpc" in line and "0.812" in line and "0.762 – 0.863" in line for line in text.splitlines()), text
+    assert not any(line != line.rstrip() and not line.strip() for line in text.splitlines())
+
+
 def test_one_model_measured_twice_is_told_apart_by_the_stage():
     text = printed(Outcome((score(0.6, stage="before"), score(0.8, stage="after"))), "runs/x")
     assert "mrpc (before)" in text

@@ -1,0 +1,110 @@
+"""What every stage must be: a block that is checked without torch, explains its keys, and comes back as it was written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pipelines.blocks import Block
+from pipelines.errors import RecipeError
+from pipelines.recipe import Recipe, Stage, loads, schema
+from pipelines.registry import STAGES
+
+RECIPE = """\
+name: every-stage
+model: {{architecture: {{preset: bert-tiny}}}}
+stages:
+  - {{stage: supervised, id: before, task: glue/mrpc, tuner: lora}}
+  - {stage}
+"""
+EXAMPLES: dict[str, list[str]] = {
+    "pretrain": [
+        "{stage: pretrain, datasets: [{path: builtin/python-docs}]}",
+        "{stage: pretrain, id: more, from: model, seed: 3, objective: {name: masked_lm, probability: 0.2}, "
+        "datasets: [{path: builtin/python-docs}], block_size: 64, tuner: {name: lora, r: 2}, arguments: {max_steps: 5, learning_rate: 1e-3}}",
+    ],
+    "supervised": [
+        "{stage: supervised, task: glue/rte}",
+        "{stage: supervised, id: cola, task: glue/cola, tuner: lora, max_length: 64, max_train_samples: 9, early_stopping_patience: 2, "
+        "arguments: {eval_strategy: epoch, load_best_model_at_end: true, global_batch_size: 32}}",
+    ],
+    "evaluate": ["{stage: evaluate}", "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}"],
+    "publish": ["{stage: publish, to: registry/model}", "{stage: publish, to: registry/model, merge: false}"],
+}
+"""Each stage at its shortest, and with keys of its own."""
+
+every_example = pytest.mark.parametrize("example", [each for name in STAGES for each in EXAMPLES[name]])
+
+
+def test_every_stage_has_an_example() -> None:
+    assert EXAMPLES.keys() == set(STAGES)
+
+
+def recipe_with(example: str) -> Recipe:
+    return loads(RECIPE.format(stage=example))
+
+
+@every_example
+def test_it_comes_back_as_it_was_written(example: str) -> None:
+    recipe = recipe_with(example)
+    stage = recipe.stages[1]
+    again = loads(recipe.to_yaml())
+    assert again.stages[1] == stage
+    assert again == recipe
+    assert again.to_yaml() == recipe.to_yaml()
+    rebuilt = type(stage).model_validate(_as_yaml(stage.plain()) | {"stage": stage.stage})
+    assert rebuilt == stage
+
+
+def _as_yaml(value: Any) -> Any:
+    """Lists as the YAML reader gives them."""
+    if isinstance(value, dict):
+        return {key: _as_yaml(entry) for key, entry in value.items()}
+    return tuple(_as_yaml(entry) for entry in value) if isinstance(value, list) else value
+
+
+@every_example
+def test_what_does_not_change_the_result_is_not_part_of_its_identity(example: str) -> None:
+    stage = recipe_with(example).stages[1]
+    identity = stage.identity()
+    assert not {"id", "from", "seed"} & identity.keys()
+    renamed = stage.model_copy(update={"id": "another"})
+    assert renamed.identity() == identity
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_key_is_explained(name: str) -> None:
+    stage = STAGES.load(name)
+    assert issubclass(stage, Stage)
+    assert issubclass(stage, Block)
+    assert stage.__doc__
+    assert [key for key, field in stage.model_fields.items() if key != "stage" and not field.description] == []
+    assert stage.model_fields["stage"].default == name
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_it_stands_in_the_schema_with_its_keys(name: str) -> None:
+    choices = schema()["properties"]["stages"]["items"]["anyOf"]
+    (found,) = [choice for choice in choices if choice.get("properties", {}).get("stage") == {"const": name}]
+    assert set(found["properties"]) == set(STAGES.load(name).keys())
+    assert "stage" in found["required"]
+    assert found["additionalProperties"] is False
+    for key, described in found["properties"].items():
+        assert key == "stage" or described["description"]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_it_is_checked_without_any_heavy_library(name: str) -> None:
+    heavy = ("torch", "transformers", "datasets", "numpy", "pandas", "peft", "evaluate")
+    code = f"import sys, {STAGES.module(name)}; print([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_an_unknown_key_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match="unknown key 'nonsense'"):
+        recipe_with(EXAMPLES[name][0][:-1] + ", nonsense: 1}")

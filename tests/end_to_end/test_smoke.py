@@ -1,0 +1,196 @@
+"""Every recipe of configs/smoke, run to its end: what it leaves behind, and what a second run does not do again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines import recipe as recipes
+from pipelines.events import read_events
+from pipelines.run import run
+
+SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
+PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
+TRAINED = {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes"}
+
+
+class Place:
+    """One working folder with a home of its own, shared by the tests of one recipe: each continues where the last one left."""
+
+    def __init__(self, root: Path, recipe: Path) -> None:
+        self.root, self.recipe, self.home = root, recipe, root / "home"
+        self.loaded = recipes.load(recipe)
+        self.run = root / "runs" / self.loaded.name
+
+    def go(self, *overrides: str) -> list[dict[str, Any]]:
+        """Run the recipe in this process; returns the events of this run alone."""
+        before = [event["id"] for event in read_events(self.run / "events.jsonl")]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.root)
+            patch.setenv("FINERY_HOME", str(self.home))
+            assert run(recipes.load(self.recipe, overrides), Path("runs") / self.loaded.name) == Path("runs") / self.loaded.name
+        return list(read_events(self.run / "events.jsonl", after=max(before, default=0)))
+
+    def folder(self, number: int) -> Path:
+        return self.run / "stages" / f"{number:02d}-{self.loaded.stages[number - 1].id}"
+
+    def registry(self) -> Path | None:
+        to = [stage.to for stage in self.loaded.stages if stage.stage == "publish"]
+        return self.root / to[0] if to else None
+
+
+@pytest.fixture(scope="module", params=SMOKE, ids=[path.stem for path in SMOKE])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp(request.param.stem), request.param)
+    made.go()
+    yield made
+    shutil.rmtree(made.root, ignore_errors=True)
+
+
+def test_the_run_folder_is_laid_out_as_promised(place: Place) -> None:
+    assert recipes.load(place.run / "recipe.yaml").to_yaml() == place.loaded.to_yaml()
+    manifest = json.loads((place.run / "manifest.json").read_text())
+    assert manifest["name"] == place.loaded.name
+    assert {"python", "torch", "transformers", "tokenizers", "datasets"} <= set(manifest["versions"])
+    assert manifest["hardware"]["memory_bytes"] > 0
+    assert manifest["wall_time"] > 0
+    assert datetime.fromisoformat(manifest["started"]) < datetime.fromisoformat(manifest["finished"])
+    assert [stage["id"] for stage in manifest["stages"]] == ["tokenizer", *(stage.id for stage in place.loaded.stages)]
+    assert len({stage["fingerprint"] for stage in manifest["stages"]}) == len(manifest["stages"])
+    for stage in manifest["stages"]:
+        assert len(stage["fingerprint"]) == len(stage["code"]) == 32
+        if stage["id"] != "publish":
+            assert stage["data"], f"{stage['id']} read data, but no fingerprint of it is recorded"
+    assert (place.run / "tokenizer" / "model" / "tokenizer.json").is_file()
+    for number, stage in enumerate(place.loaded.stages, start=1):
+        folder = place.folder(number)
+        assert folder.is_symlink()
+        assert folder.resolve().parent == place.home / "stages"
+        assert json.loads((folder / "stage.json").read_text())["id"] == stage.id
+    assert {path.name for path in place.run.iterdir()} <= {
+        "recipe.yaml", "manifest.json", "events.jsonl", "stages", "tokenizer", "history", ".lock", "report.html", "README.md"
+    }  # fmt: skip
+
+
+def test_nothing_temporary_or_unfinished_is_left(place: Place) -> None:
+    left = [path for path in place.root.rglob("*") if path.name.endswith((".tmp", ".partial", ".incoming", ".doomed", ".written"))]
+    assert left == []
+    assert not [path for path in place.root.rglob("*") if path.suffix in (".pkl", ".ckpt") or path.name == "pytorch_model.bin"]
+
+
+def test_events_tell_the_story_in_order(place: Place) -> None:
+    events = list(read_events(place.run / "events.jsonl"))
+    ids = [event["id"] for event in events]
+    assert all(one < other for one, other in pairwise(ids))
+    assert events[0]["event"] == "started"
+    assert events[0]["stages"] == [stage.id for stage in place.loaded.stages]
+    assert events[-1]["event"] == "finished"
+    times = [datetime.fromisoformat(event["time"]) for event in events]
+    assert times == sorted(times)
+    assert all(time.tzinfo is not None for time in times)
+    done = [event["stage"] for event in events if event["event"] == "stage_finished"]
+    assert done[: len(place.loaded.stages) + 1] == ["tokenizer", *(stage.id for stage in place.loaded.stages)]
+    for stage in place.loaded.stages:
+        if stage.trains:
+            steps = [event["step"] for event in events if event["event"] == "progress" and event["stage"] == stage.id and "step" in event]
+            metrics = json.loads((place.folder(place.loaded.stages.index(stage) + 1) / "metrics.json").read_text())
+            assert 0 < steps[-1] <= metrics["train_steps"]
+
+
+def test_every_stage_leaves_what_it_should(place: Place) -> None:
+    for number, stage in enumerate(place.loaded.stages, start=1):
+        folder = place.folder(number)
+        if stage.trains:
+            assert list((folder / "model").glob("*.safetensors"))
+            metrics = json.loads((folder / "metrics.json").read_text())
+            assert set(metrics) >= TRAINED
+            assert 0 < metrics["trainable_parameters"] <= metrics["all_parameters"]
+            assert metrics["train_runtime"] > 0
+        if stage.stage == "evaluate":
+            for benchmark, scores in json.loads((folder / "metrics.json").read_text()).items():
+                rows = pq.read_table(folder / "predictions.parquet").to_pylist()
+                rows = [row for row in rows if row["benchmark"] == benchmark]
+                assert len(rows) == stage.max_eval_samples
+                assert len({row["index"] for row in rows}) == len(rows)
+                right = sum(row["label"] == row["prediction"] for row in rows)
+                assert scores["accuracy"] == pytest.approx(right / len(rows), abs=1e-12)
+                assert 0 <= scores["f1"] <= 1
+
+
+def test_the_publication_is_complete_and_its_checksums_hold(place: Place) -> None:
+    folder = place.registry()
+    if folder is None:
+        pytest.skip("this recipe does not publish")
+    publication = json.loads((folder / "publication.json").read_text())
+    assert publication["complete"] is True
+    assert publication["verification"]["rows"] > 0
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files == {*publication["checksums"], "SHA256SUMS", "publication.json"}
+    checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout.count(": OK") == len(publication["checksums"]) - ("SHA256SUMS" in publication["checksums"])
+    assert len(publication["checksums"]) >= 8
+    assert str(place.root) not in (folder / "README.md").read_text()
+
+
+def test_the_same_recipe_again_does_nothing_again(place: Place) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (place.home / "stages").rglob("*") if path.is_file() and path.suffix != ".lock"}
+    events = place.go()
+    done = {event["stage"]: event["reused"] for event in events if event["event"] == "stage_finished"}
+    assert done == dict.fromkeys(["tokenizer", *(stage.id for stage in place.loaded.stages)], True)
+    assert not [event for event in events if event["event"] in ("metric", "progress", "checkpoint")]
+    assert (events[0]["event"], events[-1]["event"]) == ("started", "finished")
+    assert events[-1]["seconds"] < 5
+    after = {path: path.stat().st_mtime_ns for path in (place.home / "stages").rglob("*") if path.is_file() and path.suffix != ".lock"}
+    assert after == before
+
+
+@pytest.mark.parametrize("place", [PRETRAINED], indirect=True, ids=[PRETRAINED.stem])
+def test_a_deleted_publication_is_made_again_and_nothing_else(place: Place) -> None:
+    folder = place.registry()
+    assert folder is not None
+    shutil.rmtree(folder)
+    events = place.go()
+    done = {event["stage"]: event["reused"] for event in events if event["event"] == "stage_finished"}
+    assert done == {"tokenizer": True, "pretrain": True, "supervised": True, "evaluate": True, "publish": False}
+    assert json.loads((folder / "publication.json").read_text())["complete"] is True
+
+
+@pytest.mark.parametrize("place", [PRETRAINED], indirect=True, ids=[PRETRAINED.stem])
+def test_a_changed_fine_tuning_keeps_the_pretrained_stage(place: Place) -> None:
+    folder = place.registry()
+    assert folder is not None
+    old = (folder / "model.safetensors").read_bytes()
+    events = place.go("stages.supervised.arguments.learning_rate=5e-3")
+    done = {event["stage"]: event["reused"] for event in events if event["event"] == "stage_finished"}
+    assert done == {"tokenizer": True, "pretrain": True, "supervised": False, "evaluate": False, "publish": False}
+    assert (folder / "model.safetensors").read_bytes() != old
+    history = {path.name.rpartition("-")[0] for path in (place.run / "history").iterdir()}
+    assert history >= {"02-supervised", "03-evaluate"}
+
+
+@pytest.mark.parametrize("place", [PRETRAINED], indirect=True, ids=[PRETRAINED.stem])
+@pytest.mark.parametrize("harm", ["removed", "cut short"])
+def test_a_stage_that_lost_its_weights_is_made_again(place: Place, harm: str) -> None:
+    place.go("stages.supervised.arguments.learning_rate=5e-3")
+    weights = place.folder(2) / "model" / "model.safetensors"
+    good = weights.read_bytes()
+    if harm == "removed":
+        weights.unlink()
+    else:
+        weights.write_bytes(good[:-100])
+    events = place.go("stages.supervised.arguments.learning_rate=5e-3")
+    done = {event["stage"]: event["reused"] for event in events if event["event"] == "stage_finished"}
+    assert done == {"tokenizer": True, "pretrain": True, "supervised": False, "evaluate": True, "publish": True}
+    said = [event["message"] for event in events if event["event"] == "warning" and event["stage"] == "supervised"]
+    assert any("model/model.safetensors" in message and "made again" in message for message in said)
+    assert weights.read_bytes() == good

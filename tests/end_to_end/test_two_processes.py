@@ -1,0 +1,175 @@
+"""Two processes do what one does: the same losses at the same global batch, and every example scored once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.events import read_events
+from tests.end_to_end import forked
+
+RECIPE = """\
+name: shared
+launch: {mixed_precision: no}
+model:
+  architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0}
+tokenizer: {train: wordpiece, vocab_size: 400}
+stages:
+  - stage: pretrain
+    datasets: [{path: builtin/python-docs}]
+    block_size: 16
+    max_train_samples: 20
+    arguments: {max_steps: 6, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}
+  - stage: supervised
+    task: builtin/python-docs
+    max_length: 24
+    max_train_samples: 48
+    arguments: {num_train_epochs: 2, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}
+  - {stage: evaluate, max_eval_samples: 37, per_device_eval_batch_size: 5}
+"""
+TWO = "launch.num_processes=2"
+RELATIVE = 1e-4
+"""Floats are added in another order."""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "shared.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def forked_run(function: Any, *arguments: Any) -> int:
+    child = forked.server().Process(target=function, args=arguments)
+    child.start()
+    child.join(240)
+    if child.exitcode is None:
+        child.kill()
+        raise AssertionError("the run hangs")
+    return int(child.exitcode)
+
+
+@pytest.fixture(scope="module")
+def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run with one process; its home lies beside it."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert forked_run(forked.run_recipe, str(recipe), [], str(folder / "run"), str(folder / "home")) == 0
+    return folder
+
+
+def losses(run: Path) -> dict[tuple[str, int], float]:
+    events = [event for event in read_events(run / "events.jsonl") if event["event"] == "metric" and "loss" in event["metrics"]]
+    return {(event["stage"], event["step"]): event["metrics"]["loss"] for event in events}
+
+
+def assert_equal_losses(one: Path, two: Path, stages: tuple[str, ...]) -> None:
+    expected = {key: value for key, value in losses(one).items() if key[0] in stages}
+    assert len(expected) >= 6
+    assert losses(two) == pytest.approx(expected, rel=RELATIVE)
+
+
+def ranks_log(run: Path) -> str:
+    return (run / "ranks.log").read_text(errors="replace") if (run / "ranks.log").exists() else "no output"
+
+
+def test_the_losses_are_those_of_one_process(recipe: Path, alone: Path, tmp_path: Path) -> None:
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
+    assert code == 0, ranks_log(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["launch"]["num_processes"] == 2
+    assert_equal_losses(alone / "run", tmp_path / "run", ("pretrain", "supervised"))
+    assert max(step for stage, step in losses(tmp_path / "run") if stage == "supervised") == 12
+    one, two = (json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text()) for run in (alone / "run", tmp_path / "run"))
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=RELATIVE)
+    assert two["all_parameters"] == one["all_parameters"]
+
+
+def test_a_last_batch_that_is_not_full_is_shared_too(recipe: Path, tmp_path: Path) -> None:
+    """45 rows in batches of 8: the last batch of an epoch has 5, for one process 4 and for the other 1."""
+    ragged = ["stages.supervised.max_train_samples=45", "stages.pretrain.arguments.max_steps=1"]
+    assert forked_run(forked.run_recipe, str(recipe), ragged, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *ragged], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    assert code == 0, ranks_log(tmp_path / "two")
+    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
+
+
+def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_path: Path) -> None:
+    """The same trained model, evaluated by one process and by two: the same rows to the bit."""
+    shutil.copytree(alone / "home", tmp_path / "home", symlinks=True)
+    evaluated = json.loads((alone / "run/stages/03-evaluate/stage.json").read_text())["fingerprint"]
+    shutil.rmtree(tmp_path / "home/stages" / evaluated)
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
+    assert code == 0, ranks_log(tmp_path / "run")
+    done = {event["stage"]: event["reused"] for event in read_events(tmp_path / "run/events.jsonl") if event["event"] == "stage_finished"}
+    assert done == {"tokenizer": True, "pretrain": True, "supervised": True, "evaluate": False}
+    one, two = (pq.read_table(run / "stages/03-evaluate/predictions.parquet") for run in (alone / "run", tmp_path / "run"))
+    assert two.num_rows == 37
+    assert two["index"].to_pylist() == list(range(37))
+    assert two.equals(one)
+    scores = [json.loads((run / "stages/03-evaluate/metrics.json").read_text()) for run in (alone / "run", tmp_path / "run")]
+    assert scores[0] == scores[1]
+
+
+def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, tmp_path: Path) -> None:
+    nan = ["stages.pretrain.arguments.learning_rate=1e30", "stages.pretrain.arguments.max_grad_norm=0"]
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *nan], str(tmp_path / "run"), str(tmp_path / "home"))
+    assert code == 1
+    last = list(read_events(tmp_path / "run/events.jsonl"))[-1]
+    assert (last["event"], last["reason"], last["stage"]) == ("failed", "diverged", "pretrain")
+    assert last["message"].startswith("stage 'pretrain': the loss is ")
+    assert not [path for path in (tmp_path / "home/stages").glob("*.partial") if path.is_dir()]
+
+
+def command(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"FINERY_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines", *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.long
+def test_torchrun_starts_the_ranks(recipe: Path, alone: Path, tmp_path: Path) -> None:
+    child = command(tmp_path, "run", str(recipe), TWO)
+    _, said = child.communicate(timeout=500)
+    run = tmp_path / "runs" / "shared"
+    assert child.returncode == 0, said.decode() + ranks_log(run)
+    assert_equal_losses(alone / "run", run, ("pretrain", "supervised"))
+    table = pq.read_table(run / "stages/03-evaluate/predictions.parquet")
+    assert table["index"].to_pylist() == list(range(37))
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_no_orphan(recipe: Path, tmp_path: Path) -> None:
+    child = command(tmp_path, "run", str(recipe), TWO, "stages.pretrain.arguments.max_steps=100000", "stages.pretrain.arguments.save_steps=20")
+    run = tmp_path / "runs" / "shared"
+    deadline = time.monotonic() + 240
+    while not any(event["event"] == "checkpoint" for event in read_events(run / "events.jsonl")):
+        assert child.poll() is None, child.stderr.read().decode() if child.stderr else ""
+        assert time.monotonic() < deadline, ranks_log(run)
+        time.sleep(0.1)
+    family = psutil.Process(child.pid).children(recursive=True)
+    ranks = [each for each in family if "stage" in each.cmdline() and "torch.distributed.run" not in each.cmdline()]
+    assert len(ranks) == 2
+    ranks[1].send_signal(signal.SIGKILL)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode == 1
+    sentence = said.decode().strip()
+    assert sentence.startswith("finery: stage 'pretrain': ")
+    assert "\n" not in sentence
+    assert "SIGKILL" in sentence
+    assert "finery resume" in sentence
+    assert list(read_events(run / "events.jsonl"))[-1]["event"] == "failed"
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    partial = next(path for path in (tmp_path / "home/stages").glob("*.partial") if path.is_dir())
+    assert {path.name for path in partial.iterdir()} == {"checkpoints"}

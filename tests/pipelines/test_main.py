@@ -1,0 +1,98 @@
+"""`python -m pipelines`: verbs, exit codes, and one sentence on standard error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pipelines.run
+from pipelines.__main__ import main
+from pipelines.errors import Busy, CommandError, DataError, FineryError, Stopped
+from pipelines.workspace import StageStore
+
+RECIPE = """\
+name: short
+model: {architecture: {preset: bert-tiny}}
+stages:
+  - {stage: pretrain, datasets: [{path: builtin/python-docs}]}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return "recipe.yaml"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "usage: python -m pipelines {run|"),
+        (["fly"], "usage: python -m pipelines {run|"),
+        (["run"], "run needs a recipe"),
+        (["plan"], "plan needs a recipe"),
+        (["plan", "--json"], "plan needs a recipe"),
+        (["resume"], "is no run folder"),
+        (["resume", "nowhere"], "'nowhere' is no run folder (it has no recipe.yaml)"),
+        (["gc", "--older-than"], "--older-than needs a number"),
+        (["gc", "--older-than", "soon"], "--older-than needs a number"),
+        (["plan", "recipe.yaml", "--flops-per-second", "fast"], "--flops-per-second needs a number"),
+        (["run", "nosuch.yaml"], "nosuch.yaml  there is no such file"),
+        (["run", "recipe.yaml", "sead=1"], "did you mean"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_exits_2_with_a_sentence(words: list[str], expected: str, recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert expected.lower() in said.err.lower()
+    assert said.out == ""
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(DataError("no rows", stage="mrpc"), 1), (Busy("in use"), 1), (Stopped("stopped by SIGTERM"), 75), (CommandError("no such verb"), 2)],
+)
+def test_an_error_of_a_run_becomes_its_exit_code(error: FineryError, code: int, recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipelines.run, "run", fail)
+    assert main(["run", recipe]) == code
+    assert capsys.readouterr().err == f"finery: {error}\n"
+
+
+def test_run_goes_into_the_folder_of_its_name(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(pipelines.run, "run", lambda recipe, folder: seen.append((recipe.seed, folder)))
+    assert main(["run", recipe, "name=other", "seed=5"]) == 0
+    assert seen == [(5, Path("runs/other"))]
+
+
+def test_resume_goes_on_in_the_folder_where_the_run_was_started(tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, start = tmp_path / "there" / "runs" / "short", tmp_path / "there"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text(RECIPE)
+    (run / "manifest.json").write_text(json.dumps({"working_folder": str(start)}))
+    seen = []
+    monkeypatch.setattr(pipelines.run, "run", lambda recipe, folder: seen.append((Path.cwd(), folder)))
+    assert main(["resume", "there/runs/short"]) == 0
+    assert seen == [(start, run)]
+
+
+def test_gc_prints_one_json_object(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StageStore(home).attempt("abc") as folder:
+        (folder / "x").write_text("12345")
+        StageStore(home).finish("abc", {"inputs": []})
+    assert main(["gc", "--dry-run"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["folders"] == [str(home / "stages" / "abc")]
+    assert (home / "stages" / "abc").is_dir()
+    assert main(["gc", "--older-than", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == 1
+    assert main(["gc"]) == 0
+    assert not (home / "stages" / "abc").exists()

@@ -1,0 +1,56 @@
+"""Tokenizers are opened from folders, fast ones only, or refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import tokenizers
+from pipelines.errors import ModelError
+from pipelines.registry import TOKENIZERS
+from tests import tiny
+
+
+def test_a_saved_tokenizer_is_opened_unchanged(tmp_path: Path) -> None:
+    tiny.tokenizer().save_pretrained(tmp_path)
+    opened = tokenizers.open_tokenizer(str(tmp_path))
+    assert opened.is_fast
+    assert dict(opened(*tiny.TEXTS[:2])) == dict(tiny.tokenizer()(*tiny.TEXTS[:2]))
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "broken", "nowhere"])
+def test_what_cannot_be_opened_is_refused_in_one_sentence(damage: str, tmp_path: Path) -> None:
+    source = tmp_path / "tokenizer"
+    tiny.tokenizer().save_pretrained(source)
+    if damage == "broken":
+        (source / "tokenizer.json").write_text("{")
+    elif damage == "empty":
+        for path in source.iterdir():
+            path.unlink()
+    elif damage == "missing":
+        (source / "tokenizer.json").unlink()
+    name = "nobody/nothing" if damage == "nowhere" else str(source)
+    with pytest.raises(ModelError, match=f"no tokenizer could be opened from '{name}': ") as caught:
+        tokenizers.open_tokenizer(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_slow_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    class Slow:
+        is_fast = False
+
+    def slow(*_: Any, **__: Any) -> Slow:
+        return Slow()
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", slow)
+    with pytest.raises(ModelError, match="the tokenizer of 'somewhere' has no fast version"):
+        tokenizers.open_tokenizer("somewhere")
+
+
+def test_the_default_algorithm_is_one_of_the_table() -> None:
+    assert tokenizers.DEFAULT in TOKENIZERS
+    assert tokenizers.block(tokenizers.DEFAULT).name == tokenizers.DEFAULT

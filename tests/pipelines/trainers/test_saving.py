@@ -1,0 +1,76 @@
+"""A stage's result is whole or absent, and an adapter names its base where it will lie."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelines import models
+from pipelines.protocols import Context, World
+from pipelines.tokenizers import open_tokenizer
+from pipelines.trainers.saving import save_stage, write_json
+from pipelines.tuners.lora import LoRA
+from tests import tiny
+
+
+@pytest.mark.parametrize("family", ["finery", "bert"])
+def test_a_result_is_opened_as_it_was(family: str, context: Callable[..., Context]) -> None:
+    place, model = context(), tiny.build(family, tiny.THREE)
+    save_stage(place, model, tiny.tokenizer(), tiny.THREE, {"train_loss": 0.1 + 0.2})
+    opened = models.open_folder(place.folder / "model", tiny.THREE, seed=9, trained_head=True)
+    assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(model, tiny.batch()))
+    assert open_tokenizer(str(place.folder / "model")).get_vocab() == tiny.tokenizer().get_vocab()
+    assert models.saved_head(place.folder / "model") == tiny.THREE
+    assert json.loads((place.folder / "metrics.json").read_text()) == {"train_loss": 0.1 + 0.2}
+    assert sorted(path.name for path in place.folder.iterdir()) == ["metrics.json", "model"]
+    assert not [*place.folder.rglob("*.bin"), *place.folder.rglob("*.pt")]
+
+
+def test_a_failure_leaves_the_earlier_result_alone(context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch) -> None:
+    place = context()
+    save_stage(place, tiny.build("bert", tiny.THREE), tiny.tokenizer(), tiny.THREE, {})
+    before = (place.folder / "model" / "model.safetensors").read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    broken = tiny.build("bert", tiny.THREE, seed=1)
+    monkeypatch.setattr(type(tiny.tokenizer()), "save_pretrained", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_stage(place, broken, tiny.tokenizer(), tiny.THREE, {})
+    monkeypatch.undo()
+    assert (place.folder / "model" / "model.safetensors").read_bytes() == before
+    save_stage(place, broken, tiny.tokenizer(), tiny.THREE, {})  # what the failure left behind is no obstacle
+    assert (place.folder / "model" / "model.safetensors").read_bytes() != before
+
+
+def test_an_adapter_names_its_base_in_the_complete_stage(context: Callable[..., Context]) -> None:
+    place = context("abc.partial")
+    model = tiny.build("bert", tiny.THREE)
+    model.save_pretrained(place.folder / "base")
+    model.name_or_path = str(place.folder / "base")
+    tuned = LoRA(r=2).apply(model)
+    tiny.disturb(tuned)
+    wanted = tiny.logits(tuned, tiny.batch())
+    save_stage(place, tuned, tiny.tokenizer(), tiny.THREE, {})
+    complete = place.folder.rename(place.folder.with_name("abc"))
+    config = json.loads((complete / "model" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(complete / "base")
+    assert tiny.logits(models.open_folder(complete / "model", tiny.THREE, seed=0, merge=False), tiny.batch()).equal(wanted)
+
+
+def test_only_the_main_process_writes(context: Callable[..., Context]) -> None:
+    place = context(world=World(rank=1, size=2))
+    save_stage(place, None, None, tiny.THREE, {})
+    assert list(place.folder.iterdir()) == []
+
+
+def test_json_is_replaced_whole(context: Callable[..., Context]) -> None:
+    path = context().folder / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
