@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipelines.errors import EXIT_DONE, EXIT_FAILED, CommandError, FineryError, RecipeError, StageError
+from pipelines.errors import EXIT_DONE, EXIT_FAILED, CommandError, FineryError, RecipeError, Unforeseen
 from pipelines.signals import die_with_parent
 
 
@@ -131,7 +131,7 @@ def main(words: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except FineryError as error:
-        if type(error) is StageError and error.__cause__ is not None:  # not foreseen: whoever looks needs the whole trace
+        if isinstance(error, Unforeseen) and error.__cause__ is not None:  # whoever looks needs the whole trace
             traceback.print_exception(error.__cause__)
         print(f"finery: {error}", file=sys.stderr)
         return error.exit_code

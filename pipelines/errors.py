@@ -9,7 +9,8 @@ FineryError                 exit 1
 │   ├── Diverged                     the loss is no longer a finite number
 │   ├── OutOfMemory                  the device or the host ran out of memory
 │   ├── DiskFull                     a file could not be written
-│   └── PublishError                 a requirement was not met, or the published copy could not be verified
+│   ├── PublishError                 a requirement was not met, or the published copy could not be verified
+│   └── Unforeseen                   anything that has no sentence of its own; the console log has the trace
 ├── Busy                    exit 1   another process writes this run folder
 └── Stopped                 exit 75  stopped by a signal; the checkpoint is saved, `finery resume` continues
 
@@ -116,6 +117,10 @@ class PublishError(StageError):
     """A requirement was not met, or the published copy could not be verified."""
 
     reason = "publish_error"
+
+
+class Unforeseen(StageError):
+    """Anything that has no sentence of its own yet."""
 
 
 class Busy(FineryError):

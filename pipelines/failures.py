@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from pipelines.errors import DiskFull, FineryError, OutOfMemory, StageError
+from pipelines.errors import DiskFull, FineryError, OutOfMemory, StageError, Unforeseen
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 _NO_SPACE = ("no space left", "disk quota exceeded", "inline_container", "pytorchstreamwriter failed writing", "iostream error")
@@ -33,4 +33,4 @@ def understood(error: BaseException) -> FineryError:
             f"{error.filename or 'a file'} may not be opened or written: {error.strerror}; correct its owner and mode, work in "
             "another folder, or set FINERY_HOME to one that you may write"
         )
-    return StageError(f"{type(error).__name__}: {text or 'no message'}")
+    return Unforeseen(f"{type(error).__name__}: {text or 'no message'}")

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from pipelines import recipe as recipes
-from pipelines.errors import EXIT_DONE, EXIT_FAILED, FineryError, StageError
+from pipelines.errors import EXIT_DONE, EXIT_FAILED, FineryError, Unforeseen
 from pipelines.failures import understood
 from pipelines.launch import join_world, write_failure
 from pipelines.protocols import StopSignal
@@ -31,7 +31,7 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> i
             stage.run(context_for(job, stage, folder, mark, world))
     except BaseException as error:
         failure = understood(error)
-        if type(failure) is StageError:
+        if isinstance(failure, Unforeseen):
             traceback.print_exc()
         write_failure(folder, failure)
         sys.stderr.flush()

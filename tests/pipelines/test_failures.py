@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import DataError, DiskFull, FineryError, OutOfMemory, StageError
+from pipelines.errors import DataError, DiskFull, FineryError, OutOfMemory, StageError, Unforeseen
 from pipelines.failures import understood
 
 
@@ -30,9 +30,9 @@ from pipelines.failures import understood
         (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfMemory, "memory ran out"),
         (PermissionError(errno.EACCES, "Permission denied", "/a/b"), StageError, "/a/b may not be opened or written: Permission denied"),
         (OSError(errno.EROFS, "Read-only file system", "/a/b"), StageError, "FINERY_HOME"),
-        (KeyError("weights"), StageError, "KeyError: 'weights'"),
-        (ValueError(), StageError, "ValueError: no message"),
-        (RuntimeError("two\nlines\n\n  of it"), StageError, "RuntimeError: two lines of it"),
+        (KeyError("weights"), Unforeseen, "KeyError: 'weights'"),
+        (ValueError(), Unforeseen, "ValueError: no message"),
+        (RuntimeError("two\nlines\n\n  of it"), Unforeseen, "RuntimeError: two lines of it"),
     ],
 )
 def test_an_error_is_understood(error: BaseException, kind: type[FineryError], words: str) -> None:
