@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from pipelines import errors
-from pipelines.errors import FineryError, StageError, Stopped
+from pipelines.errors import FineryError, StageError, Stopped, Unforeseen
 from pipelines.protocols import StopSignal, World
 from pipelines.signals import die_with_parent
 
@@ -56,7 +56,7 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
             raise
     failure = read_failure(folder)
     killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
-    if killed is not None and (failure is None or type(failure) is StageError):
+    if killed is not None and (failure is None or isinstance(failure, Unforeseen)):
         why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
         raise StageError(
             f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last checkpoint, {ranks_log} has their output"

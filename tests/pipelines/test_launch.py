@@ -86,7 +86,7 @@ def test_ranks_that_end_without_a_word(agent: Callable[[str], dict[str, Any]], t
 
 @pytest.mark.parametrize("heard", [False, True], ids=["silence", "an echo of the others"])
 def test_a_rank_that_was_killed_is_told_with_its_signal(heard: bool, agent: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
-    echo = f"open({str(tmp_path / launch.FAILURE)!r}, 'w').write('{{\"type\": \"StageError\", \"message\": \"connection closed by peer\"}}'); "
+    echo = f"open({str(tmp_path / launch.FAILURE)!r}, 'w').write('{{\"type\": \"Unforeseen\", \"message\": \"connection closed by peer\"}}'); "
     agent(f"{echo if heard else ''}print('failed (exitcode: -9) local_rank: 1 (pid: 71)'); raise SystemExit(1)")
     with pytest.raises(StageError, match=r"killed by SIGKILL, most often because .* memory ran out; `finery resume`"):
         launch.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
