@@ -3,7 +3,7 @@
 Peer: `BertForMaskedLM` called with `labels`, as transformers' examples do: logits over the vocabulary at every position.
 Ours: the same model, the same weights and the same batch through `masked_token_loss`, whose head sees masked positions
 only. Both losses are checked to be equal first. A ratio above 1 means that ours is faster. A second ratio compares eager
-with sdpa attention, because Finery chooses eager on a CPU.
+with sdpa attention; Finery takes eager on a CPU.
 
     python benchmarks/masked_lm_step.py [--rounds 10]
 """

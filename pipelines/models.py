@@ -244,7 +244,7 @@ def _fresh_modules(model: Any) -> list[str]:
 
 
 def _attention() -> str | None:
-    """Eager attention on a CPU, where it is faster at short lengths (benchmarks/masked_lm_step.py); else transformers decides."""
+    """Eager attention on a CPU; else transformers decides. Which is faster there depends on length, precision and threads."""
     import torch
 
     return None if torch.cuda.is_available() else "eager"
