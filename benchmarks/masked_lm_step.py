@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from pipelines.trainers.losses import masked_token_loss
+from pipelines.objectives.losses import masked_token_loss
 
 SHAPE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 8192}
 BATCH, LENGTH, SHARE = 32, 128, 0.15

@@ -12,9 +12,11 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
-from pipelines.errors import EXIT_DONE, EXIT_FAILED, CommandError, FineryError, RecipeError, Unforeseen
+from pipelines.errors import EXIT_DONE, EXIT_FAILED, CommandError, FineryError, OutOfMemory, RecipeError, Unforeseen
 from pipelines.signals import die_with_parent
 
 
@@ -83,6 +85,44 @@ def _gc(words: Sequence[str]) -> int:
     return EXIT_DONE
 
 
+def _attention(words: Sequence[str]) -> int:
+    """attention REQUEST: one JSON object with the fields of attention_maps.Request"""
+    return _answer("attention", "pipelines.attention_maps", words)
+
+
+def _generate(words: Sequence[str]) -> int:
+    """generate REQUEST: one JSON object with the fields of generation.Request"""
+    return _answer("generate", "pipelines.generation", words)
+
+
+def _answer(verb: str, module: str, words: Sequence[str]) -> int:
+    """Print one JSON object on standard output: the answer, or the error. Everything else goes to standard error."""
+    from pipelines.failures import understood
+    from pipelines.protocols import StopSignal
+    from pipelines.signals import stop_on_signals
+
+    try:
+        request = json.loads(words[0]) if len(words) == 1 else None
+    except ValueError:
+        request = None
+    if not isinstance(request, dict):
+        raise CommandError(f"{verb} needs one JSON object; people use: finery {verb}")
+    _quiet()
+    try:
+        with stop_on_signals(StopSignal()), redirect_stdout(sys.stderr):
+            told = import_module(module).answer(request)
+    except Exception as error:
+        failure = understood(error)
+        if isinstance(failure, OutOfMemory):
+            failure = OutOfMemory("memory ran out; take a shorter text or a smaller model")
+        elif isinstance(failure, Unforeseen):
+            failure = Unforeseen(f"the work broke off with an error that was not foreseen: {failure}")
+        print(json.dumps({"error": {"message": str(failure), "reason": failure.reason}}, ensure_ascii=False))
+        raise failure from error
+    print(json.dumps(told, ensure_ascii=False))
+    return EXIT_DONE
+
+
 def _number(words: list[str], option: str) -> float | None:
     """Take `option NUMBER` out of `words`."""
     if option not in words:
@@ -102,6 +142,8 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "stage": _stage,
     "plan": _plan,
     "gc": _gc,
+    "attention": _attention,
+    "generate": _generate,
 }
 
 

@@ -14,9 +14,19 @@ from pipelines.protocols import Head
 
 AUTO_CLASSES = {
     "masked_lm": "AutoModelForMaskedLM",
+    "pretraining": "AutoModelForPreTraining",
+    "causal_lm": "AutoModelForCausalLM",
+    "seq2seq_lm": "AutoModelForSeq2SeqLM",
     "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+    "multiple_choice": "AutoModelForMultipleChoice",
 }
 """The transformers class that each kind of head is opened with."""
+
+
+LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How the names of classes end whose head is one that pretraining trains."""
 
 
 def auto_class(head: Head) -> Any:
@@ -31,15 +41,17 @@ def auto_class(head: Head) -> Any:
 
 def head_settings(head: Head) -> dict[str, Any]:
     """Config entries that a head needs."""
+    names = {
+        "id2label": dict(enumerate(head.labels)),
+        "label2id": {label: position for position, label in enumerate(head.labels)},
+    }
+    if head.kind == "token_classification":
+        return names
     if head.kind != "sequence_classification":
         return {}
     if not head.labels:
         return {"num_labels": 1, "problem_type": "regression"}
-    return {
-        "id2label": dict(enumerate(head.labels)),
-        "label2id": {label: position for position, label in enumerate(head.labels)},
-        "problem_type": "single_label_classification",
-    }
+    return {**names, "problem_type": "single_label_classification"}
 
 
 def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int) -> Any:
@@ -54,15 +66,13 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int
         raise ModelError(
             f"model.architecture.vocab_size is {words['vocab_size']}, but the tokenizer has {len(tokenizer)} entries; leave it out"
         )
-    for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
-        token_id = getattr(tokenizer, f"{name}_token_id", None)
-        if token_id is not None and name in ("pad", "bos", "eos"):
-            words.setdefault(f"{name}_token_id", token_id)
+    for name, token_id in _ends(tokenizer).items():
+        words.setdefault(f"{name}_token_id", token_id)
     kind = auto_class(head)
     try:
         config = AutoConfig.for_model(model_type, **words, **head_settings(head))
         if getattr(config, "is_encoder_decoder", False):
-            _mark_ends(config, words, tokenizer)
+            _mark_ends(config, architecture)
         set_seed(seed)
         model = kind.from_config(config, attn_implementation=_attention())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -72,13 +82,32 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int
     return model
 
 
-def _mark_ends(config: Any, given: Mapping[str, Any], tokenizer: Any) -> None:
-    """The tokens that an encoder-decoder begins and ends with, where neither recipe nor tokenizer has such: [CLS], [SEP]."""
-    for name, stand_in in (("bos", tokenizer.cls_token_id), ("eos", tokenizer.sep_token_id)):
-        if f"{name}_token_id" not in given and stand_in is not None:
-            setattr(config, f"{name}_token_id", stand_in)
-    if getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = config.pad_token_id  # T5's own choice, which its config leaves open
+def _ends(tokenizer: Any) -> dict[str, int]:
+    """The ids of padding and of the tokens that a text begins and ends with: [CLS] and [SEP] where it has no others."""
+    found = {
+        "pad": tokenizer.pad_token_id,
+        "bos": tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,
+        "eos": tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id,
+    }
+    return {name: token_id for name, token_id in found.items() if token_id is not None}
+
+
+def _mark_ends(config: Any, given: Mapping[str, Any]) -> None:
+    """The tokens that a decoder begins with, and is made to end with, where the recipe does not say.
+
+    They are those that have the same part in the model type's own vocabulary: BART begins with its end, Marian with
+    padding. Where the type leaves the beginning open it is padding, T5's own choice; in our own family it is the token
+    that every text begins with, so that no step is spent on writing it.
+    """
+    own = type(config)()
+    parts = {getattr(own, f"{name}_token_id", None): getattr(config, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    parts.pop(None, None)
+    if "decoder_start_token_id" not in given:
+        start = getattr(own, "decoder_start_token_id", None)
+        usual = config.bos_token_id if config.model_type == "finery" else config.pad_token_id
+        config.decoder_start_token_id = parts.get(start, usual)
+    if getattr(own, "forced_eos_token_id", None) is not None and "forced_eos_token_id" not in given:
+        config.forced_eos_token_id = config.eos_token_id
 
 
 def open_folder(
@@ -138,11 +167,11 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     from peft import PeftModel
     from safetensors import SafetensorError
 
-    beside = folder.parent / "base"
+    beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
     own = saved_head(folder) or head
     try:
         named = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
-        base = open_folder(beside if beside.is_dir() else named, own, seed)
+        base = open_folder(beside or named, own, seed)
         model = PeftModel.from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
@@ -223,14 +252,14 @@ def _outermost(keys: Iterable[str]) -> list[str]:
 
 
 def _fresh_modules(model: Any) -> list[str]:
-    """Modules of a model from scratch that its masked-LM pretraining would not have brought: its head and pooler.
+    """Modules of a model from scratch that its pretraining would not have brought: its head and pooler.
 
     The same modules are trained whole by an adapter with and without pretraining, so that the two compare.
     """
     import torch
     from transformers import AutoModelForMaskedLM
 
-    if type(model).__name__.endswith("ForMaskedLM"):
+    if type(model).__name__.endswith(LANGUAGE_MODELS):
         return []
     weights = {name: weight.shape for name, weight in model.named_parameters()}
     try:

@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines import costs, sizes
+from pipelines import sizes, training_memory
+from pipelines.architectures import arithmetic
+from pipelines.errors import FineryError
 from pipelines.fields import arguments as argument_fields
 from pipelines.fields import devices
 from pipelines.protocols import Head
 from pipelines.recipe import START, Recipe, Stage
-from pipelines.shapes import first_line, outputs, shape_of
+from pipelines.shapes import PLAIN_HEADS, first_line, outputs, shape_of
+from pipelines.training_memory import Memory, Step
 
 BYTES_PER_TOKEN = 4
 """Of English text under a vocabulary of some thousand pieces; used where only the size of a text is known."""
@@ -46,12 +49,14 @@ class StagePlan:
     all_parameters: int | None = None
     """The model's and the adapter's."""
     sequence_length: int | None = None
+    target_length: int | None = None
+    """Tokens of a target, for an encoder-decoder."""
     examples_per_step: int | None = None
     steps: int | None = None
     tokens: int | None = None
     """Tokens that pass through the model, padding included: at most this many where sequences vary in length."""
     flops: int | None = None
-    memory: costs.Memory | None = None
+    memory: Memory | None = None
     """Of each process."""
     seconds: float | None = None
     notes: tuple[str, ...] = ()
@@ -65,6 +70,7 @@ class StagePlan:
             "trainable_parameters": self.trainable_parameters,
             "all_parameters": self.all_parameters,
             "sequence_length": self.sequence_length,
+            "target_length": self.target_length,
             "examples_per_step": self.examples_per_step,
             "steps": self.steps,
             "tokens": self.tokens,
@@ -73,6 +79,30 @@ class StagePlan:
             "seconds": self.seconds,
             "notes": list(self.notes),
         }
+
+    def lines(self) -> list[str]:
+        """As text."""
+        text = [f"{self.id} ({self.stage})"]
+        if self.parameters:
+            text.append(f"  parameters  {self.parameters['total']:,}")
+            text += [f"    {part:<17} {count:>15,}" for part, count in self.parameters.items() if part != "total" and count]
+        if self.trainable_parameters is not None and self.all_parameters:
+            share = self.trainable_parameters / self.all_parameters
+            text.append(f"  trainable   {self.trainable_parameters:,} of {self.all_parameters:,} ({share:.1%})")
+        if self.steps is not None:
+            target = "" if self.target_length is None else f" and targets of {self.target_length}"
+            text.append(f"  steps       {self.steps:,} of {self.examples_per_step} sequences of {self.sequence_length} tokens{target}")
+        if self.tokens is not None:
+            text.append(f"  tokens      {self.tokens:,}")
+        if self.flops is not None:
+            text.append(f"  operations  {_amount(self.flops, 'FLOP')}")
+        if self.memory is not None:
+            kinds = ("weights", "gradients", "optimizer", "activations")
+            parts = ", ".join(f"{kind} {_bytes(getattr(self.memory, kind))}" for kind in kinds)
+            text.append(f"  memory      {_bytes(self.memory.peak)} a process at its peak ({parts})")
+        if self.seconds is not None:
+            text.append(f"  time        about {_duration(self.seconds)}")
+        return [*text, *(f"  note        {note}" for note in self.notes)]
 
 
 @dataclass(frozen=True)
@@ -87,6 +117,8 @@ class Plan:
     rate: str
     """Where the rate comes from."""
     stages: tuple[StagePlan, ...]
+    growth: Mapping[str, Any] | None = None
+    """How the operations of one sequence's forward pass grow with its length: see `arithmetic.growth`."""
 
     @property
     def seconds(self) -> float | None:
@@ -104,6 +136,7 @@ class Plan:
             "flops_per_second": self.flops_per_second,
             "rate": self.rate,
             "seconds": self.seconds,
+            "growth": self.growth,
             "stages": [stage.to_json() for stage in self.stages],
         }
 
@@ -114,29 +147,10 @@ class Plan:
             f"{self.name} on {self.device}{several}, precision {self.precision}",
             f"at {_amount(self.flops_per_second, 'FLOP/s')}: {self.rate}",
         ]
+        if self.growth is not None:
+            text += ["", *_growth_lines(self.growth)]
         for stage in self.stages:
-            text += ["", f"{stage.id} ({stage.stage})"]
-            if stage.parameters:
-                counts = {part: count for part, count in stage.parameters.items() if part != "total" and count}
-                parts = ", ".join(f"{part} {count:,}" for part, count in counts.items())
-                text.append(f"  parameters  {stage.parameters['total']:,} ({parts})")
-            if stage.trainable_parameters is not None and stage.all_parameters:
-                share = stage.trainable_parameters / stage.all_parameters
-                text.append(f"  trainable   {stage.trainable_parameters:,} of {stage.all_parameters:,} ({share:.1%})")
-            if stage.steps is not None:
-                step = f"{stage.examples_per_step} sequences of {stage.sequence_length} tokens"
-                text.append(f"  steps       {stage.steps:,} of {step}")
-            if stage.tokens is not None:
-                text.append(f"  tokens      {stage.tokens:,}")
-            if stage.flops is not None:
-                text.append(f"  operations  {_amount(stage.flops, 'FLOP')}")
-            if stage.memory is not None:
-                kinds = ("weights", "gradients", "optimizer", "activations")
-                parts = ", ".join(f"{kind} {_bytes(getattr(stage.memory, kind))}" for kind in kinds)
-                text.append(f"  memory      {_bytes(stage.memory.total)} a process ({parts})")
-            if stage.seconds is not None:
-                text.append(f"  time        about {_duration(stage.seconds)}")
-            text += [f"  note        {note}" for note in stage.notes]
+            text += ["", *stage.lines()]
         total = "unknown, see the notes" if self.seconds is None else f"about {_duration(self.seconds)}"
         return [*text, "", f"in all {total}"]
 
@@ -154,7 +168,7 @@ def plan(recipe: Recipe, flops_per_second: float | None = None, device: devices.
         rate = "as given"
     planner = _Planner(recipe, device, processes, precision, flops_per_second)
     stages = tuple(planner.stage(stage) for stage in recipe.stages)
-    return Plan(recipe.name, device.name, processes, precision, flops_per_second, rate, stages)
+    return Plan(recipe.name, device.name, processes, precision, flops_per_second, rate, stages, planner.growth())
 
 
 class _Planner:
@@ -175,18 +189,31 @@ class _Planner:
         notes = () if stage.stage == "publish" else (f"the costs of a '{stage.stage}' stage are not known",)
         return StagePlan(stage.id, stage.stage, notes=notes)
 
+    def growth(self) -> dict[str, Any] | None:
+        """How attention and feed-forward networks grow with the sequence, for the recipe's model."""
+        if self.shape is None:
+            return None
+        try:
+            words = self.shape.words(PLAIN_HEADS[self.shape.family])
+            return None if words is None else arithmetic.growth(words)
+        except Exception:  # the stages say why the model cannot be built
+            return None
+
     def _pretrain(self, stage: Any) -> StagePlan:
         notes = [*self.shape_notes]
-        blocks = None
+        objective = stage.objective
+        taken = max(1, objective.raw_length(stage.block_size))
+        examples = None
         if "max_steps" not in _arguments(stage):
             texts = [sizes.text_bytes(reference, stage.max_train_samples) for reference in stage.datasets]
-            if None in texts:
+            if None in texts or objective.pairs:
                 notes.append("how much text there is will be known when the run starts, or set arguments.max_steps")
             else:
-                blocks = sum(size for size in texts if size is not None) // BYTES_PER_TOKEN // stage.block_size
-                notes.append(f"about {blocks:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
-        predicted = max(1, round(stage.block_size * getattr(stage.objective, "probability", 1.0)))
-        return self._training(stage, stage.objective.head, stage.block_size, blocks, predicted, notes)
+                examples = sum(size for size in texts if size is not None) // BYTES_PER_TOKEN // taken
+                notes.append(f"about {examples:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
+        if hasattr(objective, "generator_size"):
+            notes.append("the generator that is trained beside the model is not counted")
+        return self._training(stage, objective.head, _passes(objective, stage.block_size), examples, notes)
 
     def _supervised(self, stage: Any) -> StagePlan:
         from pipelines.data.tasks import resolve
@@ -203,25 +230,32 @@ class _Planner:
         if rows is not None and arguments.get("eval_strategy", "no") != "no":
             rows -= min(max(1, round(rows * SELECTION_SHARE)), SELECTION_MOST)
         notes.append(f"at most: every sequence is counted with max_length {stage.max_length}")
-        return self._training(stage, head, stage.max_length, rows, 0, notes)
+        length, target = stage.max_source_length or stage.max_length, stage.max_target_length or stage.max_length
+        passes = _Passes(length, target, target if head.kind in arithmetic.WORD_HEADS else 0)
+        if stage.auxiliary_lm is not None:
+            notes.append("the scores of the auxiliary language model are not counted")
+        return self._training(stage, head, passes, rows, notes)
 
-    def _training(
-        self, stage: Any, head: Head, length: int, examples: int | None, predicted: int, notes: list[str]
-    ) -> StagePlan:
-        """A training stage: `examples` an epoch, of `length` tokens, of which `predicted` get logits."""
+    def _training(self, stage: Any, head: Head, passes: _Passes, examples: int | None, notes: list[str]) -> StagePlan:
+        """A training stage of `examples` an epoch."""
         arguments = _arguments(stage)
         each, accumulated = _batch(arguments, self.processes)
         per_step = each * accumulated * self.processes
         steps = _steps(arguments, examples, each * self.processes, accumulated)
         found = StagePlan(
-            stage.id, stage.stage, sequence_length=length, examples_per_step=per_step, steps=steps, notes=tuple(notes)
-        )
+            stage.id, stage.stage, sequence_length=passes.length, examples_per_step=per_step, steps=steps,
+            notes=tuple(notes),
+        )  # fmt: skip
         sequences = None if steps is None else steps * per_step
         if sequences is not None and examples is not None and "max_steps" not in arguments:
             whole = math.ceil(examples * arguments.get("num_train_epochs", DEFAULT_EPOCHS))
             sequences = min(sequences, whole)  # the last step of an epoch may be smaller
+        both = self.shape is not None and self.shape.family == "encoder-decoder"
+        tokens = passes.length + (passes.target if both else 0)
+        if both:
+            found = replace(found, target_length=passes.target)
         if sequences is not None:
-            found = replace(found, tokens=sequences * length)
+            found = replace(found, tokens=sequences * tokens)
         if self.shape is None:
             return found
         try:
@@ -229,88 +263,161 @@ class _Planner:
             adapter = None
             if stage.tuner.name == "lora":
                 adapter = self.shape.adapter(stage.tuner, head, self._fresh(stage, head))
+            forward = self.shape.forward(head, passes.length, passes.target, passes.predicted)
         except Exception as error:  # transformers and PEFT refuse in many ways; the run itself says it in full
             return replace(found, notes=(*found.notes, f"the model cannot be built: {first_line(error)}"))
         learnt = counts["total"] if adapter is None else adapter.learnt
         everything = counts["total"] + (0 if adapter is None else adapter.added)
         recomputed = bool(arguments.get("activation_checkpointing"))
-        forward = self.shape.forward(head, length, predicted)
         flops = forward * ((3 if adapter is None else 2) + recomputed)
-        flops += 0 if adapter is None else 3 * adapter.flops_per_token * length
+        flops += 0 if adapter is None else 3 * adapter.flops_per_token * tokens // (2 if both else 1)
         found = replace(found, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
         if sequences is not None:
             seconds = sequences * flops / self.flops_per_second + (steps or 0) * STEP_SECONDS
             found = replace(found, flops=sequences * flops, seconds=seconds)
-        shape = self.shape.sizes(head)
-        if shape is None:
+        words = self.shape.words(head)
+        if words is None:
             unknown = "memory is unknown: the config does not name its sizes as most do"
             return replace(found, notes=(*found.notes, unknown))
-        mixed = self.precision != "no"
-        kept = costs.activations(
-            shape, batch=each, length=length, predicted=predicted * each, mixed=mixed, recomputed=recomputed,
+        step = Step(
+            batch=each,
+            length=passes.length,
+            target=passes.target,
+            predicted=passes.predicted,
+            mixed=self.precision != "no",
             on_cpu=self.device.kind == "cpu",
-        )  # fmt: skip
-        optimizer = arguments.get("optim", "adamw_torch")
-        memory = costs.memory(
-            parameters=everything, trainable=learnt, optimizer=optimizer, activations=kept, mixed=mixed,
+            recomputed=recomputed,
+            accumulated=accumulated,
+            optimizer=arguments.get("optim", "adamw_torch_fused"),
             processes=self.processes,
+            padded=stage.stage == "supervised",
+        )
+        memory = training_memory.memory(
+            words, head.kind, outputs(head), step, parameters=everything, trainable=learnt,
+            learnt=None if adapter is None else adapter.by_layer,
         )  # fmt: skip
         return replace(found, memory=memory)
 
     def _evaluate(self, stage: Any) -> StagePlan:
-        from pipelines.evaluation.choice import choose
-
-        choices, _ = choose(self.recipe, stage, stage.benchmarks)
-        notes = [*self.shape_notes, "at most: every sequence is counted with max_length"]
+        notes = [*self.shape_notes]
         flops = tokens = 0
-        for choice in choices:
-            task: Any = choice.open_task()
-            head = _task_head(task, notes)
-            trained = next((each for each in self.recipe.stages if each.id == choice.model), None)
-            length = stage.max_length or getattr(trained, "max_length", None) or DEFAULT_LENGTH
-            for split in task.evaluation_splits.values():
-                rows = sizes.task_rows(task, split)
-                if stage.max_eval_samples is not None:
-                    rows = stage.max_eval_samples if rows is None else min(rows, stage.max_eval_samples)
-                if rows is None:
-                    notes.append(f"how many rows {choice.name} has will be known when the run starts")
+        try:
+            choices, _ = stage.choices(self.recipe)
+            for choice in choices:
+                found = self._benchmark(stage, choice, notes)
+                if found is None:
                     return StagePlan(stage.id, stage.stage, notes=tuple(dict.fromkeys(notes)))
-                if self.shape is None:
+                tokens, flops = tokens + found[0], flops + found[1]
+            if stage.datasets:
+                found = self._held_out(stage, notes)
+                if found is None:
                     return StagePlan(stage.id, stage.stage, notes=tuple(dict.fromkeys(notes)))
-                try:
-                    flops += rows * self.shape.forward(head, length, 0)
-                except Exception as error:
-                    refused = f"the model cannot be built: {first_line(error)}"
-                    return StagePlan(stage.id, stage.stage, notes=(*notes, refused))
-                tokens += rows * length
+                tokens, flops = tokens + found[0], flops + found[1]
+        except FineryError:
+            raise
+        except Exception as error:  # as in `_training`
+            return StagePlan(stage.id, stage.stage, notes=(*notes, f"the model cannot be built: {first_line(error)}"))
         return StagePlan(
             stage.id, stage.stage, tokens=tokens, flops=flops, seconds=flops / self.flops_per_second,
             notes=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
 
+    def _benchmark(self, stage: Any, choice: Any, notes: list[str]) -> tuple[int, int] | None:
+        """(tokens, operations) of scoring a benchmark; None, and a note, when its rows cannot be counted."""
+        task: Any = choice.open_task()
+        head = _task_head(task, notes)
+        trained = next((each for each in self.recipe.stages if each.id == choice.model), None)
+        length = stage.max_length or getattr(trained, "max_length", None) or DEFAULT_LENGTH
+        target = getattr(trained, "max_target_length", None) or length
+        notes.append("at most: every sequence is counted with max_length")
+        tokens = flops = 0
+        for split in task.evaluation_splits.values():
+            rows = sizes.task_rows(task, split)
+            if stage.max_eval_samples is not None:
+                rows = stage.max_eval_samples if rows is None else min(rows, stage.max_eval_samples)
+            if rows is None:
+                notes.append(f"how many rows {choice.name} has will be known when the run starts")
+                return None
+            if self.shape is None:
+                return None
+            written = head.kind in arithmetic.WORD_HEADS
+            each = self.shape.forward(head, length, target, target if written else 0)
+            if written:  # every beam is a target of its own
+                each += (stage.generation.num_beams - 1) * (each - self.shape.forward(head, length, 1, 1))
+            flops += rows * each
+            tokens += rows * (length + (target if written else 0))
+        return tokens, flops
+
+    def _held_out(self, stage: Any, notes: list[str]) -> tuple[int, int] | None:
+        """(tokens, operations) of measuring a pretraining objective on text."""
+        trained = stage.text_model(self.recipe)
+        texts = [sizes.text_bytes(reference, stage.max_eval_samples) for reference in stage.datasets]
+        if self.shape is None or trained is None:
+            return None
+        if None in texts:
+            notes.append("how much text there is will be known when the run starts")
+            return None
+        passes = _passes(trained.objective, trained.block_size)
+        step = stage.stride or max(1, trained.objective.raw_length(trained.block_size))
+        blocks = math.ceil(sum(size for size in texts if size is not None) / BYTES_PER_TOKEN / step)
+        notes.append(f"about {blocks:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
+        each = self.shape.forward(trained.objective.head, passes.length, passes.target, passes.predicted)
+        return blocks * passes.length, blocks * each
+
     def _fresh(self, stage: Stage, head: Head) -> list[str]:
         """Modules that the model this stage reads has no weights for: they learn whole, whatever the tuner."""
-        if head.kind == "masked_lm":
+        assert self.shape is not None
+        if head.kind in arithmetic.WORD_HEADS:
             return []
         source = self.recipe.model_of(stage)
         before: Any = None if source == START else self.recipe.stage(source)
-        if before is None or before.stage != "supervised":
-            return ["model.pooler.dense", "classifier"]
+        if before is not None and before.tuner.name != "full":  # an adapter's model is opened whole, its head included
+            return []
+        return self.shape.lacking(head, self._head_of(before))
+
+    def _head_of(self, stage: Any) -> Head:
+        """The head that a stage leaves behind; a model from scratch is compared with its family's language model."""
+        assert self.shape is not None
+        if stage is None or not (hasattr(stage, "objective") or hasattr(stage, "task")):
+            return PLAIN_HEADS[self.shape.family]
+        if hasattr(stage, "objective"):
+            found: Head = stage.objective.head
+            return found
         from pipelines.data.tasks import resolve
 
-        if before.tuner.name != "full":  # an adapter's model is opened whole, its head included
-            return []
-        same = outputs(_task_head(resolve(before.task, before.id), [])) == outputs(head)
-        return [] if same else ["classifier"]
+        return _task_head(resolve(stage.task, stage.id), [])
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """What passes through the model for one example."""
+
+    length: int
+    target: int
+    """Tokens of the decoder's part of an encoder-decoder."""
+    predicted: int
+    """Tokens that get a score for each word of the vocabulary."""
+
+
+def _passes(objective: Any, block_size: int) -> _Passes:
+    """The lengths of an example of an objective."""
+    kind = objective.head.kind
+    if kind == "seq2seq_lm":
+        known = hasattr(objective, "lengths")
+        length, target = objective.lengths(objective.raw_length(block_size)) if known else (block_size, block_size)
+        return _Passes(length, target, target)
+    if kind in ("masked_lm", "pretraining"):
+        return _Passes(block_size, block_size, max(1, round(block_size * getattr(objective, "probability", 1.0))))
+    return _Passes(block_size, block_size, block_size if kind in arithmetic.WORD_HEADS else 0)
 
 
 def _task_head(task: Any, notes: list[str]) -> Head:
     """The head without reading data: two classes where their names are still in it."""
-    if task.kind == "regression" or task.labels:
+    if task.labels or task.kind not in ("classification", "token_classification"):
         head: Head = task.head
         return head
     notes.append("how many classes there are will be known when the run starts; two are counted")
-    return Head("sequence_classification", ("0", "1"))
+    return Head("token_classification" if task.kind == "token_classification" else "sequence_classification", ("0", "1"))
 
 
 def _arguments(stage: Any) -> dict[str, Any]:
@@ -340,6 +447,25 @@ def _steps(arguments: Mapping[str, Any], examples: int | None, at_once: int, acc
     batches = examples // at_once if arguments.get("dataloader_drop_last") else math.ceil(examples / at_once)
     epochs: float = arguments.get("num_train_epochs", DEFAULT_EPOCHS)
     return math.ceil(max(1, math.ceil(batches / accumulated)) * epochs)
+
+
+def _growth_lines(growth: Mapping[str, Any]) -> list[str]:
+    """The table of `arithmetic.growth`, and where its lines cross."""
+    text = [
+        "operations of one sequence's forward pass, without its head",
+        f"  {'tokens':>7}  {'projections n·d²':>17}  {'scores n²·d':>15}  {'feed-forward n·d²':>17}  {'scores':>6}",
+    ]
+    for row in growth["lengths"]:
+        amounts = [_amount(row[part], "FLOP") for part in ("projections", "scores", "feed_forward")]
+        share = row["scores"] / (row["projections"] + row["scores"] + row["feed_forward"])
+        text.append(f"  {row['length']:>7,}  {amounts[0]:>17}  {amounts[1]:>15}  {amounts[2]:>17}  {share:>6.1%}")
+    if growth["crossover"] is None:
+        return [*text, "  scores never cost more than projections and feed-forward networks together"]
+    attention, scores = growth["attention_crossover"], growth["crossover"]
+    return [
+        *text,
+        f"  attention costs more than feed-forward from {attention:,} tokens on, its scores alone more than all n·d² terms from {scores:,} on",
+    ]
 
 
 def _amount(number: float, unit: str) -> str:

@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     from pipelines.recipe import Recipe
 
 
+HeadKind = Literal[
+    "masked_lm", "pretraining", "causal_lm", "seq2seq_lm", "sequence_classification", "token_classification",
+    "question_answering", "multiple_choice", "reward", "causal_lm_with_value",
+]  # fmt: skip
+"""`pretraining` is masked LM and a decision about the pair (BERT's); `reward` gives one number a sequence;
+`causal_lm_with_value` one more number a token beside the next word."""
+
+
 @dataclass(frozen=True)
 class Head:
     """What a stage needs on top of the body of a model."""
 
-    kind: Literal["masked_lm", "sequence_classification"]
+    kind: HeadKind
     labels: tuple[str, ...] = ()
     """Class names in the order of their ids; empty for regression (one output) and for language modelling."""
 
@@ -32,8 +40,8 @@ class Rows:
     texts: Sequence[str]
     pairs: Sequence[str] | None
     """Second text of each pair; None for tasks on single texts."""
-    labels: Sequence[int] | Sequence[float] | None
-    """Class ids or numbers; None where the split has no public labels."""
+    labels: Sequence[int] | Sequence[float] | Sequence[str] | None
+    """Class ids, numbers, or the texts that the texts are to become; None where the split has no public labels."""
     index: Sequence[int]
     """Row number in the file."""
 

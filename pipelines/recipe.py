@@ -86,7 +86,7 @@ class Tokenizer(Block):
     """Either `train` a vocabulary on the recipe's text, or take a `pretrained` one."""
 
     train: Annotated[Any, Pick(TOKENIZERS, "name")] = None
-    """The algorithm that learns the vocabulary: `wordpiece` or `bpe`, or a mapping with its settings."""
+    """The algorithm that learns the vocabulary: `wordpiece`, `bpe`, `byte_bpe` or `unigram`, or a mapping with its settings."""
     vocab_size: int = Field(8192, ge=100, le=1_000_000)
     """Entries of the trained vocabulary, special tokens included."""
     pretrained: FolderOrName | None = None
@@ -164,6 +164,10 @@ class Stage(Block):
     def texts(self) -> Iterator[str] | None:
         """Text that a tokenizer may be trained on, or None when the stage has none."""
         return None
+
+    def special_tokens(self) -> tuple[str, ...]:
+        """Tokens that a tokenizer trained for this stage must have beside the usual ones."""
+        return ()
 
     def still_there(self, folder: Path) -> bool:
         """Whether what a complete stage left outside its own `folder` is still in place."""

@@ -66,7 +66,22 @@ STAGES = Registry(
 )
 """What a recipe is a list of."""
 
-OBJECTIVES = Registry("objective", {"masked_lm": "pipelines.objectives.masked_lm:MaskedLM"})
+OBJECTIVES = Registry(
+    "objective",
+    {
+        "masked_lm": "pipelines.objectives.masked_lm:MaskedLM",
+        "next_sentence": "pipelines.objectives.next_sentence:NextSentence",
+        "sentence_order": "pipelines.objectives.sentence_order:SentenceOrder",
+        "causal_lm": "pipelines.objectives.causal_lm:CausalLM",
+        "prefix_lm": "pipelines.objectives.prefix_lm:PrefixLM",
+        "permutation_lm": "pipelines.objectives.permutation_lm:PermutationLM",
+        "span_corruption": "pipelines.objectives.span_corruption:SpanCorruption",
+        "denoising": "pipelines.objectives.denoising:Denoising",
+        "replaced_token_detection": "pipelines.objectives.replaced_token_detection:ReplacedTokenDetection",
+        "seq2seq": "pipelines.objectives.seq2seq:Seq2Seq",
+        "mask_predict": "pipelines.objectives.mask_predict:MaskPredict",
+    },
+)
 """What pretraining asks the model to do."""
 
 TUNERS = Registry(
@@ -83,6 +98,8 @@ TOKENIZERS = Registry(
     {
         "wordpiece": "pipelines.data.wordpiece:WordPiece",
         "bpe": "pipelines.data.bpe:BPE",
+        "byte_bpe": "pipelines.data.byte_bpe:ByteBPE",
+        "unigram": "pipelines.data.unigram:Unigram",
     },
 )
 """How a vocabulary is trained."""
@@ -103,6 +120,7 @@ TASK_KINDS = Registry(
     {
         "classification": "pipelines.data.classification:Classification",
         "regression": "pipelines.data.regression:Regression",
+        "seq2seq": "pipelines.data.seq2seq:Seq2Seq",
     },
 )
 """Shapes of a labelled task."""
@@ -121,6 +139,9 @@ TASKS = Registry(
         "glue/rte": "pipelines.data.glue:RTE",
         "glue/wnli": "pipelines.data.glue:WNLI",
         "glue/ax": "pipelines.data.glue:AX",
+        "multi30k/en-de": "pipelines.data.multi30k:EN_DE",
+        "multi30k/en-fr": "pipelines.data.multi30k:EN_FR",
+        "multi30k/en-cs": "pipelines.data.multi30k:EN_CS",
     },
 )
 """Labelled tasks that a recipe names instead of describing."""
@@ -129,6 +150,8 @@ METRICS = Registry(
     "metric",
     {
         "accuracy": "pipelines.evaluation.accuracy:Accuracy",
+        "bleu": "pipelines.evaluation.bleu:Bleu",
+        "chrf": "pipelines.evaluation.chrf:Chrf",
         "f1": "pipelines.evaluation.f1:F1",
         "matthews_correlation": "pipelines.evaluation.matthews_correlation:MatthewsCorrelation",
         "pearson": "pipelines.evaluation.pearson:Pearson",
@@ -140,6 +163,7 @@ METRICS = Registry(
 BASELINES = Registry(
     "baseline",
     {
+        "copy_source": "pipelines.evaluation.copy_source:copy_source",
         "majority": "pipelines.evaluation.majority:majority",
         "naive_bayes": "pipelines.evaluation.naive_bayes:naive_bayes",
         "naive_bayes_pairs": "pipelines.evaluation.naive_bayes_pairs:naive_bayes_pairs",

@@ -75,6 +75,18 @@ class Job:
         """`no`, `bf16` or `fp16`."""
         return hardware.precision(self.recipe.launch.mixed_precision)
 
+    @cached_property
+    def special_tokens(self) -> list[str]:
+        """Tokens that the stages need of a trained tokenizer, beside the usual ones."""
+        return list(dict.fromkeys(token for stage in self.recipe.stages for token in stage.special_tokens()))
+
+    @cached_property
+    def segments(self) -> bool:
+        """Whether the tokenizer tells the two texts of a pair apart: a checkpoint's own does what it did."""
+        from pipelines.tokenizers import has_segments
+
+        return self.recipe.model.architecture is None or has_segments(shape_of(self.recipe))
+
     def begin(self) -> None:
         """The manifest's first lines, and the event that opens the run."""
         self.energy = hardware.energy_joules()
@@ -106,7 +118,7 @@ class Job:
             source = None
         if source is not None:
             revision = self.recipe.model.revision if wanted is None else None
-            identity: dict[str, Any] = {"pretrained": source, "content": _folder_content(source, revision)}
+            identity: dict[str, Any] = {"pretrained": source, "content": _folder_content(source, revision), "segments": self.segments}
             self._complete(
                 TOKENIZER,
                 TOKENIZER,
@@ -128,6 +140,8 @@ class Job:
         identity = {
             "train": algorithm.plain() | {"name": algorithm.name},
             "vocab_size": size,
+            "extra": self.special_tokens,
+            "segments": self.segments,
             "rows": getattr(reader, "max_train_samples", None),
         }
         self.at = reader.id  # what goes wrong with its rows is this stage's to mend
@@ -239,12 +253,17 @@ class Job:
         texts: Iterator[str] | None = reader.texts()
         if texts is None:
             raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
-        algorithm.train(texts, size).save_pretrained(str(attempt / "model"))
+        self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
 
     def _copy_tokenizer(self, source: str, revision: str | None, attempt: Path, mark: str) -> None:
         from pipelines.tokenizers import open_tokenizer
 
-        open_tokenizer(source, revision).save_pretrained(str(attempt / "model"))
+        self._save_tokenizer(open_tokenizer(source, revision), attempt)
+
+    def _save_tokenizer(self, tokenizer: Any, attempt: Path) -> None:
+        from pipelines.tokenizers import without_segments
+
+        (tokenizer if self.segments else without_segments(tokenizer)).save_pretrained(str(attempt / "model"))
 
     def open_tokenizer(self) -> Any:
         """The run's tokenizer."""

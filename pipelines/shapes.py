@@ -14,26 +14,36 @@ from typing import Any, Protocol
 from pipelines import costs
 from pipelines.architectures import arithmetic
 from pipelines.fields import architectures as architecture_fields
+from pipelines.fields.model_types import model_types
 from pipelines.protocols import Head
 from pipelines.recipe import Recipe
 
-SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
-"""The words that the memory formula needs."""
 DEFAULT_VOCABULARY = 8192
 """Entries of the WordPiece vocabulary that a model from scratch gets when its recipe names no tokenizer."""
+PLAIN_HEADS = {"encoder": Head("masked_lm"), "decoder": Head("causal_lm"), "encoder-decoder": Head("seq2seq_lm")}
+"""The language model of each family: what a checkpoint is taken to be, whose weights a stage starts from."""
 
 
 class Shape(Protocol):
     """What a plan asks of a model."""
 
+    family: str
+    """`encoder`, `decoder` or `encoder-decoder`."""
+
     def counts(self, head: Head) -> Mapping[str, int]:
         """Weights by module, and their `total`."""
 
-    def forward(self, head: Head, length: int, predicted: int) -> int:
-        """Operations of one sequence; `predicted` of its tokens get logits over the vocabulary."""
+    def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
+        """Operations of one sequence; `predicted` of its tokens get logits over the vocabulary.
 
-    def sizes(self, head: Head) -> dict[str, int] | None:
-        """SIZES by name; None when the config does not have them."""
+        `target` is the length of the decoder's part of an encoder-decoder.
+        """
+
+    def words(self, head: Head) -> dict[str, Any] | None:
+        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its sizes."""
+
+    def lacking(self, head: Head, before: Head) -> list[str]:
+        """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
         """What LoRA adds; `fresh` modules learn whole."""
@@ -51,32 +61,36 @@ class OwnShape:
     """A model of our own family."""
 
     def __init__(self, words: Mapping[str, Any]) -> None:
-        self.words: dict[str, Any] = {key: words.get(key, value) for key, value in arithmetic.DEFAULTS.items()}
+        self.config: dict[str, Any] = {key: words.get(key, value) for key, value in architecture_fields.DEFAULTS.items()}
+        self.family = str(self.config["family"])
 
     def counts(self, head: Head) -> Mapping[str, int]:
-        return arithmetic.parameter_count(self.words, head.kind, outputs(head))
+        return arithmetic.parameter_count(self.config, head.kind, outputs(head))
 
-    def forward(self, head: Head, length: int, predicted: int) -> int:
-        asked = predicted if head.kind == "masked_lm" else None
-        flops = arithmetic.forward_flops(self.words, head.kind, length, outputs(head), predicted_tokens=asked)
+    def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
+        flops = arithmetic.forward_flops(self.config, head.kind, length, outputs(head), predicted, target)
         return flops["total"]
 
-    def sizes(self, head: Head) -> dict[str, int] | None:
-        return {key: self.words[key] for key in SIZES}
+    def words(self, head: Head) -> dict[str, Any] | None:
+        return self.config
+
+    def lacking(self, head: Head, before: Head) -> list[str]:
+        return [name for name, shape in self._own(head).items() if self._own(before).get(name) != shape]
+
+    def _own(self, head: Head) -> dict[str, tuple[int, int]]:
+        """The linear layers that belong to the head, and their sizes."""
+        layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
+        return {layer.name: (layer.inputs, layer.outputs) for layer in layers if layer.part in ("pooler", "head")}
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
-        layers = costs.linear_layers(self.words, head.kind, outputs(head))
-        norms = self.counts(head)["norms"] // 2
-        if head.kind == "masked_lm":  # its norm, and the bias of the output matrix
-            norms += self.words["hidden_size"] + self.words["vocab_size"]
         return costs.lora(
-            layers,
+            arithmetic.linear_layers(self.config, head.kind, outputs(head)),
             r=tuner.r,
             target_modules=tuner.target_modules,
             whole=[*fresh, *tuner.modules_to_save],
             use_dora=tuner.use_dora,
             bias=tuner.bias,
-            all_biases=sum(layer.outputs for layer in layers) + norms,
+            other_biases=arithmetic.other_biases(self.config, head.kind),
         )
 
 
@@ -85,7 +99,8 @@ class ForeignShape:
 
     def __init__(self, words: Mapping[str, Any]) -> None:
         decided_by_head = ("architectures", "auto_map", "id2label", "label2id", "num_labels", "problem_type")
-        self.words = {key: value for key, value in words.items() if key not in decided_by_head}
+        self.config = {key: value for key, value in words.items() if key not in decided_by_head}
+        self.family = _family_of(self.config)
         self._built: dict[Head, Any] = {}
 
     def counts(self, head: Head) -> Mapping[str, int]:
@@ -101,41 +116,52 @@ class ForeignShape:
                     counts[part] = counts.get(part, 0) + weight.numel()
         return {**counts, "total": sum(counts.values())}
 
-    def forward(self, head: Head, length: int, predicted: int) -> int:
+    def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
         """As torch counts them; the output matrix only for the tokens that get logits."""
-        flops = self._counted(head, length)
-        return flops - 2 * self._output_matrix(head) * (length - predicted) if head.kind == "masked_lm" else flops
+        flops = self._counted(head, length, target)
+        last = target if self.family == "encoder-decoder" else length
+        unasked = last - predicted if head.kind in arithmetic.WORD_HEADS else 0
+        return flops - 2 * self._output_matrix(head) * unasked
 
-    def _counted(self, head: Head, length: int) -> int:
+    def _counted(self, head: Head, length: int, target: int) -> int:
         """A forward pass without numbers; where a model needs some, two operations for each weight but embeddings."""
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
         model = self._model(head)
         counter = FlopCounterMode(display=False)
+        shape = (1, 1, length) if head.kind == "multiple_choice" else (1, length)
+        inputs = {"input_ids": torch.zeros(*shape, dtype=torch.long, device="meta")}
+        if head.kind == "seq2seq_lm":
+            inputs["decoder_input_ids"] = torch.zeros(1, target, dtype=torch.long, device="meta")
         try:
             with counter, torch.no_grad():
-                model(input_ids=torch.zeros(1, length, dtype=torch.long, device="meta"))
+                model(**inputs)
             return int(counter.get_total_flops())
         except Exception:  # Kaplan et al. 2020, section 2.1, table 1
             counts, output = self.counts(head), model.get_output_embeddings()
             tied = output is not None and output.weight is model.get_input_embeddings().weight
             outside = counts["total"] - counts.get("embeddings", 0) + (self._output_matrix(head) if tied else 0)
-            return 2 * outside * length
+            return 2 * outside * (max(length, target) if self.family == "encoder-decoder" else length)
 
     def _output_matrix(self, head: Head) -> int:
         output = self._model(head).get_output_embeddings()
         return 0 if output is None else int(output.weight.numel())
 
-    def sizes(self, head: Head) -> dict[str, int] | None:
-        config = self._model(head).config
-        found = {key: getattr(config, key, None) for key in SIZES}
-        if found["intermediate_size"] is None and found["hidden_size"] is not None:
-            named = ("ffn_dim", "encoder_ffn_dim", "d_ff", "d_inner", "n_inner", "hidden_dim")
-            inner = next((size for name in named if (size := getattr(config, name, None))), None)
-            found["intermediate_size"] = inner or 4 * found["hidden_size"]
-        known = {key: size for key, size in found.items() if isinstance(size, int)}
-        return known if len(known) == len(SIZES) else None
+    def words(self, head: Head) -> dict[str, Any] | None:
+        model = self._model(head)
+        return _our_words(model, self.family)
+
+    def lacking(self, head: Head, before: Head) -> list[str]:
+        from pipelines.models import _outermost
+
+        weights = {name: weight.shape for name, weight in self._model(head).named_parameters()}
+        try:
+            brought = {name: weight.shape for name, weight in self._model(before).named_parameters()}
+        except ValueError:  # a family without that head
+            prefix = f"{self._model(head).base_model_prefix}."
+            brought = {name: shape for name, shape in weights.items() if name.startswith(prefix)}
+        return _outermost(name for name, shape in weights.items() if brought.get(name) != shape)
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
         """By applying the tuner where nothing has weights."""
@@ -143,11 +169,14 @@ class ForeignShape:
 
         before = self.counts(head)["total"]
         with torch.device("meta"):
-            tuned = tuner.apply(self._new(head))
+            model = self._new(head)
+            model.finery_new_modules = list(fresh)
+            tuned = tuner.apply(model)
         weights = dict(tuned.named_parameters())
-        learnt = sum(weight.numel() for weight in weights.values() if weight.requires_grad)
+        learnt = {name: weight.numel() for name, weight in weights.items() if weight.requires_grad}
         updates = sum(weight.numel() for name, weight in weights.items() if "lora_" in name)
-        return costs.Adapter(learnt, sum(weight.numel() for weight in weights.values()) - before, 2 * updates)
+        added = sum(weight.numel() for weight in weights.values()) - before
+        return costs.Adapter(sum(learnt.values()), added, 2 * updates)
 
     def _model(self, head: Head) -> Any:
         if head not in self._built:
@@ -158,14 +187,65 @@ class ForeignShape:
         import torch
         from transformers import AutoConfig
 
-        from pipelines.models import _fresh_modules, auto_class, head_settings
+        from pipelines.models import auto_class, head_settings
 
-        words = {key: value for key, value in self.words.items() if key != "model_type"}
-        config = AutoConfig.for_model(self.words["model_type"], **words, **head_settings(head))
+        words = {key: value for key, value in self.config.items() if key != "model_type"}
+        config = AutoConfig.for_model(self.config["model_type"], **words, **head_settings(head))
         with torch.device("meta"):
-            model = auto_class(head).from_config(config, attn_implementation="eager").eval()
-        model.finery_new_modules = _fresh_modules(model)
-        return model
+            return auto_class(head).from_config(config, attn_implementation="eager").eval()
+
+
+def _family_of(words: Mapping[str, Any]) -> str:
+    """The family that a transformers model belongs to, by the heads that transformers has for it."""
+    known = model_types().get(str(words["model_type"]))
+    heads = () if known is None else known.heads
+    if words.get("is_encoder_decoder") or "seq2seq_lm" in heads:
+        return "encoder-decoder"
+    return "encoder" if "masked_lm" in heads else "decoder"
+
+
+INNER = ("intermediate_size", "ffn_dim", "encoder_ffn_dim", "d_ff", "d_inner", "n_inner", "hidden_dim", "ffn_hidden_size")
+"""What configs call the width inside the feed-forward network."""
+
+
+def _our_words(model: Any, family: str) -> dict[str, Any] | None:
+    """A foreign model's sizes in FineryConfig's words. Where a config does not tell a choice, the usual one stands."""
+    config = model.config
+
+    def first(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+
+    width, heads, layers = first("hidden_size"), first("num_attention_heads"), first("num_hidden_layers")
+    vocab = first("vocab_size")
+    if not all(isinstance(each, int) for each in (width, heads, layers, vocab)):
+        return None
+    inner = first(*INNER) or 4 * width
+    head_dim = first("head_dim", "d_kv", "d_head")
+    linears = [module for module in model.modules() if hasattr(module, "out_features")]
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    gated = bool(names & {"gate_proj", "wi_1"}) or any(each.out_features == 2 * inner for each in linears)
+    groups = first("num_key_value_heads")
+    longest = first("max_position_embeddings", "n_positions")
+    dropout = first("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "dropout_rate", "dropout")
+    return {
+        "family": family,
+        "vocab_size": vocab,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        **({"num_decoder_layers": first("num_decoder_layers", "decoder_layers")} if family == "encoder-decoder" else {}),
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups if isinstance(groups, int) and groups and heads % groups == 0 else None,
+        "head_dim": head_dim or max(1, width // heads),
+        "intermediate_size": inner,
+        "max_position_embeddings": longest if isinstance(longest, int) and longest > 0 else 512,
+        "is_gated_act": gated,
+        "norm_position": "post" if family == "encoder" and not gated else "pre",
+        "tie_word_embeddings": bool(first("tie_word_embeddings")),
+        "hidden_dropout_prob": float(dropout or 0.0),
+        "attention_probs_dropout_prob": float(
+            first("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop", "dropout_rate") or 0.0
+        ),
+    }
 
 
 def outputs(head: Head) -> int:

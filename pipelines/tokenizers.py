@@ -1,7 +1,9 @@
-"""Opening tokenizers: the run's own, a folder's, the Hub's."""
+"""Opening tokenizers: the run's own, a folder's, the Hub's; and whether a model has segments for their pairs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from pipelines.errors import ModelError
@@ -9,6 +11,12 @@ from pipelines.registry import TOKENIZERS
 
 DEFAULT = "wordpiece"
 """What a model from scratch gets when its recipe names no tokenizer."""
+
+
+SEGMENTS = "token_type_ids"
+"""The model input that tells the two texts of a pair apart."""
+SEGMENTS_WITHOUT_A_SIZE = ("xlnet",)
+"""Model types with segments whose config has no number of them."""
 
 
 def block(name: str) -> Any:
@@ -27,4 +35,28 @@ def open_tokenizer(source: str, revision: str | None = None) -> Any:
         raise ModelError(f"no tokenizer could be opened from '{source}': {sentence[:300]}") from error
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of '{source}' has no fast version, which Finery needs")
+    return tokenizer
+
+
+def has_segments(shape: Mapping[str, Any]) -> bool:
+    """Whether a model of this resolved architecture tells the two texts of a pair apart by `token_type_ids`.
+
+    Others refuse them, or take them for words, as GPT-2 does.
+    """
+    words = dict(shape)
+    model_type = words.pop("model_type", "finery")
+    if model_type in SEGMENTS_WITHOUT_A_SIZE:
+        return True
+    if model_type == "finery":
+        words = import_module("pipelines.architectures.words").completed(words)
+    elif "type_vocab_size" not in words:
+        from transformers import CONFIG_MAPPING
+
+        words["type_vocab_size"] = getattr(CONFIG_MAPPING[model_type](), "type_vocab_size", None)
+    return (words["type_vocab_size"] or 0) > 1
+
+
+def without_segments(tokenizer: Any) -> Any:
+    """The tokenizer for a model without segments: it no longer gives `token_type_ids`, nor does what is saved of it."""
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != SEGMENTS]
     return tokenizer

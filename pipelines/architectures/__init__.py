@@ -12,9 +12,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .configuration_finery import FineryConfig
-    from .modeling_finery import FineryForMaskedLM, FineryForSequenceClassification, FineryModel
+    from .modeling_finery import FineryModel
+    from .modeling_finery_decisions import (
+        FineryForMultipleChoice,
+        FineryForQuestionAnswering,
+        FineryForReward,
+        FineryForSequenceClassification,
+        FineryForTokenClassification,
+    )
+    from .modeling_finery_language import (
+        FineryForCausalLM,
+        FineryForCausalLMWithValueHead,
+        FineryForConditionalGeneration,
+        FineryForMaskedLM,
+        FineryForPreTraining,
+    )
 
-__all__ = ["FineryConfig", "FineryForMaskedLM", "FineryForSequenceClassification", "FineryModel"]
+__all__ = [
+    "FineryConfig",
+    "FineryForCausalLM",
+    "FineryForCausalLMWithValueHead",
+    "FineryForConditionalGeneration",
+    "FineryForMaskedLM",
+    "FineryForMultipleChoice",
+    "FineryForPreTraining",
+    "FineryForQuestionAnswering",
+    "FineryForReward",
+    "FineryForSequenceClassification",
+    "FineryForTokenClassification",
+    "FineryModel",
+]
 
 
 def __getattr__(name: str) -> type:

@@ -24,6 +24,11 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
     return _per_item(total, (labels != IGNORED).sum().clamp(min=1), num_items_in_batch)
 
 
+def next_word_cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """The same for logits (batch, query, vocab) whose place t predicts the label of place t + 1, as Hub models do."""
+    return cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+
+
 def mean_squared_error(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
     """Squared distance for each target, in float32. Logits and labels hold the same number of targets."""
     difference = logits.reshape(-1).float() - labels.reshape(-1).to(logits.device).float()

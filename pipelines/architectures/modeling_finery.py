@@ -1,53 +1,34 @@
-"""The Finery models: the encoder and the heads that learn on it.
+"""The bare Finery models: encoder, decoder, and both.
 
-With post-norm and learned positions this is BERT to the last digit (Devlin et al. 2019, arxiv.org/abs/1810.04805), its
-pooler and masked-LM head included; with post-norm and rotary positions it is RoFormer (Su et al. 2021).
+With post-norm and learned positions the encoder is BERT to the last digit (Devlin et al. 2019, arxiv.org/abs/1810.04805),
+its pooler included; with post-norm and rotary positions it is RoFormer (Su et al. 2021). The encoder-decoder with
+post-norm and sinusoidal positions is the original Transformer (Vaswani et al. 2017, arxiv.org/abs/1706.03762).
 """
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPastAndCrossAttentions,
+    BaseModelOutputWithPooling,
+    Seq2SeqModelOutput,
+)
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import FineryAttention
 from .configuration_finery import FineryConfig
-from .embeddings import FineryEmbeddings, FinerySinusoidalPositions
-from .encoder_layer import FineryEncoderLayer
-from .losses import IGNORED, PROBLEM_LOSSES, cross_entropy, problem_type_of
-from .position_rotary import rotation_at
-from .position_sinusoidal import sinusoidal_table
+from .layer import FineryLayer
+from .shifting import shifted_right
+from .stack import FineryStack
 
-
-class FineryPreTrainedModel(PreTrainedModel):
-    """What every model of the family tells transformers about itself."""
-
-    config_class = FineryConfig
-    config: FineryConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules: ClassVar[list[str]] = ["FineryEmbeddings", "FineryEncoderLayer"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": FineryEncoderLayer, "attentions": FineryAttention}
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """BERT's initialisation (the base class), and what a checkpoint does not hold."""
-        super()._init_weights(module)
-        if isinstance(module, FinerySinusoidalPositions):
-            init.copy_(module.table, sinusoidal_table(module.num_positions, module.dim))
+SELF_ATTENTIONS = OutputRecorder(FineryAttention, index=1, layer_name="attention")
+CROSS_ATTENTIONS = OutputRecorder(FineryAttention, index=1, layer_name="cross_attention")
 
 
 class FineryPooler(nn.Module):
@@ -61,19 +42,14 @@ class FineryPooler(nn.Module):
         return self.dense(hidden_states[:, 0]).tanh()
 
 
-class FineryModel(FineryPreTrainedModel):
-    """The bare encoder: token ids to one vector a token, and BERT's pooled vector of the first."""
+class FineryEncoder(FineryStack):
+    """The encoder of an encoder-decoder."""
 
-    _auto_class = "AutoModel"
+    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": FineryLayer, "attentions": SELF_ATTENTIONS}
 
-    def __init__(self, config: FineryConfig, add_pooling_layer: bool = True) -> None:
+    def __init__(self, config: FineryConfig) -> None:
         super().__init__(config)
-        self.gradient_checkpointing = False
-        self.embeddings = FineryEmbeddings(config)
-        self.layers = nn.ModuleList([FineryEncoderLayer(config, index) for index in range(config.num_hidden_layers)])
-        pre_norm = config.norm_position == "pre"  # then the last residual sum has not been normalised yet
-        self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
-        self.pooler = FineryPooler(config) if add_pooling_layer else None
+        self._build(config.num_hidden_layers, causal=False, is_decoder=False)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -91,148 +67,178 @@ class FineryModel(FineryPreTrainedModel):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPooling:
-        """Encode (batch, query) tokens.
-
-        `past_key_values` are keys and values that every token sees besides the sequence (prefix tuning supplies
-        them); `attention_mask` then covers them too, first: (batch, past + query).
-        """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("pass either input_ids or inputs_embeds, one of the two")
-        if position_ids is None:
-            past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-            sequence = input_ids if inputs_embeds is None else inputs_embeds
-            position_ids = self.embeddings.positions_after(past_length, sequence)
-        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        if self.config.position == "rotary":  # the same in every layer
-            head_dim = self.config.hidden_size // self.config.num_attention_heads
-            kwargs["rotation"] = rotation_at(position_ids, head_dim, self.config.rope_theta)
-        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask, past_key_values=past_key_values)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, past_key_values=past_key_values, **kwargs)
-        if self.final_norm is not None:
-            hidden_states = self.final_norm(hidden_states)
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+    ) -> BaseModelOutput:
+        """Encode (batch, query) tokens, each of which sees all others."""
+        kwargs.pop("use_cache", None)
+        outputs = self._run(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        return BaseModelOutput(last_hidden_state=outputs.last_hidden_state)
 
 
-class FineryMaskedLMHead(nn.Module):
-    """A vector to a score for each word: (…, dim) -> (…, vocab). BERT's transform, then the (tied) output matrix."""
+class FineryDecoder(FineryStack):
+    """The decoder of an encoder-decoder."""
 
-    def __init__(self, config: FineryConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.decoder(self.norm(self.activation(self.dense(hidden_states))))
-
-
-class FineryForMaskedLM(FineryPreTrainedModel):
-    """Predict the words that were hidden. Devlin et al. 2019, section 3.1, task 1."""
-
-    _auto_class = "AutoModelForMaskedLM"
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.decoder.weight": "model.embeddings.word_embeddings.weight"}
+    _can_record_outputs: ClassVar[dict[str, Any]] = {
+        "hidden_states": FineryLayer,
+        "attentions": SELF_ATTENTIONS,
+        "cross_attentions": CROSS_ATTENTIONS,
+    }
 
     def __init__(self, config: FineryConfig) -> None:
         super().__init__(config)
-        self.model = FineryModel(config, add_pooling_layer=False)
-        self.lm_head = FineryMaskedLMHead(config)
+        causal = not config.bidirectional_decoder
+        self._build(config.usual("num_decoder_layers"), causal=causal, is_decoder=True, attends_across=True)
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head.decoder
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.word_embeddings
 
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        self.lm_head.decoder = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode (batch, query) tokens, which see the encoder's output (batch, key, dim) where its mask is 1."""
+        return self._run(
+            input_ids,
+            attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+
+class FineryModel(FineryStack):
+    """Token ids to one vector a token, without a head; an encoder also pools that of the first token, as BERT does."""
+
+    _auto_class = "AutoModel"
+    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": FineryLayer, "attentions": SELF_ATTENTIONS}
+
+    def __init__(self, config: FineryConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.pooler = None
+        if config.is_encoder_decoder:
+            self._tied_weights_keys = {
+                "decoder.embeddings.word_embeddings.weight": "encoder.embeddings.word_embeddings.weight"
+            }
+            self.encoder = FineryEncoder(config)
+            self.decoder = FineryDecoder(config)
+        else:
+            is_decoder = config.family == "decoder"
+            self._build(config.num_hidden_layers, causal=is_decoder, is_decoder=is_decoder)
+            self.pooler = FineryPooler(config) if add_pooling_layer and not is_decoder else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        stack = self.encoder if self.config.is_encoder_decoder else self
+        return stack.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        for stack in (self.encoder, self.decoder) if self.config.is_encoder_decoder else (self,):
+            stack.embeddings.word_embeddings = value
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Encoder and decoder share their word embeddings even if the output matrix is not tied to them."""
+        if all_submodels or self._tied_weights_keys is None:
+            return super().get_expanded_tied_weights_keys(all_submodels)
+        return dict(self._tied_weights_keys)
 
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
         past_key_values: Cache | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
-        """`labels` (batch, query) hold the hidden words, -100 elsewhere; the loss is over the former.
+    ) -> BaseModelOutputWithPooling | BaseModelOutputWithPast | Seq2SeqModelOutput:
+        """Encode or decode (batch, query) tokens; the arguments that begin with `decoder_` are an encoder-decoder's.
 
-        `logits` are (batch, query, vocab); with `sparse_prediction` and labels only those of the hidden words are
-        computed, (masked, vocab), in the order of `labels[labels != -100]`.
+        In an encoder, `past_key_values` are keys and values that every token sees besides the sequence (prefix tuning
+        supplies them); `attention_mask` then covers them too, first: (batch, past + query). In decoders they are the
+        cache. `prefix_length` (batch,) lets the first tokens of a decoder see each other in both directions (Raffel et
+        al. 2020, section 3.2.1: prefix LM). Without `decoder_input_ids` the decoder reads the input, shifted right.
         """
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
+        if not self.config.is_encoder_decoder:
+            return self._forward_one(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                return_dict=True,
+                **kwargs,
+            )
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if input_ids is None:
+                raise ValueError("without input_ids, pass decoder_input_ids or decoder_inputs_embeds")
+            decoder_input_ids = shifted_right(input_ids, self.config, attention_mask)
+            decoder_attention_mask = attention_mask if decoder_attention_mask is None else decoder_attention_mask
+        outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
+            position_ids=decoder_position_ids,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
             return_dict=True,
             **kwargs,
         )
-        hidden_states = outputs.last_hidden_state
-        if labels is not None and self.config.sparse_prediction:
-            asked = labels != IGNORED  # (batch, query)
-            hidden_states, labels = hidden_states[asked], labels[asked]  # (masked, dim), (masked,)
-        logits = self.lm_head(hidden_states)
-        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return Seq2SeqModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
         )
 
-
-class FineryForSequenceClassification(FineryPreTrainedModel):
-    """One decision, or one score, for a sequence or a pair. Devlin et al. 2019, section 4.1 and figure 4 (a, b)."""
-
-    _auto_class = "AutoModelForSequenceClassification"
-
-    def __init__(self, config: FineryConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.model = FineryModel(config)
-        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
-        """`logits` are (batch, num_labels). `config.problem_type` picks the loss; without it, the labels do."""
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
-            return_dict=True,
-            **kwargs,
-        )
-        logits = self.classifier(self.dropout(outputs.pooler_output))
-        loss = None
-        if labels is not None:
-            if self.config.problem_type is None:  # remembered, for pipelines choose softmax or sigmoid by it
-                self.config.problem_type = problem_type_of(labels, self.num_labels)
-            loss = PROBLEM_LOSSES[self.config.problem_type](logits, labels, num_items_in_batch)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    @merge_with_config_defaults
+    @capture_outputs
+    def _forward_one(
+        self, use_cache: bool | None = None, **kwargs: Any
+    ) -> BaseModelOutputWithPooling | BaseModelOutputWithPast:
+        """The pass of an encoder or a decoder alone."""
+        outputs = self._run(use_cache=use_cache, **kwargs)
+        if self.is_decoder:
+            return BaseModelOutputWithPast(
+                last_hidden_state=outputs.last_hidden_state, past_key_values=outputs.past_key_values
+            )
+        pooled = self.pooler(outputs.last_hidden_state) if self.pooler is not None else None
+        return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=pooled)

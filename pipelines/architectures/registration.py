@@ -3,17 +3,54 @@
 Not needed to load a published checkpoint: there, `auto_map` in its config.json plays this part.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from .configuration_finery import FineryConfig
-from .modeling_finery import FineryForMaskedLM, FineryForSequenceClassification, FineryModel
+from .modeling_finery import FineryModel
+from .modeling_finery_decisions import (
+    FineryForMultipleChoice,
+    FineryForQuestionAnswering,
+    FineryForReward,
+    FineryForSequenceClassification,
+    FineryForTokenClassification,
+)
+from .modeling_finery_language import (
+    FineryForCausalLM,
+    FineryForCausalLMWithValueHead,
+    FineryForConditionalGeneration,
+    FineryForMaskedLM,
+    FineryForPreTraining,
+)
 
 HEADS = {
     AutoModel: FineryModel,
     AutoModelForMaskedLM: FineryForMaskedLM,
+    AutoModelForPreTraining: FineryForPreTraining,
+    AutoModelForCausalLM: FineryForCausalLM,
+    AutoModelForSeq2SeqLM: FineryForConditionalGeneration,
     AutoModelForSequenceClassification: FineryForSequenceClassification,
+    AutoModelForTokenClassification: FineryForTokenClassification,
+    AutoModelForQuestionAnswering: FineryForQuestionAnswering,
+    AutoModelForMultipleChoice: FineryForMultipleChoice,
 }
 """The class that each Auto class builds. `AUTO_MAP` in the configuration says the same to other processes."""
+
+WITHOUT_AUTO_CLASS = {
+    "AutoModelForReward": FineryForReward,
+    "AutoModelForCausalLMWithValueHead": FineryForCausalLMWithValueHead,
+}
+"""Heads that transformers has no Auto class for, under the names that `AUTO_MAP` gives them."""
 
 
 def register() -> None:

@@ -26,7 +26,7 @@ class Examples:
     input_ids: list[list[int]]
     token_type_ids: list[list[int]] | None
     """Which of the two texts a token belongs to; None where the model has no segments."""
-    labels: list[int] | list[float] | None
+    labels: list[int] | list[float] | list[list[int]] | None
     """None where the labels are not public."""
     index: list[int]
     """Row numbers in the file."""
@@ -67,7 +67,7 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
     input_ids: list[list[int]] = []
     token_type_ids: list[list[int]] = []
     truncated = 0
-    with _settings_kept(tokenizer):
+    with settings_kept(tokenizer):
         for start in range(0, len(rows), CHUNK):
             texts = list(rows.texts[start : start + CHUNK])
             pairs = None if rows.pairs is None else list(rows.pairs[start : start + CHUNK])
@@ -79,10 +79,11 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
             if segments:
                 token_type_ids += batch["token_type_ids"]
             truncated += _count_truncated(tokenizer, batch, texts, pairs, max_length)
+    labels: Any = None if rows.labels is None else list(rows.labels)
     return Examples(
         input_ids=input_ids,
         token_type_ids=token_type_ids if segments else None,
-        labels=None if rows.labels is None else list(rows.labels),
+        labels=labels,
         index=list(rows.index),
         lengths=np.fromiter((len(row) for row in input_ids), dtype=np.int64, count=len(input_ids)),
         truncated=truncated,
@@ -90,7 +91,7 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
 
 
 @contextmanager
-def _settings_kept(tokenizer: Any) -> Iterator[None]:
+def settings_kept(tokenizer: Any) -> Iterator[None]:
     """A fast tokenizer remembers how it was last told to truncate, and would save that with itself."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     before = None if backend is None else backend.truncation

@@ -1,8 +1,10 @@
 """Text to pretrain on as blocks of equal length without padding, tokenised once and mapped from disk afterwards.
 
-Documents are joined, each followed by `[SEP]`, cut into pieces of `block_size - 2` tokens, and each piece is wrapped as
-`[CLS] … [SEP]` (full sentences across documents, Liu et al. 2019, "RoBERTa", section 4.2, arxiv.org/abs/1907.11692).
-What remains at the end and does not fill a block is left out.
+Documents are joined, each followed by its end. In the layout `blocks` the end is `[SEP]`, and pieces of `block_size - 2`
+tokens are wrapped as `[CLS] … [SEP]` (full sentences across documents, Liu et al. 2019, "RoBERTa", section 4.2,
+arxiv.org/abs/1907.11692). In the layout `stream` the end is the tokenizer's end of text, else its `[SEP]`, and pieces of
+`block_size` tokens have nothing added (Brown et al. 2020, "Language Models are Few-Shot Learners", appendix B,
+arxiv.org/abs/2005.14165). What remains at the end and does not fill a block is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,25 +26,34 @@ CHUNK = 1_000
 
 
 def pack(
-    tokenizer: Any, texts: Iterable[str], block_size: int, cache: Path, key: str
+    tokenizer: Any, texts: Iterable[str], block_size: int, cache: Path, key: str,
+    layout: Literal["blocks", "stream"] = "blocks",
 ) -> npt.NDArray[np.int32]:
     """Blocks of token ids, (blocks, block_size), mapped from a file in `cache` that `key` names.
 
     `key` must change with the texts and with the tokenizer. A file that is there is not made again. Raises DataError.
     """
-    if block_size < 3:
+    if layout == "blocks" and block_size < 3:
         raise DataError(f"block_size is {block_size}, must be at least 3: [CLS], [SEP] and text between them")
-    if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
+    if layout == "blocks" and (tokenizer.cls_token_id is None or tokenizer.sep_token_id is None):
         raise DataError("the tokenizer has no cls and sep tokens for the ends of blocks; use one made for encoders")
-    name = hashlib.sha256(f"{key}\n{block_size}".encode()).hexdigest()[:32]
+    name = hashlib.sha256(f"{key}\n{block_size}{'' if layout == 'blocks' else layout}".encode()).hexdigest()[:32]
     file = cache / f"packed-{name}.npy"
     blocks = _open(file, block_size)
     if blocks is None:
-        _write(file, _blocks(tokenizer, texts, block_size), block_size)
+        _write(file, _blocks(tokenizer, texts, block_size, wrapped=layout == "blocks"), block_size)
         blocks = _open(file, block_size)
     if blocks is None:
         raise DataError(f"{file} was removed or damaged while it was prepared; run again")
     return blocks
+
+
+def end_of_text(tokenizer: Any) -> int:
+    """The token that follows each document of a stream. Raises DataError."""
+    end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    if end is None:
+        raise DataError("the tokenizer has neither an eos nor a sep token to end documents with; set eos_token")
+    return int(end)
 
 
 class Blocks:
@@ -68,35 +79,40 @@ def _open(file: Path, block_size: int) -> npt.NDArray[np.int32] | None:
     return blocks if right else None
 
 
-def _blocks(tokenizer: Any, texts: Iterable[str], block_size: int) -> Iterator[npt.NDArray[np.int32]]:
+def _blocks(
+    tokenizer: Any, texts: Iterable[str], block_size: int, wrapped: bool
+) -> Iterator[npt.NDArray[np.int32]]:
     """Arrays of blocks, as many as each chunk of documents fills. Raises DataError when there is not one."""
-    inner = block_size - 2
+    added = 2 if wrapped else 0
+    inner = block_size - added
+    end = np.asarray([tokenizer.sep_token_id if wrapped else end_of_text(tokenizer)], dtype=np.int32)
     rest = np.empty(0, dtype=np.int32)
     written = 0
-    for chunk in _chunks(texts):
+    for chunk in chunks(texts):
         ids = tokenizer(
             chunk, add_special_tokens=False, truncation=False, padding=False,
             return_attention_mask=False, return_token_type_ids=False, verbose=False,
         )["input_ids"]
-        end = np.asarray([tokenizer.sep_token_id], dtype=np.int32)
         pieces = [part for document in ids for part in (np.asarray(document, dtype=np.int32), end) if len(document)]
         stream = np.concatenate([rest, *pieces])
         count = len(stream) // inner
         rest = stream[count * inner :]
-        blocks = np.empty((count, block_size), dtype=np.int32)
-        blocks[:, 0] = tokenizer.cls_token_id
-        blocks[:, 1:-1] = stream[: count * inner].reshape(count, inner)
-        blocks[:, -1] = tokenizer.sep_token_id
+        blocks = stream[: count * inner].reshape(count, inner)
+        if wrapped:
+            first = np.full((count, 1), tokenizer.cls_token_id, dtype=np.int32)
+            blocks = np.hstack([first, blocks, np.full((count, 1), end, dtype=np.int32)])
         written += count
         yield blocks
     if not written:
+        explained = f" ({inner} and two special ones)" if wrapped else ""
         raise DataError(
-            f"the text holds {len(rest)} tokens, too few for one block of {block_size} ({inner} and two special ones); "
+            f"the text holds {len(rest)} tokens, too few for one block of {block_size}{explained}; "
             "give more text or a smaller block_size"
         )
 
 
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, CHUNK at a time."""
     chunk: list[str] = []
     for text in texts:
         chunk.append(text)

@@ -58,11 +58,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """A labelled task on texts or pairs of texts (protocols.Task)."""
+    """A labelled task on texts or pairs of texts (protocols.Task). The label of a `seq2seq` task is a text as well."""
 
     name: str
     """`glue/mrpc`, or the id of the stage that describes the task."""
-    kind: Literal["classification", "regression"]
+    kind: Literal["classification", "regression", "seq2seq"]
     columns: tuple[str, ...]
     """One column of texts, or two of pairs."""
     label: str
@@ -84,6 +84,8 @@ class Task:
     @cached_property
     def head(self) -> Head:
         """The head the task is learnt with. Reads the training rows when the class names are not given."""
+        if self.kind == "seq2seq":
+            return Head("seq2seq_lm")
         if self.kind == "regression":
             return Head("sequence_classification")
         return Head("sequence_classification", self.labels or self._found_labels())
@@ -138,6 +140,7 @@ class Task:
         data = source.load(inner)
         described = source.describe() if len(source.splits()) == 1 else f"{source.describe()}, split '{inner}'"
         wanted = (*self.columns, self.label) if self._needs_labels(split) else self.columns
+        data = flattened(data, wanted)
         check_columns(wanted, list(data.column_names), described)
         if self._holds_out and stored == "train":
             held_out = held_out_rows(len(data))
@@ -160,7 +163,7 @@ class Task:
 
     def _labels(
         self, data: Dataset, index: Sequence[int], split: str, described: str
-    ) -> Sequence[int] | Sequence[float] | None:
+    ) -> Sequence[int] | Sequence[float] | Sequence[str] | None:
         if self.label not in data.column_names:
             return None
         cells = data[self.label][:]
@@ -168,6 +171,8 @@ class Task:
             return None
         if not self._needs_labels(split) and all(is_missing(cell) for cell in cells):
             return None
+        if self.kind == "seq2seq":
+            return self._texts(data, self.label, index, described)
         if self.kind == "regression":
             return [self._number(cell, number, described) for number, cell in zip(index, cells, strict=True)]
         names = self._class_names(data, cells, index, described)
@@ -241,6 +246,11 @@ class Task:
 
     def _refuse(self, described: str, number: int, problem: str, remedy: str = "correct or remove the row") -> NoReturn:
         raise DataError(f"{described}, row {number + 1} (the first is 1), {problem}; {remedy}")
+
+
+def flattened(data: Dataset, columns: Sequence[str]) -> Dataset:
+    """The data with the entries of objects as columns of their own where `columns` name such: `translation.en`."""
+    return data.flatten() if any("." in name and name not in data.column_names for name in columns) else data
 
 
 HELD_OUT = "validation"

@@ -1,13 +1,17 @@
 """What every trained tokenizer has: five special tokens, BERT's way to join texts, and a deterministic vocabulary.
 
-A trainer is a block of the TOKENIZERS table with one verb, `train(texts, vocab_size)`. Its result is an ordinary
-transformers tokenizer: saved with `save_pretrained`, loaded by `AutoTokenizer`. The same texts in the same order give
-the same vocabulary, byte for byte, on every run.
+A trainer is a block of the TOKENIZERS table with one verb, `train(texts, vocab_size, extra=())`. Its result is an
+ordinary transformers tokenizer: saved with `save_pretrained`, loaded by `AutoTokenizer`. The same texts in the same
+order give the same vocabulary, byte for byte, on every run.
+
+[CLS] and [SEP] are also the tokens that a text begins and ends with (`bos_token`, `eos_token`), so that a decoder made
+with the tokenizer knows where to stop. Further special tokens (`extra`), such as the sentinels of span corruption,
+come last: the ids before them are those of the same tokenizer with a smaller vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.errors import DataError
@@ -26,8 +30,8 @@ class TokenizerTrainer(Protocol):
 
     name: str
 
-    def train(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-        """A tokenizer with at most `vocab_size` entries, special tokens included. Raises DataError."""
+    def train(self, texts: Iterable[str], vocab_size: int, extra: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+        """A tokenizer with at most `vocab_size` entries, special tokens and `extra` ones included. Raises DataError."""
 
 
 def join_like_bert(tokenizer: Tokenizer) -> None:
@@ -44,15 +48,32 @@ def join_like_bert(tokenizer: Tokenizer) -> None:
     )
 
 
-def complete(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """The trained tokenizer as one of transformers, which knows its special tokens and that its model has segments."""
+def complete(tokenizer: Tokenizer, extra: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """The trained tokenizer as one of transformers, which knows its special tokens and that its model has segments.
+
+    Those of `extra` that it does not hold yet get the ids after its last.
+    """
+    from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in extra])
     names = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, cls_token=START, sep_token=END, mask_token=MASK,
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, bos_token=START, eos_token=END, cls_token=START,
+        sep_token=END, mask_token=MASK, **({"extra_special_tokens": list(extra)} if extra else {}),
         model_input_names=names, padding_side="right", truncation_side="right", clean_up_tokenization_spaces=False,
-    )
+    )  # fmt: skip
+
+
+def room_for_text(vocab_size: int, extra: Sequence[str]) -> int:
+    """Entries that are left beside the `extra` tokens. Raises DataError where one of them cannot be added."""
+    taken = [token for token in extra if token in SPECIAL_TOKENS]
+    if taken or len(set(extra)) < len(extra):
+        twice = taken or sorted({token for token in extra if list(extra).count(token) > 1})
+        raise DataError(f"the extra special tokens name {', '.join(twice)} a second time; each token has one entry")
+    if not all(token.strip() == token and token for token in extra):
+        raise DataError("an extra special token is empty or has white space around it; name visible tokens such as <extra_id_0>")
+    return vocab_size - len(extra)
 
 
 def special_tokens(mask_takes_space: bool) -> list[Any]:
@@ -68,10 +89,11 @@ def special_tokens(mask_takes_space: bool) -> list[Any]:
     ]
 
 
-def refuse_small_vocabulary(vocab_size: int, smallest: int, why: str) -> None:
-    """Raise DataError when the vocabulary has no room for what it must hold."""
-    if vocab_size < smallest:
-        raise DataError(f"vocab_size is {vocab_size}, must be at least {smallest} for this text: {why}")
+def refuse_small_vocabulary(vocab_size: int, smallest: int, why: str, extra: Sequence[str] = ()) -> None:
+    """Raise DataError when the vocabulary has no room for what it must hold, the `extra` tokens included."""
+    if vocab_size < smallest + len(extra):
+        beside = f", and {len(extra)} tokens that the objectives need" if extra else ""
+        raise DataError(f"vocab_size is {vocab_size}, must be at least {smallest + len(extra)} for this text: {why}{beside}")
 
 
 def refuse_no_text(found: int) -> None:

@@ -12,7 +12,7 @@ training starts, so nothing is left to chance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -25,6 +25,7 @@ from pipelines.data.tokenizers import (
     join_like_bert,
     refuse_no_text,
     refuse_small_vocabulary,
+    room_for_text,
     special_tokens,
 )
 
@@ -46,11 +47,12 @@ class WordPiece(Block):
     limit_alphabet: int = Field(1000, ge=1)
     """Most different letters that are kept, the most frequent first; words with others become unknown."""
 
-    def train(self, texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-        """A tokenizer with at most `vocab_size` entries, special tokens included. Raises DataError."""
+    def train(self, texts: Iterable[str], vocab_size: int, extra: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+        """A tokenizer with at most `vocab_size` entries, special tokens and `extra` ones included. Raises DataError."""
         from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
         texts = list(texts)
+        room = room_for_text(vocab_size, extra)
         learner = Tokenizer(models.WordPiece(unk_token=UNKNOWN, continuing_subword_prefix=CONTINUES))
         learner.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -61,12 +63,13 @@ class WordPiece(Block):
             vocab_size, len(SPECIAL_TOKENS) + len(letters) + len(continuing),
             f"{len(SPECIAL_TOKENS)} special tokens, {len(letters)} letters and {len(continuing)} of them inside words "
             "(a smaller limit_alphabet keeps fewer)",
+            extra,
         )
         first = [*SPECIAL_TOKENS, *letters, *continuing]
         learner.train_from_iterator(
             texts,
             trainers.WordPieceTrainer(
-                vocab_size=vocab_size, min_frequency=self.min_frequency, special_tokens=first, initial_alphabet=letters,
+                vocab_size=room, min_frequency=self.min_frequency, special_tokens=first, initial_alphabet=letters,
                 limit_alphabet=len(letters), continuing_subword_prefix=CONTINUES, show_progress=False,
             ),
         )
@@ -78,7 +81,7 @@ class WordPiece(Block):
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUES)
         tokenizer.add_special_tokens(special_tokens(mask_takes_space=False))
         join_like_bert(tokenizer)
-        return complete(tokenizer)
+        return complete(tokenizer, extra)
 
     def _letters(self, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """The most frequent letters of the cleaned text, in the order of their code points."""

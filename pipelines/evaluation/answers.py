@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pipelines.evaluation.predictions import Predicted
+from pipelines.evaluation.predictions import Predicted, Written
 
 
 @dataclass(frozen=True)
 class Answers:
     """The answers to every evaluation split of a benchmark."""
 
-    predicted: Sequence[Predicted]
+    predicted: Sequence[Predicted | Written]
     max_length: int
     """Tokens after which a text was cut."""
-    columns: list[int] | None
+    columns: list[int] | None = None
     """The model's output behind each class of the task; None where both have the same order."""
+    generation: Mapping[str, Any] | None = None
+    """How texts were written; None where the answers are no texts."""

@@ -32,10 +32,23 @@ class Choice:
     owner: Stage | None
     """The supervised stage that was trained on the benchmark's task, if there is one."""
 
+    @property
+    def kind(self) -> str:
+        """The kind of the task, in the words of the TASK_KINDS table."""
+        found: str = TASKS.load(self.task).kind if isinstance(self.task, str) else self.task.kind
+        return found
+
     def trained_length(self, recipe: Recipe) -> int | None:
-        """`max_length` of the stage that trained the model; None for the recipe's own model."""
+        """`max_source_length` or `max_length` of the stage that trained the model; None for the recipe's own model."""
+        return self._trained(recipe, "max_source_length") or self._trained(recipe, "max_length")
+
+    def trained_target_length(self, recipe: Recipe) -> int | None:
+        """The same for the texts that the model learnt to write."""
+        return self._trained(recipe, "max_target_length") or self._trained(recipe, "max_length")
+
+    def _trained(self, recipe: Recipe, key: str) -> int | None:
         stage = next((each for each in recipe.stages if each.id == self.model), None)
-        length: int | None = getattr(stage, "max_length", None)
+        length: int | None = getattr(stage, key, None)
         return length
 
     def open_task(self) -> Task:
@@ -160,4 +173,6 @@ def _unfit(choice: Choice, trained: dict[str, Stage]) -> str | None:
 
 
 def _outputs(task: Any) -> str:
+    if task.kind == "seq2seq":
+        return "texts"
     return "a number" if task.kind == "regression" else ", ".join(task.labels or ("classes of its own",))

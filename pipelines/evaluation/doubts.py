@@ -22,6 +22,16 @@ def constant_prediction(benchmark: str, split: str, logits: NDArray[Any], classe
     )
 
 
+def constant_text(benchmark: str, split: str, texts: NDArray[Any]) -> str | None:
+    """A sentence where the model writes the same for every example."""
+    if len(texts) < 2 or any(text != texts[0] for text in texts):
+        return None
+    return (
+        f"{benchmark}: the model writes {str(texts[0])[:60]!r} for every one of the {len(texts)} examples of '{split}'; "
+        "it has not learnt to read its sources (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
 def no_better_than_majority(
     benchmark: str,
     scores: Mapping[str, float],
@@ -37,3 +47,27 @@ def no_better_than_majority(
         for name in within
     )
     return f"{benchmark}: not shown to be better than always guessing the most frequent class: {listed}"
+
+
+def no_better_than_ngrams(
+    name: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    peers: Mapping[str, Mapping[str, float]],
+) -> str | None:
+    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens needs."""
+    for metric in ("bits_per_byte", "hidden_bits_per_byte"):
+        better = [f"{peer} {peers[peer][metric]:.3f}" for peer in peers if metric in scores and intervals[metric][1] >= peers[peer][metric]]
+        if better:
+            low, high = intervals[metric]
+            what = metric.replace("_", " ")
+            return f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} [{low:.3f}, {high:.3f}] against {', '.join(better)}"
+    return None
+
+
+def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
+    """A sentence where the text that should be held out is what the model was pretrained on."""
+    same = [each for each in chosen.datasets if (each.path, each.name, each.split) == (reference.path, reference.name, reference.split)]
+    if not same:
+        return None
+    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"

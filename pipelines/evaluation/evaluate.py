@@ -1,5 +1,7 @@
 """Evaluate: score the trained models on their benchmarks, with intervals, beside guessers without a network.
 
+With `datasets`, what a model was pretrained to do is measured on held-out text: see `language_modeling`.
+
 Leaves `metrics.json` (`{"glue/mrpc": {"accuracy": …, "f1": …}}`), `details.json` (which model, how many examples,
 intervals, baselines, and what it takes to compute the same again) and `predictions.parquet` in the stage's folder. A benchmark whose labels are not public, such as
 `glue/ax`, gets predictions only: it stands in `details.json`, not in `metrics.json`.
@@ -9,17 +11,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from pipelines.blocks import Found, Mistakes
+from pipelines.data.references import DatasetReference
+from pipelines.evaluation import held_out
 from pipelines.evaluation.choice import Choice, choose
+from pipelines.evaluation.generation import Generation
 from pipelines.recipe import Recipe, Stage
 from pipelines.registry import BASELINES, METRICS
 
 if TYPE_CHECKING:
     from pipelines.evaluation.answers import Answers
+    from pipelines.evaluation.report import Report
     from pipelines.protocols import Context, Task
 
 
@@ -34,7 +41,12 @@ class Evaluate(Stage):
 
     stage: Literal["evaluate"] = "evaluate"
     benchmarks: tuple[str, ...] | None = Field(None, min_length=1)
-    """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before."""
+    """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before, or
+    none where `datasets` are named."""
+    datasets: tuple[DatasetReference, ...] | None = Field(None, min_length=1)
+    """Held-out text to measure the pretraining objective on, beside a unigram and a bigram model: bits per byte and more."""
+    stride: int | None = Field(None, ge=1)
+    """Tokens that the windows of a causal model move on over held-out text. Default: its block_size, so that none overlap."""
     baselines: tuple[Annotated[str, AfterValidator(_baseline), WithJsonSchema({"enum": list(BASELINES)})], ...] = ()
     """Guessers to hold the scores against, fitted on the task's training rows: `majority`, `naive_bayes`."""
     max_eval_samples: int | None = Field(None, ge=1)
@@ -43,26 +55,54 @@ class Evaluate(Stage):
     """Texts a batch on each device."""
     max_length: int | None = Field(None, ge=4)
     """Tokens a text, longer ones are cut. Default: the length the model was fine-tuned with, else 128."""
+    generation: Generation = Generation()
+    """How texts are written, for benchmarks whose answers are texts: `{num_beams: 4, length_penalty: 1.0}`."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
-        _, found = choose(recipe, self, self.benchmarks)
+        choices, found = self.choices(recipe)
+        if "generation" in self.model_fields_set and not found and all(choice.kind != "seq2seq" for choice in choices):
+            found = [(("generation",), "is for benchmarks whose answers are texts, and none that is scored has such; leave it out")]
         again = [at for at, name in enumerate(self.baselines) if name in self.baselines[:at]]
-        return [*found, *((("baselines", at), f"'{self.baselines[at]}' is named twice") for at in again)]
+        found = [*found, *((("baselines", at), f"'{self.baselines[at]}' is named twice") for at in again)]
+        if self.datasets:
+            found += held_out.pretrained(recipe, self)[1]
+        elif self.stride is not None:
+            found.append((("stride",), "moves windows over held-out text, but no 'datasets' are named; leave it out"))
+        return found
+
+    def choices(self, recipe: Recipe) -> tuple[list[Choice], list[Found]]:
+        """Which model scores which benchmark, and what is wrong with asking for it. None where only text is measured."""
+        if self.datasets and self.benchmarks is None:
+            return [], []
+        return choose(recipe, self, self.benchmarks)
+
+    def text_model(self, recipe: Recipe) -> Any:
+        """The pretrain stage whose model is measured on `datasets`, or None."""
+        return held_out.pretrained(recipe, self)[0] if self.datasets else None
+
+    def text_names(self, recipe: Recipe) -> list[str]:
+        """The keys of `datasets` in `metrics.json`."""
+        return held_out.names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The stages whose models are scored, then those that describe an inline task."""
-        choices, _ = choose(recipe, self, self.benchmarks)
+        choices, _ = self.choices(recipe)
         owners = [choice.owner.id for choice in choices if choice.owner is not None]
-        return tuple(dict.fromkeys([choice.model for choice in choices] + owners))
+        measured = [chosen.id] if (chosen := self.text_model(recipe)) is not None else []
+        return tuple(dict.fromkeys([choice.model for choice in choices] + measured + owners))
 
     def content(self, recipe: Recipe) -> dict[str, str]:
-        """Hashes of every evaluation split that is scored, and of the training rows that baselines are fitted on."""
-        choices, _ = choose(recipe, self, self.benchmarks)
+        """Hashes of everything that is scored, and of the training rows that guessers are fitted on."""
+        choices, _ = self.choices(recipe)
         hashes: dict[str, str] = {}
         for choice in choices:
             task = choice.open_task()
             splits = {*task.evaluation_splits.values(), *(["train"] if self.baselines else [])}
             hashes |= {f"{choice.name}:{split}": value for split, value in task.content().items() if split in splits}
+        for position, reference in enumerate(self.datasets or ()):
+            hashes[f"datasets[{position}].{reference.text}"] = reference.content()
+        if (chosen := self.text_model(recipe)) is not None:
+            hashes |= {f"{chosen.id}.{role}": value for role, value in chosen.content(recipe).items()}
         return hashes
 
     def modules(self) -> set[str]:
@@ -71,7 +111,7 @@ class Evaluate(Stage):
     def run(self, context: Context) -> None:
         from pipelines.evaluation.report import Report
 
-        choices, _ = choose(context.recipe, self, self.benchmarks)
+        choices, _ = self.choices(context.recipe)
         report = Report(context, self.baselines)
         for choice in choices:
             started = time.monotonic()
@@ -79,9 +119,26 @@ class Evaluate(Stage):
             answers = self._ask(choice, task, context)
             if context.world.is_main:
                 report.add(choice, task, answers, started)
+        self._measure(report, context)
         if context.world.is_main:
             report.write()
         context.barrier()
+
+    def _measure(self, report: Report, context: Context) -> None:
+        """What the pretrained model makes of each held-out text."""
+        from pipelines.evaluation.progress import progress_events
+
+        chosen = self.text_model(context.recipe)
+        if chosen is None:
+            return
+        reader = held_out.read_by(context, self, chosen)
+        ngrams = None if "replaced" in chosen.objective.label_names else held_out.peers(context, chosen, reader.tokenizer)
+        for name, reference in zip(self.text_names(context.recipe), self.datasets or (), strict=True):
+            started = time.monotonic()
+            reader = replace(reader, progress=progress_events(context, name))
+            found = held_out.measured(context, self, reader, reference, ngrams)
+            if context.world.is_main:
+                report.add_text(name, reference, chosen, found, self.stride, started)
 
     def _ask(self, choice: Choice, task: Task, context: Context) -> Answers:
         """What the chosen model says about each evaluation split."""
@@ -92,9 +149,11 @@ class Evaluate(Stage):
         from pipelines.evaluation.progress import progress_events
 
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        order = columns(task.head.labels, model.config, choice.name, choice.model)
+        order = columns(task.head.labels, model.config, choice.name, choice.model) if task.head.kind == "sequence_classification" else None
         tokenizer = context.open_tokenizer()
         length = usable_length(model, tokenizer, self.max_length or choice.trained_length(context.recipe))
+        if task.head.kind == "seq2seq_lm":
+            return self._write(model, tokenizer, length, choice, task, context)
         predicted = []
         for suffix, split in task.evaluation_splits.items():
             rows = task.rows(split, self.max_eval_samples)
@@ -111,3 +170,23 @@ class Evaluate(Stage):
             )
             predicted.append(Predicted(choice.name, split, suffix, rows, logits if order is None else logits[:, order]))
         return Answers(predicted, length, order)
+
+    def _write(self, model: Any, tokenizer: Any, length: int, choice: Choice, task: Task, context: Context) -> Answers:
+        """What the chosen model writes for each evaluation split."""
+        from pipelines.evaluation.answers import Answers
+        from pipelines.evaluation.decoding import write
+        from pipelines.evaluation.predict import device
+        from pipelines.evaluation.predictions import Written
+        from pipelines.evaluation.progress import progress_events
+
+        written = []
+        for suffix, split in task.evaluation_splits.items():
+            rows = task.rows(split, self.max_eval_samples)
+            texts = write(
+                model, tokenizer, rows, length, self.generation,
+                target_length=choice.trained_target_length(context.recipe), world=context.world, gather=context.gather,
+                device=device(), batch_size=self.per_device_eval_batch_size,
+                progress=progress_events(context, f"{choice.name} {split}"),
+            )  # fmt: skip
+            written.append(Written(choice.name, split, suffix, rows, texts))
+        return Answers(written, length, generation=self.generation.model_dump())

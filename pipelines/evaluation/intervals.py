@@ -7,12 +7,15 @@ test examples might have given, not what another training run might.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.protocols import Score
+from pipelines.registry import METRICS
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -36,3 +39,23 @@ def intervals(
     tail = (1 - level) / 2
     ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in draws.items()}
     return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+def corpus_intervals(
+    metrics: Iterable[str], texts: Any, references: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+) -> dict[str, tuple[float, float]]:
+    """The same for metrics of whole corpora, such as BLEU, which are computed from sums of counts.
+
+    Each example is counted once, and a resample is how often it takes each example: all sums are one product.
+    """
+    random = np.random.default_rng(seed)
+    drawn = random.integers(len(references), size=(resamples, len(references)))
+    times = np.stack([np.bincount(row, minlength=len(references)) for row in drawn])  # (resamples, examples)
+    tail = (1 - level) / 2
+    ends: dict[str, tuple[float, float]] = {}
+    for metric in metrics:
+        module = import_module(METRICS.module(metric))
+        values = [module.of_counts(sums)[metric] for sums in times @ module.counts(texts, references)]
+        low, high = np.quantile(values, [tail, 1 - tail])
+        ends[metric] = float(low), float(high)
+    return ends

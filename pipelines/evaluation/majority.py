@@ -17,7 +17,7 @@ from pipelines.protocols import Rows
 def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
     """Scores (examples, outputs): each class's share of the training rows, the same for every example."""
     if outputs < 2:
-        raise NotDefined("numbers have no most frequent class, and a constant guess correlates with nothing")
+        raise NotDefined("numbers and texts have no most frequent class, and a constant guess tells nothing")
     if train.labels is None or len(train) == 0:
         raise NotDefined("the training rows have no labels to count")
     shares = np.bincount(np.asarray(train.labels, dtype=np.int64), minlength=outputs) / len(train)

@@ -14,7 +14,7 @@ def metric_module(
     module: str,
     name: str,
     compute: Callable[..., dict[str, float]],
-    values: Literal["int64", "float64"],
+    values: Literal["int64", "float64", "string"],
     description: str,
 ) -> type:
     """The class `name` of `module`: an `evaluate.Metric` over `compute(predictions, references, **options)`."""

@@ -28,7 +28,7 @@ def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
 def by_counts(train: Rows, evaluation: Rows, outputs: int, longest: int) -> NDArray[Any]:
     """The same for runs of up to `longest` neighbouring words."""
     if outputs < 2:
-        raise NotDefined("naive Bayes tells classes apart; a task with numbers for labels has none")
+        raise NotDefined("naive Bayes tells classes apart; a task with numbers or texts for answers has none")
     if train.labels is None or len(train) == 0:
         raise NotDefined("the training rows have no labels to learn from")
     from sklearn.feature_extraction.text import CountVectorizer

@@ -1,8 +1,9 @@
-"""From logits and labels to a task's scores: argmax for classes, the single output for numbers."""
+"""From logits and labels to a task's scores: argmax for classes, the single output for numbers, texts as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +16,12 @@ from pipelines.registry import METRICS
 
 
 def score(task: Task) -> Score:
-    """The task's metrics as one function of logits (examples, outputs) and labels (examples,)."""
+    """The task's metrics as one function of logits (examples, outputs) and labels (examples,).
+
+    Of a task whose answers are texts: of the texts that were written (examples,) and the references (examples,).
+    """
+    if task.head.kind == "seq2seq_lm":
+        return partial(_score_texts, [_compute(metric) for metric in task.metrics], task.name)
     classes = task.head.labels
     name = task.name
     metrics = [_compute(metric) for metric in task.metrics]
@@ -35,6 +41,14 @@ def score(task: Task) -> Score:
         return _merged(metric(predictions, labels, classes=len(classes)) for metric in metrics)
 
     return of
+
+
+def _score_texts(metrics: Sequence[Callable[..., dict[str, float]]], name: str, texts: Any, references: Any) -> dict[str, float]:
+    if len(texts) != len(references):
+        raise DataError(f"'{name}' has {len(texts)} written texts but {len(references)} references; they must be as many")
+    if len(references) == 0:
+        raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+    return _merged(metric(texts, references) for metric in metrics)
 
 
 def decide(logits: NDArray[Any]) -> NDArray[Any]:

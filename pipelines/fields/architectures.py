@@ -1,11 +1,14 @@
 """What `model.architecture` may say: a preset with overrides, our own family's words, or a transformers `model_type`.
 
-The rules repeat those of FineryConfig's constructor, each at the key it is about.
+The words and rules of our own family are those of `pipelines.architectures`, read from there; each mistake is said at
+the recipe key it is about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 from pipelines.blocks import Found, show, unknown_key
 from pipelines.fields.kinds import as_kind, misfit
@@ -17,78 +20,34 @@ from pipelines.registry import nearest
 OURS = "finery"
 """The `model_type` of our own family."""
 
-HEADS = ("masked_lm", "sequence_classification")
-"""What can stand on a model of our own family."""
-FAMILIES = ("encoder",)
-POSITIONS = ("learned", "sinusoidal", "rotary")
-NORM_POSITIONS = ("post", "pre")
-ACTIVATIONS = (
-    "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh", "gelu_pytorch_tanh",
-    "hardswish", "laplace", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu",
-    "sqrtsoftplus", "swish", "tanh",
-)  # fmt: skip
-
-DEFAULTS: dict[str, object] = {
-    "family": "encoder",
-    "position": "learned",
-    "norm_position": "post",
-    "sparse_prediction": False,
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "rope_theta": 10000.0,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-    "classifier_dropout": None,
-    "tie_word_embeddings": True,
-}
+_words: Any = import_module("pipelines.architectures.words")
+_rules: Any = import_module("pipelines.architectures.contradictions")
+KINDS: dict[str, str] = _words.KINDS
+"""Type words of `kinds` for each of FineryConfig's own fields."""
+DEFAULTS: dict[str, object] = _words.DEFAULTS
 """FineryConfig's own fields with their default values."""
 
-
-def _choices(names: tuple[str, ...]) -> str:
-    return "|".join(f"={name}" for name in names)
-
-
-KINDS: dict[str, str] = {
-    "family": _choices(FAMILIES),
-    "position": _choices(POSITIONS),
-    "norm_position": _choices(NORM_POSITIONS),
-    "sparse_prediction": "bool",
-    "vocab_size": "int",
-    "hidden_size": "int",
-    "num_hidden_layers": "int",
-    "num_attention_heads": "int",
-    "intermediate_size": "int",
-    "hidden_act": _choices(ACTIVATIONS),
-    "hidden_dropout_prob": "float",
-    "attention_probs_dropout_prob": "float",
-    "max_position_embeddings": "int",
-    "rope_theta": "float",
-    "type_vocab_size": "int",
-    "initializer_range": "float",
-    "layer_norm_eps": "float",
-    "pad_token_id": "int|null",
-    "classifier_dropout": "float|null",
-    "tie_word_embeddings": "bool",
+ANY_FAMILY = ("sequence_classification", "token_classification", "question_answering", "multiple_choice", "reward")
+HEADS: dict[str, tuple[str, ...]] = {
+    "encoder": ("masked_lm", "pretraining", *ANY_FAMILY),
+    "decoder": ("causal_lm", "causal_lm_with_value", *ANY_FAMILY),
+    "encoder-decoder": ("seq2seq_lm", *ANY_FAMILY),
 }
-"""Type words of `kinds` for each of FineryConfig's own fields."""
-
-SIZES = (
+"""What can stand on each of our families, as `Head.kind` calls it."""
+COUNTED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "max_position_embeddings", "type_vocab_size",
+    "max_position_embeddings",
 )  # fmt: skip
-COUNTED = tuple(size for size in SIZES if size != "type_vocab_size")
 """Of the words that most model types share, those that are at least 1 in all of them."""
-PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-POSITIVE = ("initializer_range", "layer_norm_eps", "rope_theta")
+OVERRULED: dict[str, tuple[str, ...]] = {
+    "family": (
+        "num_decoder_layers", "type_vocab_size", "embedding_norm", "lm_head_bias", "bidirectional_decoder",
+        "length_prediction", "embedding_size", "sparse_prediction", "decoder_start_token_id",
+    ),
+    "attention_pattern": ("sliding_window", "global_attn_every_n_layers", "local_rope_theta"),
+    "position": ("rope_theta", "local_rope_theta", "scale_embedding"),
+}  # fmt: skip
+"""Words of a preset that go with another of its words: a recipe that changes the latter falls back to what is usual."""
 
 RESERVED: dict[str, str] = {
     "num_labels": "is decided by the stage's task; leave it out",
@@ -139,17 +98,21 @@ def mistakes(value: Mapping[str, object]) -> list[Found]:
 
 def heads(value: Mapping[str, object]) -> tuple[str, ...]:
     """What can stand on a model of this architecture, as `Head.kind` calls it. `value` has passed `mistakes`."""
-    model_type = str(resolve(value)["model_type"])
-    return HEADS if model_type == OURS else model_types()[model_type].heads
+    words = resolve(value)
+    model_type = str(words["model_type"])
+    if model_type == OURS:
+        return HEADS[str(words.get("family", DEFAULTS["family"]))]
+    return model_types()[model_type].heads
 
 
 def resolve(value: Mapping[str, object]) -> dict[str, object]:
     """The words of the config class: the preset's, overridden by the rest, with `model_type` filled in.
 
     `value` has passed `mistakes`. Other names of a field, such as `hidden_size` for `n_embd`, become the field's own.
+    Under another `family`, `position` or `attention_pattern` than the preset's, words that go with its own are left out.
     """
     preset = value.get("preset")
-    base = _read(preset) if isinstance(preset, str) else {}
+    base = _overridden(_read(preset), value) if isinstance(preset, str) else {}
     model_type = str(value.get("model_type", base.get("model_type", OURS)))
     known = ModelType(KINDS, {}) if model_type == OURS else model_types()[model_type]
     resolved: dict[str, object] = {"model_type": model_type}
@@ -165,75 +128,42 @@ def _read(preset: str) -> dict[str, object]:
     return content
 
 
+def _overridden(base: Mapping[str, object], value: Mapping[str, object]) -> dict[str, object]:
+    """A preset's words as far as they still mean something beside those of the recipe."""
+    gone = {word for key, words in OVERRULED.items() if _changes(key, base, value) for word in words}
+    if _changes("family", base, value) and base.get("attention_pattern") in ("full", "causal"):
+        gone.add("attention_pattern")
+    return {key: entry for key, entry in base.items() if key not in gone}
+
+
+def _changes(key: str, base: Mapping[str, object], value: Mapping[str, object]) -> bool:
+    own = base.get(key, DEFAULTS[key])
+    return bool(base) and value.get(key, own) != own
+
+
 def _own_mistakes(value: Mapping[str, object], base: Mapping[str, object], whole: bool) -> list[Found]:
     """Mistakes in our family's words; what contradicts each other is only looked for when the `whole` is known."""
+    given = {key: entry for key, entry in value.items() if key not in ("preset", "model_type")}
     found: list[Found] = []
-    for key, entry in value.items():
-        if key in ("preset", "model_type"):
-            continue
-        sentence = RESERVED.get(key) or _own_field(key, entry)
+    for key, entry in given.items():
+        sentence = RESERVED.get(key) or _own_type(key, entry)
         if sentence:
             found.append(((key,), sentence))
-    return found or (_between_fields(value, {**DEFAULTS, **base, **value}) if whole else [])
+    if found or not whole:
+        judged = {key: entry for key, entry in given.items() if (key,) not in {place for place, _ in found}}
+        return found + [(keys, sentence) for keys, sentence in _rules.findings(judged) if len(keys) == 1]
+    full = {**DEFAULTS, **_overridden(base, value), **given}
+    return [(_place(keys, given), sentence) for keys, sentence in _rules.findings(full)]
 
 
-def _own_field(key: str, value: object) -> str | None:
-    """What is wrong with one field of our family, looked at alone."""
-    if key not in KINDS:
-        return unknown_key(key, ("preset", "model_type", *KINDS))
-    if key == "family" and value not in FAMILIES:
-        return f"is {show(value)}, must be {' or '.join(FAMILIES)}: the other families are not built yet"
-    sentence = misfit(value, KINDS[key])
-    if sentence:
-        return sentence
-    if key in SIZES and isinstance(value, int) and value < 1:
-        return f"is {value}, must be at least 1"
-    if key in PROBABILITIES and isinstance(value, int | float) and not 0 <= value < 1:
-        return f"is {value}, must be a probability of at least 0 and below 1"
-    if key in POSITIVE and isinstance(value, int | float) and not 0 < value < float("inf"):
-        return f"is {value}, must be a number above 0"
-    if key == "pad_token_id" and isinstance(value, int) and value < 0:
-        return f"is {value}, must be the id of a token, or null if the vocabulary has no padding token"
-    return None
+def _own_type(key: str, value: object) -> str | None:
+    """What is wrong with the name of a field of our family, or with the type of its value."""
+    return misfit(value, KINDS[key]) if key in KINDS else unknown_key(key, ("preset", "model_type", *KINDS))
 
 
-def _between_fields(value: Mapping[str, object], whole: Mapping[str, object]) -> list[Found]:
-    """What is wrong with fields that are fine one by one. The place is the first of them that the recipe wrote."""
-
-    def at(*keys: str) -> tuple[str, ...]:
-        return next(((key,) for key in keys if key in value), ())
-
-    found: list[Found] = []
-    width, heads = whole["hidden_size"], whole["num_attention_heads"]
-    assert isinstance(width, int)
-    assert isinstance(heads, int)
-    if width % heads:
-        divisors = ", ".join(str(count) for count in range(1, min(width, 64) + 1) if width % count == 0)
-        found.append((
-            at("num_attention_heads", "hidden_size"),
-            f"{heads} attention heads do not divide hidden_size {width}; set num_attention_heads to one of {divisors}, "
-            "or change hidden_size",
-        ))  # fmt: skip
-    elif whole["position"] == "rotary" and width // heads % 2:
-        found.append((
-            at("num_attention_heads", "hidden_size", "position"),
-            f"rotary positions turn pairs of numbers, but {heads} attention heads of hidden_size {width} are "
-            f"{width // heads} wide; choose sizes with an even quotient, or position: learned",
-        ))  # fmt: skip
-    if whole["position"] == "sinusoidal" and width % 2:
-        found.append((
-            at("hidden_size", "position"),
-            f"sinusoidal positions come in pairs of sine and cosine, but hidden_size is {width}; choose an even "
-            "hidden_size, or position: learned",
-        ))  # fmt: skip
-    padding, vocabulary = whole["pad_token_id"], whole["vocab_size"]
-    if isinstance(padding, int) and isinstance(vocabulary, int) and padding >= vocabulary:
-        found.append((
-            at("pad_token_id", "vocab_size"),
-            f"pad_token_id {padding} lies outside a vocabulary of {vocabulary}; choose a smaller id, or null if there "
-            "is no padding token",
-        ))  # fmt: skip
-    return found
+def _place(keys: tuple[str, ...], given: Mapping[str, object]) -> tuple[str, ...]:
+    """Where a mistake is said: at the first of its keys that the recipe wrote."""
+    return next(((key,) for key in keys if key in given), (keys[0],))
 
 
 def _foreign_mistakes(value: Mapping[str, object], model_type: ModelType, name: str) -> list[Found]:

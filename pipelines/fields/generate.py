@@ -6,6 +6,7 @@ model, a vocabulary of their own and no nested configs.
 
 from __future__ import annotations
 
+import inspect
 import json
 import types
 import typing
@@ -62,6 +63,8 @@ HEADS = {
     "multiple_choice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
 }
 """The heads a recipe can ask for, and transformers' table of the model types that have each."""
+PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
+"""What a pretraining model takes that answers a question about a pair of segments, beside naming hidden tokens."""
 LANGUAGE_MODELS = ("masked_lm", "causal_lm", "seq2seq_lm")
 
 
@@ -75,7 +78,19 @@ def describe(config_class: Any) -> dict[str, Any]:
     from transformers.models.auto import modeling_auto
 
     heads = [head for head, names in HEADS.items() if config_class.model_type in getattr(modeling_auto, names)]
+    if _judges_pairs(config_class):
+        heads.insert(1, "pretraining")
     return {"keys": keys, "aliases": aliases, "heads": heads}
+
+
+def _judges_pairs(config_class: Any) -> bool:
+    """Whether transformers has BERT's pretraining model of this type, one head for hidden tokens and one for pairs."""
+    from transformers import AutoModelForPreTraining
+
+    if config_class not in AutoModelForPreTraining._model_mapping:
+        return False
+    taken = inspect.signature(AutoModelForPreTraining._model_mapping[config_class].forward).parameters
+    return "labels" in taken and any(label in taken for label in PAIR_LABELS)
 
 
 def table() -> dict[str, dict[str, Any]]:

@@ -8,22 +8,18 @@ instead of pieces (the BERT repository's README, "Whole Word Masking", May 2019)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Block, Mistakes
+from pipelines.blocks import Mistakes
+from pipelines.objectives.objective import Collate, Objective
 from pipelines.protocols import Head
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
+class Masked(Objective):
+    """Base of the objectives that hide tokens."""
 
-class MaskedLM(Block):
-    """Name the tokens that were hidden."""
-
-    name: Literal["masked_lm"] = "masked_lm"
     probability: float = Field(0.15, gt=0, lt=1)
     """The share of the tokens that is asked for."""
     replace_with_mask: float = Field(0.8, ge=0, le=1)
@@ -34,24 +30,28 @@ class MaskedLM(Block):
     """Whether all pieces of a word are chosen together."""
 
     @model_validator(mode="after")
-    def _shares_fit(self) -> MaskedLM:
+    def _shares_fit(self) -> Masked:
         total = self.replace_with_mask + self.replace_with_random
         if total > 1 + 1e-9:
             problem = f"and replace_with_mask add up to {total:g}, must be at most 1"
             raise Mistakes([(("replace_with_random",), problem)])
         return self
 
+
+class MaskedLM(Masked):
+    """Name the tokens that were hidden."""
+
+    name: Literal["masked_lm"] = "masked_lm"
+
+    separates: ClassVar[bool] = True
+
     @property
     def head(self) -> Head:
         """The head that names tokens."""
         return Head("masked_lm")
 
-    def collate(self, tokenizer: Any, seed: int) -> Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]:
-        """A function from examples to a masked batch.
-
-        Each example has `input_ids` and `draw`, a number of its own in every epoch (such as epoch × examples + index):
-        seed and draw alone decide its masks, whatever batch, process or resumed run it is part of. Raises ModelError.
-        """
+    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+        """A function from examples to a masked batch. Raises ModelError when the tokenizer has no mask token."""
         from pipelines.objectives.masking import Masking
 
         return Masking.of(self, tokenizer, seed)

@@ -1,6 +1,6 @@
 """The masks of a batch, chosen by arithmetic on whole arrays and by random numbers that belong to each example.
 
-What is chosen, and what becomes of it, is set by `pipelines.objectives.masked_lm.MaskedLM`.
+What is chosen, and what becomes of it, is set by `pipelines.objectives.masked_lm.Masked`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.errors import ModelError
+from pipelines.objectives.batches import IGNORED, draws_of, padding_of, special_ids, stacked, tensors
 from pipelines.objectives.randomness import uniforms
 from pipelines.objectives.word_starts import continues_word
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.objectives.masked_lm import MaskedLM
+    from pipelines.objectives.masked_lm import Masked
 
 CHOICE, REPLACEMENT, RANDOM_TOKEN = 0, 1, 2
 """Streams of random numbers: which tokens are chosen, what becomes of them, and the token that takes their place."""
-IGNORED = -100
-"""The label of a position that is not asked for."""
 
 
 @dataclass(frozen=True)
 class Masking:
-    """The collator of MaskedLM: tables of the vocabulary, made once, and the masking of a batch."""
+    """The collator of masked LM: tables of the vocabulary, made once, and the masking of a batch."""
 
-    objective: MaskedLM
+    objective: Masked
     seed: int
     mask_id: int
     pad_id: int
@@ -43,35 +42,25 @@ class Masking:
     """For each id, whether it goes on with a word; None where pieces are masked one by one."""
 
     @classmethod
-    def of(cls, objective: MaskedLM, tokenizer: Any, seed: int) -> Masking:
+    def of(cls, objective: Masked, tokenizer: Any, seed: int) -> Masking:
         """The masking for a tokenizer. Raises ModelError when it has no mask or padding token."""
         if tokenizer.mask_token_id is None:
             raise ModelError(
-                "the tokenizer has no mask token, which the objective masked_lm needs; train one (tokenizer: "
+                f"the tokenizer has no mask token, which the objective {objective.name} needs; train one (tokenizer: "
                 "{train: wordpiece}) or take that of a masked language model"
             )
-        if tokenizer.pad_token_id is None:
-            raise ModelError("the tokenizer has no padding token, which batches of unequal length need; set pad_token")
-        special = np.zeros(len(tokenizer), dtype=np.bool_)
-        special[list(tokenizer.all_special_ids)] = True
+        special = special_ids(tokenizer)
         return cls(
-            objective, seed, mask_id=tokenizer.mask_token_id, pad_id=tokenizer.pad_token_id,
+            objective, seed, mask_id=tokenizer.mask_token_id, pad_id=padding_of(tokenizer),
             special=special, ordinary=np.flatnonzero(~special),
             continues=continues_word(tokenizer) if objective.whole_word else None,
         )
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` with masks in them, `attention_mask`, and `labels`, -100 where nothing is asked."""
-        import torch
-
-        original, real = self._stack(examples)
-        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
-        masked, labels = self.mask(original, draws)
-        return {
-            "input_ids": torch.from_numpy(masked),
-            "attention_mask": torch.from_numpy(real.astype(np.int64)),
-            "labels": torch.from_numpy(labels),
-        }
+        original, real = stacked([example["input_ids"] for example in examples], self.pad_id)
+        masked, labels = self.mask(original, draws_of(examples))
+        return tensors(input_ids=masked, attention_mask=real.astype(np.int64), labels=labels)
 
     def mask(
         self, original: npt.NDArray[np.int64], draws: npt.NDArray[np.int64]
@@ -103,12 +92,3 @@ class Masking:
         assert self.continues is not None
         positions = np.where(self.continues[original], 0, np.arange(original.shape[1])[None, :])
         return np.take_along_axis(luck, np.maximum.accumulate(positions, axis=1), axis=1)
-
-    def _stack(self, examples: Sequence[dict[str, Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The ids, padded on the right, and where they are real, both (batch, length)."""
-        rows = [np.asarray(example["input_ids"]) for example in examples]
-        lengths = np.asarray([len(row) for row in rows])
-        real = np.arange(lengths.max())[None, :] < lengths[:, None]
-        ids = np.full(real.shape, self.pad_id, dtype=np.int64)
-        ids[real] = np.concatenate(rows)
-        return ids, real

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pipelines.errors import ModelError
 
-SPACES = ("Ġ", "Ċ", "ĉ", "č", "\u2581")
-"""How tokens with white space in front begin: byte-level space, line feed, tab, return; SentencePiece's space."""
+SPACES = ("Ġ", "Ċ", "ĉ", "č", "\u2581", "\n", "\t", "\r")
+"""How tokens with white space in front begin: byte-level space, line feed, tab, return; SentencePiece's space; white space itself."""
 
 
 def continues_word(tokenizer: Any) -> npt.NDArray[np.bool_]:
@@ -29,6 +29,6 @@ def continues_word(tokenizer: Any) -> npt.NDArray[np.bool_]:
     else:
         raise ModelError(
             "whole_word is true, but this tokenizer does not mark where words begin; leave whole_word out, or train a "
-            "tokenizer: wordpiece or bpe"
+            "tokenizer of our own (tokenizer: {train: wordpiece})"
         )
     return np.asarray([flag and number not in special for number, flag in enumerate(table)], dtype=np.bool_)

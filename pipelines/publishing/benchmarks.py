@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.fields.scores import text_scores
 from pipelines.protocols import Task
 from pipelines.recipe import START, Recipe, Stage
 from pipelines.registry import TASKS
@@ -31,6 +32,9 @@ def _scored_by(recipe: Recipe, evaluate: Stage) -> dict[str, str]:
     earlier = recipe.stages[: recipe.stages.index(evaluate)]
     trained = {stage.id: _name(stage) for stage in earlier if stage.stage == "supervised"}
     named = getattr(evaluate, "benchmarks", None)
+    texts = _texts_of(recipe, evaluate)
+    if texts and named is None:
+        return texts
     if named is None:
         chosen = {each: task for each, task in trained.items() if evaluate.source in (None, each)}
         return {task: evaluate.source or each for each, task in chosen.items()}
@@ -40,7 +44,13 @@ def _scored_by(recipe: Recipe, evaluate: Stage) -> dict[str, str]:
         benchmark = trained.get(name, name)
         owner = name if name in trained else latest.get(name) or latest.get(TRAINED_AS.get(name, ""))
         found[benchmark] = evaluate.source or owner or START
-    return found
+    return found | texts
+
+
+def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
+    """Held-out texts that an evaluate stage measures, and the stage whose model it asks."""
+    chosen = evaluate.text_model(recipe)
+    return {} if chosen is None else dict.fromkeys(evaluate.text_names(recipe), chosen.id)
 
 
 def _name(stage: Any) -> str:
@@ -50,6 +60,11 @@ def _name(stage: Any) -> str:
 
 def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
     """The names of a benchmark's scores, such as `accuracy` and `accuracy_mm`."""
+    for evaluate in (stage for stage in recipe.stages if stage.stage == "evaluate"):
+        texts = _texts_of(recipe, evaluate)
+        if benchmark in texts:
+            pretrained: Any = recipe.stage(texts[benchmark])
+            return list(text_scores(pretrained.objective.name))
     task: Task = TASKS.load(benchmark) if benchmark in TASKS else _inline(recipe, benchmark)
     suffixes: Mapping[str, str] = task.evaluation_splits
     return [f"{metric}{suffix}" for suffix in suffixes for metric in task.metrics]

@@ -13,14 +13,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pipelines.fields.scores import better, is_score
 from pipelines.protocols import Head
 from pipelines.publishing.heads import USES
 from pipelines.publishing.scores import Scored
 from pipelines.recipe import START, Recipe, Stage
 from pipelines.registry import METRICS
 
-HUB_NAMES = {"glue": "nyu-mll/glue"}
+HUB_NAMES = {"glue": "nyu-mll/glue", "multi30k": "bentrevett/multi30k"}
 """Where the data of a benchmark's family lies on the Hub."""
+TRANSLATION = ("multi30k/",)
+"""Benchmarks on which models translate."""
 
 
 def card(
@@ -40,11 +43,12 @@ def card(
     from jinja2 import Environment, StrictUndefined
 
     adapter = (folder / "adapter_config.json").is_file()
-    own_code = _own_code(folder / "base" if adapter else folder)
+    config = json.loads(((folder / "base" if adapter else folder) / "config.json").read_text(encoding="utf-8"))
+    own_code = bool(config.get("auto_map"))
     use = USES[head.kind]
     template = resources.files("pipelines.publishing").joinpath("templates/card.md.jinja").read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    baselines = sorted({name for about in scored.details.values() for name in about.get("baselines", {})})
+    baselines = list(dict.fromkeys(name for about in scored.details.values() for name in about.get("baselines", {})))
     return environment.from_string(template).render(
         metadata=metadata(recipe, head, scored, adapter, own_code, license).to_yaml().strip(),
         name=recipe.name,
@@ -53,12 +57,14 @@ def card(
         own_code=own_code,
         fetch=_fetch(destination),
         load=_load(use.auto_class, destination.load_from(), adapter, own_code),
-        use=_use(head),
+        use=_use(head, recipe, stage, config),
         labels=head.labels,
         scores=list(_rows(scored, baselines)),
         baselines=[name.replace("_", " ") for name in baselines],
         behind=", ".join(_behind(scored)),
         examples=", ".join(_examples(scored)),
+        signatures=list(_signatures(scored)),
+        text_scores=_text_scores(scored),
         verified=_verified(proof),
         origin=_origin(recipe),
         steps=[_step(each, trained.get(each.id, {})) for each in _history(recipe, stage)],
@@ -79,7 +85,7 @@ def metadata(recipe: Recipe, head: Head, scored: Scored, adapter: bool, own_code
     return ModelCardData(
         license=license,
         library_name="peft" if adapter else "transformers",
-        pipeline_tag=USES[head.kind].pipeline_tag,
+        pipeline_tag=_task_of(head, scored),
         base_model=checkpoint if checkpoint and _is_hub_id(checkpoint) else None,
         datasets=sorted({each.dataset_type for each in results if each.dataset_type in HUB_NAMES.values()}) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
@@ -89,17 +95,24 @@ def metadata(recipe: Recipe, head: Head, scored: Scored, adapter: bool, own_code
     )
 
 
+def _task_of(head: Head, scored: Scored) -> str:
+    """The Hub's word for what the model does: one that was scored on translation translates."""
+    if any(benchmark.startswith(TRANSLATION) for benchmark in scored.metrics):
+        return "translation"
+    return USES[head.kind].pipeline_tag
+
+
 def _results(name: str, head: Head, scored: Scored) -> Iterable[Any]:
     from huggingface_hub import EvalResult
 
     for benchmark, metrics in scored.metrics.items():
         family, _, config = benchmark.partition("/")
         for metric, value in metrics.items():
-            if not math.isfinite(value):
+            if not is_score(metric) or not math.isfinite(value):
                 continue  # the Hub takes numbers only; the table below says it in words
             kind = _kind(metric)
             yield EvalResult(
-                task_type=USES[head.kind].pipeline_tag,
+                task_type=_task_of(head, scored),
                 dataset_type=HUB_NAMES.get(family, benchmark),
                 dataset_name=benchmark,
                 dataset_config=config if family in HUB_NAMES else None,
@@ -125,29 +138,41 @@ def _rows(scored: Scored, baselines: Iterable[str]) -> Iterable[dict[str, Any]]:
     for benchmark, metrics in scored.metrics.items():
         about = scored.details[benchmark]
         for metric, value in metrics.items():
+            if not is_score(metric):
+                continue
             ends = about.get("intervals", {}).get(metric)
             guesses = [about.get("baselines", {}).get(name, {}).get(metric) for name in baselines]
             yield {
                 "benchmark": benchmark,
                 "metric": metric,
-                "value": _number(value),
-                "interval": f"{_number(ends[0])} … {_number(ends[1])}" if ends else "–",
-                "baselines": ["–" if guess is None else _number(guess) for guess in guesses],
+                "value": _number(value, metric),
+                "interval": f"{_number(ends[0], metric)} … {_number(ends[1], metric)}" if ends else "–",
+                "baselines": ["–" if guess is None else _number(guess, metric) for guess in guesses],
             }
 
 
-def _number(value: float) -> str:
-    return f"{value:.4f}" if math.isfinite(value) else "undefined"
+LARGE = ("bleu", "chrf", "perplexity")
+"""Metrics that are no fractions: two decimals say enough."""
+
+
+def _number(value: float, metric: str = "") -> str:
+    if not math.isfinite(value):
+        return "undefined"
+    return f"{value:,.2f}" if _kind(metric) in LARGE else f"{value:.4f}"
 
 
 def _behind(scored: Scored) -> Iterable[str]:
     """Where a guesser is at least as good: said aloud, in the card too."""
     for benchmark, metrics in scored.metrics.items():
-        for name, guesses in scored.details[benchmark].get("baselines", {}).items():
-            for metric, value in metrics.items():
-                if metric in guesses and not value > guesses[metric]:
-                    guess = f"{name.replace('_', ' ')} {_number(guesses[metric])}"
-                    yield f"{benchmark} {metric} ({_number(value)}, {guess})"
+        guessers = scored.details[benchmark].get("baselines", {})
+        for metric, value in metrics.items():
+            ahead = [
+                f"{name.replace('_', ' ')} {_number(guesses[metric], metric)}"
+                for name, guesses in guessers.items()
+                if metric in guesses and not better(metric, value, guesses[metric])
+            ]
+            if ahead:
+                yield f"{benchmark} {metric} ({_number(value, metric)}, {', '.join(ahead)})"
 
 
 def _examples(scored: Scored) -> Iterable[str]:
@@ -161,12 +186,38 @@ def _examples(scored: Scored) -> Iterable[str]:
             yield f"{benchmark} {counts:,}"
 
 
+def _signatures(scored: Scored) -> Iterable[str]:
+    """How metrics of texts were computed, as publications state it."""
+    every = [about.get("signatures", {}) for about in scored.details.values()]
+    for metric in dict.fromkeys(metric for signatures in every for metric in signatures):
+        for signature in dict.fromkeys(signatures[metric] for signatures in every if metric in signatures):
+            yield f"{metric} `{signature}`"
+
+
+EXPLAINED = {
+    "bits_per_byte": "`bits_per_byte` is the negative log-likelihood of the predicted text in bits, over its bytes: smaller "
+    "is better, whatever the vocabulary",
+    "hidden_bits_per_byte": "`hidden_bits_per_byte` judges each hidden token by itself and is no likelihood of the text: "
+    "smaller is better; `accuracy` is the share of these tokens that are named exactly",
+    "perplexity": "`perplexity` is per token: smaller is better, and only models with the same vocabulary compare",
+    "pair_accuracy": "`pair_accuracy` is the share of pairs judged rightly, of which a coin gets half",
+}
+"""Scores of held-out text that are easily misread."""
+
+
+def _text_scores(scored: Scored) -> str:
+    """What the scores of held-out text mean."""
+    named = dict.fromkeys(metric for metrics in scored.metrics.values() for metric in metrics)
+    return " ".join(f"{EXPLAINED[metric]}." for metric in named if metric in EXPLAINED)
+
+
 def _verified(proof: Mapping[str, Any] | None) -> str:
     if proof is None:
         return ""
     if not proof["rows"]:
+        asked = f"{proof['texts']} evaluated texts" if proof.get("written") else "fixed sentences"
         return (
-            "Before publication these files were loaded in a process without Finery; its logits on fixed sentences "
+            f"Before publication these files were loaded in a process without Finery; its logits on {asked} "
             f"differ from the trained model's by at most {proof['largest_difference_to_this_process']:.1e}."
         )
     flips = proof["flips"]
@@ -186,7 +237,7 @@ def _summary(recipe: Recipe, head: Head, words: str) -> str:
     body = f"the shape `{shape}`, trained from scratch" if recipe.model.architecture else f"`{_checkpoint(recipe)}`"
     if head.kind == "sequence_classification" and not head.labels:
         words = "a model that gives each text a number"
-    return f"{words[0].upper()}{words[1:]} made from {body}."
+    return f"{words[0].upper()}{words[1:]}, made from {body}."
 
 
 def _load(auto_class: str, place: str, adapter: bool, own_code: bool) -> str:
@@ -211,12 +262,20 @@ def _fetch(destination: Any) -> str:
     return ""
 
 
-def _use(head: Head) -> str:
-    if head.kind == "masked_lm":
+def _use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any]) -> str:
+    """Lines that run behind those of `_load`, and show what the model is for."""
+    taught = _objective(recipe, stage)
+    if head.kind == "causal_lm":
+        return _continue(recipe, taught, config)
+    if head.kind == "seq2seq_lm":
+        return _write(taught, config)
+    if head.kind in ("masked_lm", "pretraining"):
+        return _fill_in(head, taught)
+    if head.kind == "token_classification":
         return (
-            'inputs = tokenizer(f"The answer is {tokenizer.mask_token}.", return_tensors="pt")\n'
-            "position = inputs.input_ids[0].tolist().index(tokenizer.mask_token_id)\n"
-            "print(tokenizer.decode(model.eval()(**inputs).logits[0, position].argmax()))"
+            'inputs = tokenizer("The answer is short.", return_tensors="pt")\n'
+            "answers = model.eval()(**inputs).logits[0].argmax(-1).tolist()\n"
+            "print([(token, model.config.id2label[answer]) for token, answer in zip(inputs.tokens(), answers)])"
         )
     answer = "logits.argmax(-1).item()" if head.labels else "logits.item()"
     shown = f"model.config.id2label[{answer}]" if head.labels else answer
@@ -225,6 +284,76 @@ def _use(head: Head) -> str:
         "logits = model.eval()(**inputs).logits\n"
         f"print({shown})"
     )
+
+
+def _continue(recipe: Recipe, taught: str | None, config: Mapping[str, Any]) -> str:
+    """A model from scratch saw no special tokens in its text; the prompt of a prefix LM is read in both directions."""
+    plain = ", add_special_tokens=False" if recipe.model.architecture else ""
+    given = "**inputs"
+    if config.get("model_type") == "xlnet":  # it lengthens the prompt by a token, but neither its mask nor its segments
+        given = "inputs.input_ids"
+    elif taught == "prefix_lm" and config.get("model_type") == "finery":
+        given = "**inputs, prefix_length=inputs.attention_mask.sum(-1)"
+    return (
+        f'inputs = tokenizer("The answer is"{plain}, return_tensors="pt")\n'
+        f"written = model.eval().generate({given}, max_new_tokens={_new_tokens(config)})\n"
+        "print(tokenizer.decode(written[0], skip_special_tokens=True))"
+    )
+
+
+def _write(taught: str | None, config: Mapping[str, Any]) -> str:
+    text = {
+        "span_corruption": '"The <extra_id_0> is short."',
+        "denoising": 'f"The {tokenizer.mask_token} is short."',
+    }.get(taught or "", '"Your text."')
+    decode = f"generate(**inputs, max_new_tokens={_new_tokens(config)})"
+    if config.get("bidirectional_decoder"):
+        decode = (
+            "mask_predict(\n    **inputs, mask_token_id=tokenizer.mask_token_id, "
+            "excluded=tuple(tokenizer.all_special_ids)\n)"
+        )
+    said = "written[0], skip_special_tokens=True"
+    if taught == "span_corruption":
+        said = "written[0, 1:]"  # its answers stand behind the sentinels
+    return (
+        f'inputs = tokenizer({text}, return_tensors="pt")\n'
+        f"written = model.eval().{decode}\n"
+        f"print(tokenizer.decode({said}))"
+    )
+
+
+def _fill_in(head: Head, taught: str | None) -> str:
+    both = head.kind == "pretraining"
+    pair, output = (', "It is short."', "prediction_logits") if both else ("", "logits")
+    lines = [
+        f'inputs = tokenizer(f"The answer is {{tokenizer.mask_token}}."{pair}, return_tensors="pt")',
+        "outputs = model.eval()(**inputs)",
+        "position = inputs.input_ids[0].tolist().index(tokenizer.mask_token_id)",
+        f"print(tokenizer.decode(outputs.{output}[0, position].argmax()))",
+    ]
+    if both:
+        meaning = PAIRS.get(taught or "", "")
+        lines.append(f"print(outputs.seq_relationship_logits.softmax(-1).tolist()){meaning}")
+    return "\n".join(lines)
+
+
+PAIRS = {
+    "next_sentence": "  # the second text follows the first, or it does not",
+    "sentence_order": "  # the texts are in their order, or swapped",
+}
+"""What the two classes of pairs mean, by objective."""
+
+
+def _new_tokens(config: Mapping[str, Any]) -> int:
+    """Tokens that surely fit behind a short prompt."""
+    limit = next((config[key] for key in ("max_position_embeddings", "n_positions") if config.get(key)), None)
+    return 30 if limit is None else max(1, min(30, int(limit) // 2))
+
+
+def _objective(recipe: Recipe, stage: Stage) -> str | None:
+    """The name of the objective that the published model was last trained with, if it had one."""
+    trained: Any = next((each for each in recipe.lineage(stage) if each.trains), None)
+    return getattr(getattr(trained, "objective", None), "name", None)
 
 
 def _origin(recipe: Recipe) -> str:
@@ -296,11 +425,6 @@ def _local_data(recipe: Recipe) -> Iterable[str]:
                 yield from walk(entry)
 
     return dict.fromkeys(walk([stage.plain() for stage in recipe.stages if stage.stage != "publish"]))
-
-
-def _own_code(model_folder: Path) -> bool:
-    config = json.loads((model_folder / "config.json").read_text(encoding="utf-8"))
-    return bool(config.get("auto_map"))
 
 
 def _checkpoint(recipe: Recipe) -> str:

@@ -15,6 +15,8 @@ import sys
 from typing import Any
 
 BATCH = 32
+LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits")
+"""What models call their answers; all that a model gives are compared."""
 FORBIDDEN = ("pipelines", "service", "finery")
 
 
@@ -39,28 +41,59 @@ def load(folder: str, auto_class: str, adapter: bool) -> tuple[Any, Any]:
 
 
 def answer(
-    model: Any, tokenizer: Any, texts: list[str], pairs: list[str] | None = None, max_length: int | None = None
+    model: Any,
+    tokenizer: Any,
+    texts: list[str],
+    pairs: list[str] | None = None,
+    max_length: int | None = None,
+    targets: list[str] | None = None,
 ) -> Any:
-    """Logits in fp32 on the CPU, a row for each text; for token heads, the rows of all tokens but padding, in order."""
+    """Logits in fp32 on the CPU, a row for each text; for token heads, the rows of all tokens but padding, in order.
+
+    A model that writes one text from another is told the `targets` (default: the texts themselves), and answers with
+    what it would write after each of their tokens. A model with several outputs answers with one column of all numbers.
+    """
     import torch
 
     limit = max_length if max_length is not None else min(tokenizer.model_max_length, 512)
     lengths = [len(text) + len(pairs[row] if pairs else "") for row, text in enumerate(texts)]
     order = sorted(range(len(texts)), key=lengths.__getitem__)  # like lengths together: little padding
+    at_once = BATCH if tokenizer.pad_token is not None else 1
+    writes = bool(getattr(model.config, "is_encoder_decoder", False) and model.can_generate())
     rows: list[Any] = [None] * len(texts)
-    for start in range(0, len(order), BATCH):
-        chosen = order[start : start + BATCH]
-        batch = tokenizer(
-            [texts[row] for row in chosen],
-            [pairs[row] for row in chosen] if pairs else None,
-            truncation=True, max_length=limit, padding=True, return_tensors="pt",
-        )  # fmt: skip
+    for start in range(0, len(order), at_once):
+        chosen = order[start : start + at_once]
+        batch = encoded(tokenizer, [texts[row] for row in chosen], pairs and [pairs[row] for row in chosen], limit)
+        answered = batch["attention_mask"]
+        if writes:
+            told = encoded(tokenizer, [(targets or texts)[row] for row in chosen], None, limit - 1)
+            answered = torch.nn.functional.pad(told["attention_mask"], (1, 0), value=1)
+            first = torch.full((len(chosen), 1), first_token(model))
+            batch["decoder_input_ids"] = torch.cat([first, told["input_ids"]], dim=1)
+            batch["decoder_attention_mask"] = answered
         with torch.no_grad():
-            logits = model(**batch).logits.float().cpu()
+            outputs = model(**batch)
+        said = [outputs[name].float().cpu() for name in LOGITS if outputs.get(name) is not None]
         for position, row in enumerate(chosen):
-            whole = logits[position]
-            rows[row] = whole[None] if whole.dim() == 1 else whole[batch["attention_mask"][position].bool()]
+            whole = [logits[position] for logits in said]
+            parts = [part[None] if part.dim() == 1 else part[answered[position].bool()] for part in whole]
+            rows[row] = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1, 1) for part in parts])
     return torch.cat(rows)
+
+
+def encoded(tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int) -> Any:
+    """A batch of texts, padded to the longest; a tokenizer that cannot pad is given one text at a time."""
+    padding = tokenizer.pad_token is not None
+    return tokenizer(texts, pairs, truncation=True, max_length=limit, padding=padding, return_tensors="pt")
+
+
+def first_token(model: Any) -> int:
+    """The token that the model's decoder begins with."""
+    for config in (getattr(model, "generation_config", None), model.config):
+        for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+            if getattr(config, name, None) is not None:
+                return int(getattr(config, name))
+    raise ValueError("the config has no decoder_start_token_id, so that the decoder cannot begin")
 
 
 def main(folder: str, questions: str, answers: str) -> None:
@@ -71,7 +104,7 @@ def main(folder: str, questions: str, answers: str) -> None:
         asked = json.load(file)
     model, tokenizer = load(folder, asked["auto_class"], asked["adapter"])
     found = {
-        name: answer(model, tokenizer, group["texts"], group["pairs"], group["max_length"]).contiguous()
+        name: answer(model, tokenizer, **group).contiguous()
         for name, group in asked["groups"].items()
     }
     from safetensors.torch import save_file

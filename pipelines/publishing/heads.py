@@ -23,8 +23,17 @@ USES = {
     "sequence_classification": Use(
         "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
     ),
+    "token_classification": Use(
+        "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
+    ),
     "masked_lm": Use("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
+    "pretraining": Use(
+        "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
+    ),
+    "causal_lm": Use("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
+    "seq2seq_lm": Use("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
 }
+"""By head kind: everything that a stage can train."""
 
 
 def read_head(model_folder: Path) -> Head:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipelines.blocks import show
+from pipelines.fields.scores import SMALLER_IS_BETTER
 from pipelines.registry import METRICS, nearest
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -62,10 +63,9 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    if not any(metric == known or metric.startswith(f"{known}_") for known in METRICS):
-        raise ValueError(
-            f"unknown metric '{metric}'.{nearest(metric, METRICS)} Available: {', '.join(sorted(METRICS))}"
-        )
+    known = sorted({*METRICS, *SMALLER_IS_BETTER, "pair_accuracy"})
+    if not any(metric == name or metric.startswith(f"{name}_") for name in known):
+        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, known)} Available: {', '.join(known)}")
     if not isinstance(comparison, str):
         raise ValueError(f"is {show(comparison)}, must be a comparison; {EXAMPLE}")
     match = _COMPARISON.fullmatch(comparison)

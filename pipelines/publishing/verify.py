@@ -18,19 +18,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.errors import PublishError
+from pipelines.fields.positions import usable_positions
 from pipelines.publishing import clean_room
 from pipelines.publishing.scores import Scored
 
 MOST_ROWS = 2000
 """Rows of predictions that are computed again, spread evenly over benchmarks and splits."""
+WRITTEN_ROWS = 16
+"""Rows of a benchmark with written answers that are asked again: each has a row of logits for every token."""
 PROBE_ROWS = 64
 """Rows on which the model is also computed in this process, merged and unmerged."""
 EVALUATED = 1e-3
 """Largest difference of a logit to an evaluation in fp32, which may have run on another device."""
 SAVED = 1e-4
-"""Largest difference of a logit between this process and the clean one: the same weights, both in fp32 on the CPU."""
+"""Largest difference of a logit between this process and the clean one, as a part of the largest logit where that is
+above 1: the same weights, both in fp32 on the CPU."""
 MERGING = 1e-3
-"""Largest difference that merging may make: adding the adapter's product to the weights rounds once more."""
+"""Largest difference that merging may make, measured likewise: adding the adapter's product to the weights rounds once
+more."""
 FLIPS = 0.001
 """Part of the predictions (and at least one) that may differ in fp32: those whose two best logits are almost equal."""
 HALF = {"bf16": 0.06, "fp16": 0.01}
@@ -42,7 +47,10 @@ SENTENCES = (
     "In the year 1847 the harbour was closed for repairs.",
     "Why?",
 )
-"""What is computed when nothing was evaluated."""
+"""What is computed when no rows were predicted."""
+FIXED = "fixed sentences"
+MOST_TOKENS = 512
+"""Tokens of a fixed sentence at most: fewer where the model has fewer positions."""
 
 
 @dataclass
@@ -57,13 +65,20 @@ class Questions:
     precision: str = "no"
     columns: list[int] | None = None
     """The model's output behind each column of `logits`, where the task orders its classes otherwise."""
+    targets: list[str] | None = None
+    """What the evaluation wrote for each text, where the answers are texts."""
 
     def first(self, rows: int) -> Questions:
         """The first rows only."""
         return Questions(
             self.texts[:rows], self.pairs and self.pairs[:rows], self.max_length,
             None if self.logits is None else self.logits[:rows], self.precision, self.columns,
+            self.targets and self.targets[:rows],
         )  # fmt: skip
+
+    def asked(self) -> dict[str, Any]:
+        """What the model is asked, as plain data."""
+        return {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
 
 
 @dataclass
@@ -84,19 +99,27 @@ class Proof:
     merging: float | None = None
     """Largest difference between the merged and the unmerged model."""
     groups: dict[str, int] = field(default_factory=dict)
+    texts: int = 0
+    """Texts whose logits were compared between this process and the clean one."""
+    written: bool = False
+    """Whether those are texts of the evaluation, with what the model wrote, for want of predictions with logits."""
 
     def plain(self) -> dict[str, Any]:
         """As it stands in publication.json."""
         return {
             "rows": self.rows, "of": self.of, "flips": self.flips, "largest_difference": self.largest_difference,
             "tolerance": self.tolerance, "largest_difference_to_this_process": self.here,
-            "largest_difference_by_merging": self.merging, "rows_by_group": self.groups,
+            "largest_difference_by_merging": self.merging, "rows_by_group": self.groups, "texts": self.texts,
+            "written": self.written,
         }  # fmt: skip
 
 
 def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], int]:
-    """Up to MOST_ROWS rows of the predictions of this model, by benchmark and split, and how many there are."""
-    import numpy as np
+    """Up to MOST_ROWS rows of the predictions of this model, by benchmark and split, and how many there are.
+
+    Of written answers, which have no logits, the first WRITTEN_ROWS are asked again, and are not counted. Held-out text
+    that a language model was measured on has no rows.
+    """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -106,18 +129,33 @@ def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], 
         table = table.filter(pc.equal(table["benchmark"], benchmark))
         for split in pc.unique(table["split"]).to_pylist():
             tables[benchmark, split] = table.filter(pc.equal(table["split"], split))
-    most = MOST_ROWS // max(1, len(tables))
-    groups = {}
-    for (benchmark, split), table in tables.items():
-        part = table.slice(0, most).to_pydict()
-        pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
-        about = scored.details[benchmark]
-        groups[f"{benchmark} {split}"] = Questions(
-            part["text"], pairs, about.get("max_length"),
-            np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1),
-            about.get("precision", precision), about.get("columns"),
-        )  # fmt: skip
-    return groups, sum(table.num_rows for table in tables.values())
+    decided = {key: table for key, table in tables.items() if not _is_written(table)}
+    most = MOST_ROWS // max(1, len(decided))
+    groups = {
+        f"{benchmark} {split}": _decided(table.slice(0, most).to_pydict(), scored.details[benchmark], precision)
+        if (benchmark, split) in decided
+        else _written(table.slice(0, WRITTEN_ROWS).to_pydict(), scored.details[benchmark])
+        for (benchmark, split), table in tables.items()
+    }
+    return groups, sum(table.num_rows for table in decided.values())
+
+
+def _is_written(table: Any) -> bool:
+    return "hypothesis" in table.column_names and table["hypothesis"].null_count < table.num_rows
+
+
+def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) -> Questions:
+    import numpy as np
+
+    pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
+    logits = np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1)
+    return Questions(
+        part["text"], pairs, about.get("max_length"), logits, about.get("precision", precision), about.get("columns")
+    )
+
+
+def _written(part: Mapping[str, Any], about: Mapping[str, Any]) -> Questions:
+    return Questions(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
 
 
 def clean_answers(folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool) -> dict[str, Any]:
@@ -127,10 +165,7 @@ def clean_answers(folder: Path, groups: Mapping[str, Questions], auto_class: str
     asked = {
         "auto_class": auto_class,
         "adapter": adapter,
-        "groups": {
-            name: {"texts": group.texts, "pairs": group.pairs, "max_length": group.max_length}
-            for name, group in groups.items()
-        },
+        "groups": {name: group.asked() for name, group in groups.items()},
     }
     with TemporaryDirectory(prefix="clean-room-") as place:
         script, questions, answers = (
@@ -164,10 +199,7 @@ def _bare(place: str) -> dict[str, str]:
 def answers_here(model: Any, tokenizer: Any, groups: Mapping[str, Questions]) -> dict[str, Any]:
     """The same logits, computed by this process with a model at hand."""
     model.eval()
-    return {
-        name: clean_room.answer(model, tokenizer, group.texts, group.pairs, group.max_length).numpy()
-        for name, group in groups.items()
-    }
+    return {name: clean_room.answer(model, tokenizer, **group.asked()).numpy() for name, group in groups.items()}
 
 
 def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
@@ -182,6 +214,19 @@ def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> floa
             difference = float(np.abs(logits - other[name]).max())
             largest = max(largest, difference if np.isfinite(difference) else float("inf"))
     return largest
+
+
+def largest(logits: Mapping[str, Any]) -> float:
+    """The largest of all logits, at least 1: what rounding is measured by."""
+    import numpy as np
+
+    return max([1.0, *(float(np.abs(each).max(initial=0.0)) for each in logits.values())])
+
+
+def _usable_length(model: Any, tokenizer: Any) -> int:
+    """Tokens that the model can read at once, MOST_TOKENS at most."""
+    limits = (MOST_TOKENS, usable_positions(model.config), tokenizer.model_max_length)
+    return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
 def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Proof) -> None:
@@ -228,32 +273,34 @@ def prove(
     """Everything that must hold before `folder` may be published. Raises PublishError."""
     groups, there_are = questions_of(scored, context.precision)
     proof = Proof(of=there_are)
+    tokenizer = context.open_tokenizer()
+    model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
     if not groups:
-        groups = {"fixed sentences": Questions(list(SENTENCES), None, None)}
+        groups = {FIXED: Questions(list(SENTENCES), None, _usable_length(model, tokenizer))}
     context.events.emit("progress", what="loading the checkpoint in a clean process")
     clean = clean_answers(folder, groups, auto_class, adapter)
     compare(groups, clean, proof)
 
-    tokenizer = context.open_tokenizer()
     probes = {name: group.first(PROBE_ROWS) for name, group in groups.items()}
-    here = answers_here(
-        context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True), tokenizer, probes
-    )
+    here = answers_here(model, tokenizer, probes)
     # Padding depends on the batch, so a probe is not bit-equal to the same rows among others; all are in fp32.
     proof.here = largest_difference(here, {name: logits[: len(here[name])] for name, logits in clean.items()})
-    if not proof.here <= SAVED:
+    proof.texts = sum(len(group.texts) for group in probes.values())
+    proof.written = not there_are and FIXED not in groups
+    allowed = SAVED * largest(here)
+    if not proof.here <= allowed:
         raise PublishError(
-            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are {SAVED:.3g}; "
+            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are {allowed:.3g}; "
             "report this with the recipe"
         )
     if trained_adapter:
         other = answers_here(
             context.open_model(head, stage_id=stage_id, merge=adapter, trained_head=True), tokenizer, probes
         )
-        proof.merging = largest_difference(here, other)
-        if not proof.merging <= MERGING:
+        proof.merging, allowed = largest_difference(here, other), MERGING * largest(here)
+        if not proof.merging <= allowed:
             raise PublishError(
-                f"merging the adapter changes a logit by {proof.merging:.3g}, allowed are {MERGING:.3g}; "
+                f"merging the adapter changes a logit by {proof.merging:.3g}, allowed are {allowed:.3g}; "
                 "publish it with merge: false"
             )
     return proof

@@ -18,15 +18,15 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback,
 from transformers.trainer_utils import set_seed
 
 from pipelines.errors import Diverged, Stopped
+from pipelines.objectives.losses import IGNORED
 from pipelines.protocols import Context, Score
 from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import training_arguments
-from pipelines.trainers.losses import IGNORED
 from pipelines.trainers.memory import peak_memory, reset_peak_memory
 from pipelines.trainers.sampling import PADDING, EpochSampler
 
 Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, Any]]
-"""`loss(model, inputs) -> (sum over the items, model outputs)`."""
+"""`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`."""
 
 Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
 """Turns examples into a batch."""
@@ -54,14 +54,19 @@ class Draws:
         return example
 
 
-def without_padding(collate: Collate) -> Collate:
+LABELS: Mapping[str, float] = {"labels": 1.0}
+"""The usual loss has one part: its items are the labels."""
+
+
+def without_padding(collate: Collate, label_names: Mapping[str, float] = LABELS) -> Collate:
     """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor counted."""
 
     def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         filling = [example.pop("padding", False) for example in examples]
         batch = collate(examples)
         if any(filling):
-            batch["labels"][torch.tensor(filling)] = IGNORED
+            for name in label_names:
+                batch[name][torch.tensor(filling)] = IGNORED
         return batch
 
     return together
@@ -76,6 +81,7 @@ def fit(
     collate: Collate,
     loss: Loss,
     arguments: Mapping[str, Any],
+    label_names: Mapping[str, float] = LABELS,
     lengths: np.ndarray | None = None,
     marked: bool = False,
     selection: Any = None,
@@ -84,7 +90,9 @@ def fit(
 ) -> tuple[Any, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
-    `collate` turns examples into a batch with `labels`; `lengths` (examples,) lets similar lengths share a batch;
+    `collate` turns examples into a batch; `label_names` are the keys of it whose entries other than -100 are the items
+    of one part of `loss`, with the part's weight: each part is divided by its own items of the whole step, over
+    accumulation and processes. `lengths` (examples,) lets similar lengths share a batch;
     `marked` gives every example its draw for counter-based randomness; `selection` is held-out train data that
     `eval_strategy` scores with `score`.
 
@@ -108,13 +116,14 @@ def fit(
     trainer = FineryTrainer(
         context=context,
         loss=loss,
+        label_weights=label_names,
         lengths=lengths,
         patience=patience,
         model=model,
         args=live,
         train_dataset=Draws(examples, marked),
         eval_dataset=None if selection is None else Draws(selection, marked),
-        data_collator=without_padding(collate),
+        data_collator=without_padding(collate, label_names),
         processing_class=tokenizer,
         compute_metrics=None if score is None else _scored_by(score),
         callbacks=callbacks,
@@ -143,19 +152,19 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer with Finery's order, losses, checkpoints and events."""
 
     def __init__(
-        self, *, context: Context, loss: Loss, lengths: np.ndarray | None, patience: EarlyStoppingCallback | None,
-        **keywords: Any,
+        self, *, context: Context, loss: Loss, label_weights: Mapping[str, float], lengths: np.ndarray | None,
+        patience: EarlyStoppingCallback | None, **keywords: Any,
     ) -> None:  # fmt: skip
         self.context = context
         self.patience = patience
         self.loss = loss
+        self.label_weights = label_weights
         self.lengths = lengths
         self.sampler: EpochSampler | None = None
         self.stopped_early = False
         self.seconds_before = 0.0
         self.started = time.monotonic()
-        # A function here makes the Trainer count the items of a whole step; the loss itself is computed below.
-        super().__init__(compute_loss_func=lambda *_, **__: None, **keywords)
+        super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
@@ -165,16 +174,27 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
         self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths, shared)
         return self.sampler
 
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor | None:
+        """Items of each part of the loss in the micro-batches of one step, over all processes (parts,)."""
+        if not batch_samples:
+            return None
+        items = sum(self._items(batch).to(device) for batch in batch_samples)
+        if self.args.world_size > 1:
+            items = self.accelerator.gather(items).reshape(-1, len(self.label_weights)).sum(0)
+        return items.clamp(min=1)
+
+    def _items(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.stack([batch[name].ne(IGNORED).sum() for name in self.label_weights])
+
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        total, outputs = self.loss(model, inputs)
-        items = num_items_in_batch
-        if items is None:
-            items = inputs["labels"].ne(-100).sum().clamp(min=1)
-        elif self.args.world_size > 1:
-            total = total * self.args.world_size  # gradients are averaged over processes, the count is over all of them
-        value = total / items
+        sums, outputs = self.loss(model, inputs)
+        shared = 1 if num_items_in_batch is None else self.args.world_size
+        items = self._items(inputs).clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+        weights = torch.tensor(list(self.label_weights.values()), device=sums.device)
+        # Gradients are averaged over processes, while the count is over all of them.
+        value = (weights * sums.reshape(-1) / items).sum() * shared
         return (value, outputs) if return_outputs else value
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -13,17 +15,18 @@ from pipelines.data.references import DatasetReference
 from pipelines.errors import ModelError
 from pipelines.fields import architectures
 from pipelines.fields.positions import usable_positions
+from pipelines.objectives.masked_models import takes_masks
 from pipelines.recipe import Stage
 from pipelines.registry import OBJECTIVES, TUNERS
 from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
+    from pipelines.protocols import Context, Head
     from pipelines.recipe import Recipe
 
 
 class Pretrain(Stage):
-    """Train on packed blocks of text, without padding and without labels."""
+    """Train on packed text, without labels."""
 
     stage: Literal["pretrain"] = "pretrain"
     objective: Annotated[Any, Pick(OBJECTIVES, "name")] = "masked_lm"
@@ -32,6 +35,8 @@ class Pretrain(Stage):
     """Text to learn from, one after another."""
     block_size: int = Field(128, ge=8, le=131072)
     """Tokens of each packed block, special tokens included."""
+    cross_document_attention: bool = True
+    """Whether tokens see those of other documents that are packed into their block."""
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""
     max_train_samples: int | None = Field(None, ge=1)
@@ -48,8 +53,26 @@ class Pretrain(Stage):
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         if in_todays_names(self.arguments).get("eval_strategy", "no") != "no":
             yield ("arguments", "eval_strategy"), "is not offered here: pretraining holds no rows back; leave it out"
-        if shape and self.objective.head.kind not in (known := architectures.heads(shape)):
-            yield ("objective",), f"is {self.objective.name}, whose head this architecture does not have; it has {', '.join(known)}"
+        objective = self.objective
+        if objective.pairs:
+            yield ("objective",), f"is {objective.name}, which learns from pairs and not from text; use a supervised stage with a task of kind seq2seq"
+            return
+        if self.tuner.adapts and objective.two_models:
+            yield ("tuner",), f"is {self.tuner.name}, but {objective.name} trains a second model beside the one that is kept; use full"
+        if not self.cross_document_attention and not objective.separates:
+            yield ("cross_document_attention",), f"is false, but {objective.name} cannot keep documents apart; leave it out"
+        if shape:
+            yield from self._unfit(architectures.resolve(shape), architectures.heads(shape))
+
+    def _unfit(self, shape: Mapping[str, Any], heads: tuple[str, ...] | None = None) -> Iterator[Found]:
+        """Why a model of this resolved architecture cannot do the stage. `heads` are those it can have, where known."""
+        objective = self.objective
+        if sentence := objective.misfit(shape):
+            yield ("objective",), f"is {objective.name}, which {sentence}"
+        elif heads is not None and objective.head.kind not in (*heads, "pretraining"):
+            yield ("objective",), f"is {objective.name}, whose head this architecture does not have; it has {', '.join(heads)}"
+        elif not self.cross_document_attention and (sentence := takes_masks(shape)):
+            yield ("cross_document_attention",), f"is false, which {sentence}"
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return {  # the column is named: the tokenizer and the packed text are found again by this
@@ -61,31 +84,72 @@ class Pretrain(Stage):
         """Every document, in the order of the recipe."""
         return chain.from_iterable(islice(reference.rows(), self.max_train_samples) for reference in self.datasets)
 
+    def special_tokens(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.objective.special_tokens()
+        return found
+
     def run(self, context: Context) -> None:
         """Pack, train, save."""
-        from pipelines.data.packing import Blocks, pack
         from pipelines.trainers.loop import fit
-        from pipelines.trainers.losses import masked_token_loss
-        from pipelines.trainers.preparation import prepared_key
         from pipelines.trainers.saving import save_stage
 
-        tokenizer = context.open_tokenizer()
-        head = self.objective.head
-        model = context.open_model(head, keep_base=context.folder / "base" if self.tuner.adapts else None)
-        longest = usable_positions(model.config)
-        if longest is not None and longest < self.block_size:
-            raise ModelError(f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it")
-        key = prepared_key(tokenizer, self.content(context.recipe), self.block_size, self.max_train_samples)
-        if context.world.is_main:
-            context.events.emit("progress", what="packing text")
-            pack(tokenizer, self.texts(), self.block_size, context.cache, key)
-        context.barrier()
-        blocks = Blocks(pack(tokenizer, self.texts(), self.block_size, context.cache, key))
-        model = self.tuner.apply(model)
+        tokenizer, objective = context.open_tokenizer(), self.objective
+        model = context.open_model(objective.head, keep_base=context.folder / "base" if self.tuner.adapts else None)
+        self._refuse(model.config)
+        collate = self.collator(tokenizer, context.seed, model.config)
+        examples = self._examples(context, tokenizer)
+        model = self.tuner.apply(objective.prepare(model, tokenizer, partial(_another, context, model)))
         model, metrics = fit(
-            context, model, tokenizer, blocks,
-            collate=self.objective.collate(tokenizer, context.seed), loss=masked_token_loss,
+            context, model, tokenizer, examples, collate=collate, loss=objective.loss, label_names=objective.label_names,
             arguments=self.arguments, marked=True,
         )  # fmt: skip
-        metrics["train_tokens"] = metrics["train_steps"] and round(metrics["epoch"] * len(blocks)) * self.block_size
-        save_stage(context, model, tokenizer, head, metrics)
+        metrics["train_tokens"] = metrics["train_steps"] and round(metrics["epoch"] * self._tokens(examples))
+        save_stage(context, objective.finish(model), tokenizer, objective.head, metrics)
+
+    def _refuse(self, config: Any) -> None:
+        """Raise ModelError when the open model cannot do the stage, for a checkpoint shows its shape only now."""
+        longest = usable_positions(config)
+        if longest is not None and longest < self.block_size:
+            raise ModelError(f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it")
+        for place, sentence in self._unfit(config.to_dict()):
+            raise ModelError(f"{place[0]} {sentence}")
+
+    def collator(self, tokenizer: Any, seed: int, config: Any) -> Any:
+        """The objective's own, which keeps documents apart where the stage does; evaluation asks with it too."""
+        collate = self.objective.collate(tokenizer, seed, config)
+        if self.cross_document_attention:
+            return collate
+        from pipelines.data.packing import end_of_text
+        from pipelines.objectives.attention_masks import Apart
+
+        end = end_of_text(tokenizer) if self.objective.layout == "stream" else tokenizer.sep_token_id
+        return Apart(collate, end, self.objective.causal)
+
+    def _examples(self, context: Context, tokenizer: Any) -> Any:
+        """The text as the objective wants it, prepared by the main process and mapped by all."""
+        from pipelines.data.layouts import lay_out
+        from pipelines.trainers.preparation import prepared_key
+
+        layout, length = self.objective.layout, self.objective.raw_length(self.block_size)
+        key = prepared_key(tokenizer, self.content(context.recipe), self.max_train_samples)
+        if context.world.is_main:
+            context.events.emit("progress", what="packing text")
+            lay_out(layout, tokenizer, self.texts(), length, context.cache, key)
+        context.barrier()
+        return lay_out(layout, tokenizer, self.texts(), length, context.cache, key)
+
+    def _tokens(self, examples: Any) -> int:
+        """Tokens of an epoch, special ones included."""
+        added: int = self.block_size - self.objective.raw_length(self.block_size)
+        if self.objective.layout == "sentences":
+            return examples.tokens + added * len(examples)
+        return len(examples) * self.block_size
+
+
+def _another(context: Context, model: Any, head: Head, **overrides: Any) -> Any:
+    """A further model from scratch with `head`: the recipe's architecture, or the checkpoint's, with other words."""
+    models = import_module("pipelines.models")
+    shape = context.recipe.model.architecture
+    words = architectures.resolve(shape) if shape else {"model_type": model.config.model_type, **model.config.to_diff_dict()}
+    words = {"vocab_size": model.config.vocab_size} | words | overrides
+    return models.build(words, head, context.open_tokenizer(), context.seed)

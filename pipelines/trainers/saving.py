@@ -1,4 +1,7 @@
-"""What a training stage leaves behind: `model/` with weights, tokenizer and `head.json`, and `metrics.json`."""
+"""What a training stage leaves behind: `model/` with weights, tokenizer and `head.json`, and `metrics.json`.
+
+A model with `finery_beside`, models by name, leaves each of them in a folder of that name beside `model/`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,9 @@ def save_stage(context: Context, model: Any, tokenizer: Any, head: Head, metrics
         tokenizer.save_pretrained(str(temporary))
         _name_final_base(temporary, context)
         (temporary / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
+        for name, other in getattr(model, "finery_beside", {}).items():
+            shutil.rmtree(context.folder / name, ignore_errors=True)
+            other.save_pretrained(str(context.folder / name))
         final = context.folder / "model"
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)

@@ -30,7 +30,8 @@ TAIL_LINES = 20
 class Child:
     """A running verb. Use as a context manager: signals are forwarded inside the `with` block."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], apart: bool = False) -> None:
+        """`apart` keeps what the child prints on stdout away from its other output, for `answer`."""
         self.arguments = (*PIPELINES, *arguments)
         self.stops = 0
         """How often the user has asked to stop. Counted only: printing inside a signal handler can tear other output."""
@@ -39,6 +40,7 @@ class Child:
         # A pipe would break when the command dies, and with it the child's last checkpoint. The file has no name, so
         # it is gone when the last of both has ended.
         self._noise = tempfile.TemporaryFile()  # noqa: SIM115
+        self._answer = tempfile.TemporaryFile() if apart else None  # noqa: SIM115
 
     def __enter__(self) -> Child:
         for number in STOP_SIGNALS:
@@ -50,7 +52,7 @@ class Child:
         self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._pause)
         try:
             self._process = subprocess.Popen(
-                self.arguments, stdin=subprocess.DEVNULL, stdout=self._noise, stderr=subprocess.STDOUT, process_group=0,
+                self.arguments, stdin=subprocess.DEVNULL, stdout=self._answer or self._noise, stderr=self._noise, process_group=0,
                 env=os.environ | {
                     "FINERY_PARENT_PID": str(os.getpid()),
                     "PYTHONSAFEPATH": "1",  # a `datasets.py` in the user's folder must not stand in for the library
@@ -72,6 +74,8 @@ class Child:
             signal.signal(number, handler)
         self._before.clear()
         self._noise.close()
+        if self._answer is not None:
+            self._answer.close()
 
     def wait(self, seconds: float) -> int | None:
         """Wait at most so long; the exit code when the child has ended, negative for a signal, else None."""
@@ -80,6 +84,11 @@ class Child:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+
+    def answer(self) -> str:
+        """Everything that a child kept apart printed on stdout."""
+        assert self._answer is not None
+        return os.pread(self._answer.fileno(), os.fstat(self._answer.fileno()).st_size, 0).decode(errors="replace")
 
     def tail(self) -> str:
         """The last lines that the child printed."""

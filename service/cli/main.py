@@ -27,6 +27,7 @@ app = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only what comes out.")]
 Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="The YAML recipe.", show_default=False)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A published folder, a stage's or run's folder, or a Hub id.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Values to change, such as stages.mrpc.seed=1.", show_default=False),
@@ -144,6 +145,50 @@ def plan(
     from service.cli.plan import plan as estimate
 
     raise typer.Exit(estimate(recipe, overrides or [], as_json, rate))
+
+
+@app.command()
+def attention(
+    model: Model,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The sentence that the model reads.", show_default=False)],
+    pair: Annotated[str | None, typer.Option("--pair", metavar="TEXT", help="A second text, read together with the first.")] = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="TEXT", help="What an encoder-decoder's decoder reads; its own answer by default.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where attention.html and attention.png are written.")] = Path("."),
+    layer: Annotated[int | None, typer.Option("--layer", min=1, metavar="N", help="Only this layer, counted from 1.")] = None,
+    head: Annotated[int | None, typer.Option("--head", min=1, metavar="M", help="Only this head, counted from 1.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=2, max=512, metavar="TOKENS", help="Longer texts are cut.")] = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Draw what every head looks at in a sentence: attention.html and attention.png."""
+    from service.cli.attention import Question
+    from service.cli.attention import attention as draw
+
+    raise typer.Exit(draw(Question(model, text, pair, target, str(out), layer, head, limit), as_json))
+
+
+@app.command()
+def generate(
+    model: Model,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What is continued; for encoders, with their mask token in it.", show_default=False)] = None,
+    prompts: Annotated[Path | None, typer.Option("--prompts", metavar="FILE", help="A file with one prompt a line, or .jsonl with a key 'prompt'.")] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens added at most.")] = 64,
+    num_beams: Annotated[int, typer.Option("--num-beams", min=1, max=64, help="Beams of the beam search; 1 leaves it out.")] = 4,
+    temperature: Annotated[float, typer.Option("--temperature", help="Of the samples: below 1 bolder in what is likely, above 1 wilder.")] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Samples are drawn from so many likeliest words; 0 from all.")] = 50,
+    top_p: Annotated[float, typer.Option("--top-p", help="Samples are drawn from the likeliest words that hold this probability.")] = 0.95,
+    samples: Annotated[int, typer.Option("--samples", min=0, max=64, help="How many samples.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 65, help="Of the first sample; the others count up.")] = 42,
+    penalty_alpha: Annotated[float | None, typer.Option("--penalty-alpha", hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a text: greedy, beam search and samples side by side. Encoders fill in their masks."""
+    from service.cli.generate import Question
+    from service.cli.generate import generate as write
+
+    question = Question(
+        model, prompt, None if prompts is None else str(prompts), max_new_tokens, num_beams, temperature, top_k, top_p, samples, seed
+    )
+    raise typer.Exit(write(question, penalty_alpha, as_json))
 
 
 @app.command()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.fields.scores import SMALLER_IS_BETTER, better, is_score
 from service.cli.display import number
 
 if TYPE_CHECKING:
@@ -23,8 +24,16 @@ OPPONENTS = {
     "majority": "the majority class",
     "naive_bayes": "naive Bayes",
     "naive_bayes_pairs": "naive Bayes on word pairs",
+    "unigram": "a unigram model",
+    "bigram": "a bigram model",
 }
-BASELINE_NAMES = {"majority": "majority class", "naive_bayes": "naive Bayes (words)", "naive_bayes_pairs": "naive Bayes (word pairs)"}
+BASELINE_NAMES = {
+    "majority": "majority class",
+    "naive_bayes": "naive Bayes (words)",
+    "naive_bayes_pairs": "naive Bayes (word pairs)",
+    "unigram": "unigram model",
+    "bigram": "bigram model",
+}
 """How the baselines are called where people read."""
 
 
@@ -89,7 +98,7 @@ def collect(folder: Path, stages: Sequence[tuple[str, str]]) -> Outcome:
         if kind == "evaluate":
             details = _read(place / "details.json")
             for benchmark, values in _read(place / "metrics.json").items():
-                metrics = _numbers(values)
+                metrics = {name: value for name, value in _numbers(values).items() if is_score(name)}
                 if not metrics:
                     continue
                 detail = _mapping(details.get(benchmark))
@@ -116,22 +125,22 @@ def compare(outcome: Outcome, benchmark: str) -> str:
     if not scores or not baselines:
         return ""
     metric = scores[0].main
-    rival = max(baselines, key=lambda name: baselines[name].get(metric, -math.inf))
+    rival = max(baselines, key=lambda name: _worth(metric, baselines[name].get(metric, math.nan)))
     comparable = [score for score in scores if not math.isnan(score.metrics.get(metric, math.nan))]
     bar = baselines[rival].get(metric, math.nan)
     if not comparable or math.isnan(bar):
         return ""
-    best = max(comparable, key=lambda score: score.metrics[metric])
+    best = max(comparable, key=lambda score: _worth(metric, score.metrics[metric]))
     reached = best.metrics[metric]
     against = f"{metric} {number(reached)} against {number(bar)}"
     opponent = OPPONENTS.get(rival, rival)
     whose = f"'{best.model}'"
-    if reached <= bar:
+    if not better(metric, reached, bar):
         return f"On {benchmark}, {whose} does not beat {opponent}: {against}."
-    low = best.intervals.get(metric, (-math.inf, math.inf))[0]
-    if math.isinf(low):
+    around = best.intervals.get(metric)
+    if around is None:
         return f"On {benchmark}, {whose} is ahead of {opponent}: {against}, without an interval to judge the difference by."
-    if bar >= low:
+    if around[0] <= bar <= around[1]:
         return f"On {benchmark}, {whose} is ahead of {opponent}, but within its 95 % interval: {against}."
     return f"On {benchmark}, {whose} beats {opponent}: {against}."
 
@@ -172,7 +181,7 @@ def scores_table(outcome: Outcome, benchmark: str) -> Table:
         table.add_column(metric, justify="right", no_wrap=True)
         if any(metric in score.intervals for score in scores):
             table.add_column("95 % interval", no_wrap=True, style="dim")
-    best = max(scores, key=lambda score: _or_lowest(score.metrics.get(metrics[0], math.nan)))
+    best = max(scores, key=lambda score: _worth(metrics[0], score.metrics.get(metrics[0], math.nan)))
     repeated = {score.model for score in scores if sum(score.model == other.model for other in scores) > 1}
     for score in scores:
         name = f"{score.model} ({score.stage})" if score.model in repeated else score.model
@@ -208,8 +217,11 @@ def lines(outcome: Outcome, folder: Path, again: str) -> list[tuple[str, str, st
     return [*told, *(("Next" if first == 0 else "", *command) for first, command in enumerate(commands))]
 
 
-def _or_lowest(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
+def _worth(metric: str, value: float) -> float:
+    """A score as a number that is larger when it is better; what is not a number is worth nothing."""
+    if math.isnan(value):
+        return -math.inf
+    return -value if metric in SMALLER_IS_BETTER else value
 
 
 def _benchmarks(outcome: Outcome) -> list[str]:

@@ -17,17 +17,20 @@ TRAIN = Rows(
     [1, 0, 1, 2, 1],
     range(5),
 )
+TEXTS = ("copy_source",)
+"""Guessers that answer with texts."""
+CLASSES = [name for name in BASELINES if name not in TEXTS]
 ASKED = Rows(["good", "bad", "dull dull"], ["x", "y", "z"], [1, 0, 2], range(3))
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_one_finite_score_for_each_example_and_class(name):
     scores = BASELINES.load(name)(TRAIN, ASKED, 3)
     assert scores.shape == (3, 3)
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_the_answers_are_not_looked_at(name):
     guess = BASELINES.load(name)
     expected = guess(TRAIN, ASKED, 3)
@@ -35,7 +38,7 @@ def test_the_answers_are_not_looked_at(name):
     np.testing.assert_array_equal(guess(TRAIN, replace(ASKED, labels=None), 3), expected)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_the_guess_depends_on_the_training_labels(name):
     guess = BASELINES.load(name)
     turned = guess(replace(TRAIN, labels=[0, 1, 0, 2, 0]), ASKED, 3)
@@ -43,7 +46,7 @@ def test_the_guess_depends_on_the_training_labels(name):
     assert turned.argmax(axis=1)[0] == 0
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_class_that_was_never_seen_is_never_guessed(name):
     assert BASELINES.load(name)(TRAIN, ASKED, 5).argmax(axis=1).max() < 3
 
@@ -56,6 +59,23 @@ def test_a_class_that_was_never_seen_is_never_guessed(name):
 def test_it_says_where_it_makes_no_sense(name, train, outputs):
     with pytest.raises(NotDefined):
         BASELINES.load(name)(train, ASKED, outputs)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_one_text_for_each_example_and_the_answers_are_not_looked_at(name):
+    train = replace(TRAIN, pairs=None, labels=["ein", "zwei", "drei", "vier", "fünf"])
+    asked = replace(ASKED, pairs=None, labels=["x", "y", "z"])
+    texts = BASELINES.load(name)(train, asked, 1)
+    assert texts.shape == (3,)
+    assert all(isinstance(text, str) for text in texts)
+    np.testing.assert_array_equal(BASELINES.load(name)(train, replace(asked, labels=None), 1), texts)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_guessers_of_classes_say_that_texts_have_none(name):
+    train = replace(TRAIN, pairs=None, labels=["ein", "zwei", "drei", "vier", "fünf"])
+    with pytest.raises(NotDefined, match="texts"):
+        BASELINES.load(name)(train, ASKED, 1)
 
 
 def test_naming_them_costs_nothing():

@@ -46,22 +46,22 @@ def test_our_family_has_the_types_of_the_live_config():
         assert live == ours, name
 
 
-def test_our_family_has_the_allowed_values_of_the_live_config():
-    from pipelines.architectures import contradictions
+def test_the_words_and_rules_are_those_of_the_family_itself():
+    from pipelines.architectures import contradictions, words
 
-    assert architectures.FAMILIES == contradictions.FAMILIES
-    assert architectures.POSITIONS == contradictions.POSITIONS
-    assert architectures.NORM_POSITIONS == contradictions.NORM_POSITIONS
-    assert architectures.ACTIVATIONS == contradictions.ACTIVATIONS
-    assert architectures.SIZES == contradictions.SIZES
-    assert architectures.PROBABILITIES == contradictions.PROBABILITIES
-    assert architectures.POSITIVE == contradictions.POSITIVE
+    assert architectures.KINDS is words.KINDS
+    assert architectures.DEFAULTS is words.DEFAULTS
+    assert architectures._rules is contradictions
+    overruled = {word for key, gone in architectures.OVERRULED.items() for word in (key, *gone)}
+    assert overruled <= set(words.KINDS)
 
 
 def test_every_activation_is_one_of_transformers():
     from transformers.activations import ACT2FN
 
-    assert set(architectures.ACTIVATIONS) <= set(ACT2FN)
+    from pipelines.architectures.words import ACTIVATIONS
+
+    assert set(ACTIVATIONS) - {"gelu_tanh"} <= set(ACT2FN)  # our name of the original formula
 
 
 values = st.one_of(
@@ -69,7 +69,10 @@ values = st.one_of(
     st.booleans(),
     st.integers(-2, 40),
     st.floats(-0.5, 1.5),
-    st.sampled_from(["encoder", "learned", "relu", "rotary", "sinusoidal", "pre", "post", "x"]),
+    st.sampled_from(
+        ["encoder", "decoder", "encoder-decoder", "learned", "relu", "rotary", "sinusoidal", "pre", "post", "alibi",
+         "relative", "linear", "sliding_window", "causal", "full", "rms_norm", "cosine", "x"]
+    ),
 )
 
 
@@ -134,12 +137,14 @@ def test_the_heads_of_a_model_type_are_those_that_transformers_builds():
         AutoModelForMaskedLM.from_config(AutoConfig.for_model("xlnet"))
 
 
-def test_the_heads_of_our_family_are_those_of_the_live_auto_map():
+def test_the_heads_of_our_families_are_those_of_the_live_auto_map():
     from pipelines.architectures.configuration_finery import AUTO_MAP
-    from pipelines.models import AUTO_CLASSES
 
-    live = {head for head, auto_class in AUTO_CLASSES.items() if auto_class in AUTO_MAP}
-    assert set(architectures.heads({"preset": "bert-mini"})) == live
+    named = {"".join(part.title() for part in head.split("_")) for heads in architectures.HEADS.values() for head in heads}
+    live = {auto_class.removeprefix("AutoModelFor") for auto_class in AUTO_MAP if auto_class.startswith("AutoModelFor")}
+    spelt = {"MaskedLm": "MaskedLM", "Pretraining": "PreTraining", "CausalLm": "CausalLM", "Seq2SeqLm": "Seq2SeqLM"}
+    spelt |= {"CausalLmWithValue": "CausalLMWithValueHead", "Seq2seqLm": "Seq2SeqLM"}
+    assert {spelt.get(name, name) for name in named} == live
 
 
 def test_the_whole_file_is_what_the_generator_makes():

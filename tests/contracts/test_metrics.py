@@ -11,6 +11,11 @@ from pipelines.registry import METRICS
 
 CLASSES = ("accuracy", "f1", "matthews_correlation")
 NUMBERS = ("pearson", "spearmanr")
+TEXTS = ("bleu", "chrf")
+PERFECT = dict.fromkeys(TEXTS, 100.0)
+"""What perfect predictions score, where it is not 1."""
+SENTENCE = "a man in an orange hat is starring at something while two dogs run over the green grass"
+WORDS = SENTENCE.split()
 
 
 def compute(name: str):
@@ -22,12 +27,16 @@ def example(name: str, rows: int = 40):
     if name in NUMBERS:
         references = random.normal(size=rows)
         return references + random.normal(size=rows), references
+    if name in TEXTS:
+        references = [" ".join(random.choice(WORDS, 12)) for _ in range(rows)]
+        written = [text if random.random() < 0.7 else " ".join(text.split()[::-1]) for text in references]
+        return np.asarray(written, dtype=object), np.asarray(references, dtype=object)
     references = random.integers(0, 2, rows)
     return np.where(random.random(rows) < 0.7, references, 1 - references), references
 
 
 def test_the_lists_here_are_complete():
-    assert {*CLASSES, *NUMBERS} == set(METRICS)
+    assert {*CLASSES, *NUMBERS, *TEXTS} == set(METRICS)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -38,9 +47,9 @@ def test_one_plain_float_under_its_own_name(name):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_perfect_predictions_score_one(name):
+def test_perfect_predictions_score_the_most(name):
     _, references = example(name)
-    assert compute(name)(references, references)[name] == pytest.approx(1.0)
+    assert compute(name)(references, references)[name] == pytest.approx(PERFECT.get(name, 1.0))
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -55,8 +64,8 @@ def test_the_order_of_examples_makes_no_difference(name):
 @pytest.mark.parametrize("name", METRICS)
 def test_constant_predictions_never_give_nan(name):
     _, references = example(name)
-    for constant in (0, 1):
-        result = compute(name)(np.full(len(references), constant), references)[name]
+    for constant in ("", "a man") if name in TEXTS else (0, 1):
+        result = compute(name)(np.full(len(references), constant, dtype=object if name in TEXTS else None), references)[name]
         assert np.isfinite(result)
         if "correlation" in name or name in NUMBERS:
             assert result == 0.0
@@ -82,10 +91,10 @@ def test_the_evaluate_metric_adds_batches_up(name, tmp_path):
     for start in range(0, len(references), 16):
         metric.add_batch(predictions=predictions[start : start + 16], references=references[start : start + 16])
     assert metric.compute() == compute(name)(predictions, references)
-    assert metric.compute(predictions=references, references=references)[name] == pytest.approx(1.0)
+    assert metric.compute(predictions=references, references=references)[name] == pytest.approx(PERFECT.get(name, 1.0))
 
 
-@pytest.mark.parametrize("names", [CLASSES, NUMBERS])
+@pytest.mark.parametrize("names", [CLASSES, NUMBERS, TEXTS])
 def test_evaluate_combines_them(names, tmp_path):
     import evaluate
 
@@ -111,6 +120,6 @@ def test_scoring_does_not_wait_for_evaluate():
     modules = [METRICS.module(name) for name in METRICS]
     code = (
         f"import sys; from importlib import import_module; [import_module(name) for name in {modules}]; "
-        "heavy = {'evaluate', 'datasets', 'torch', 'sklearn', 'scipy'} & set(sys.modules); assert not heavy, heavy"
+        "heavy = {'evaluate', 'datasets', 'torch', 'sklearn', 'scipy', 'sacrebleu'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,9 +15,11 @@ from pipelines.registry import STAGES
 
 RECIPE = """\
 name: every-stage
-model: {{architecture: {{preset: bert-tiny}}}}
+model: {{checkpoint: some/model}}
 stages:
-  - {{stage: supervised, id: before, task: glue/mrpc, tuner: lora}}
+  - {{stage: pretrain, id: text, objective: causal_lm, datasets: [{{path: builtin/python-docs}}]}}
+  - {{stage: supervised, id: pairs, from: model, task: multi30k/en-de}}
+  - {{stage: supervised, id: before, from: model, task: glue/mrpc, tuner: lora}}
   - {stage}
 """
 EXAMPLES: dict[str, list[str]] = {
@@ -30,8 +32,16 @@ EXAMPLES: dict[str, list[str]] = {
         "{stage: supervised, task: glue/rte}",
         "{stage: supervised, id: cola, task: glue/cola, tuner: lora, max_length: 64, max_train_samples: 9, early_stopping_patience: 2, "
         "arguments: {eval_strategy: epoch, load_best_model_at_end: true, global_batch_size: 32}}",
+        "{stage: supervised, task: multi30k/en-fr}",
+        "{stage: supervised, id: copy, task: {kind: seq2seq, source: text, target: source, train: builtin/python-docs}, "
+        "objective: {name: mask_predict, label_smoothing: 0.2}, max_source_length: 64, max_target_length: 16}",
     ],
-    "evaluate": ["{stage: evaluate}", "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}"],
+    "evaluate": [
+        "{stage: evaluate}",
+        "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}",
+        "{stage: evaluate, from: text, datasets: [{path: builtin/python-docs, split: validation}], stride: 8, max_eval_samples: 10}",
+        "{stage: evaluate, from: pairs, benchmarks: [multi30k/en-de], baselines: [copy_source], generation: {num_beams: 4, length_penalty: 0.6}}",
+    ],
     "publish": ["{stage: publish, to: registry/model}", "{stage: publish, to: registry/model, merge: false}"],
 }
 """Each stage at its shortest, and with keys of its own."""
@@ -50,9 +60,9 @@ def recipe_with(example: str) -> Recipe:
 @every_example
 def test_it_comes_back_as_it_was_written(example: str) -> None:
     recipe = recipe_with(example)
-    stage = recipe.stages[1]
+    stage = recipe.stages[-1]
     again = loads(recipe.to_yaml())
-    assert again.stages[1] == stage
+    assert again.stages[-1] == stage
     assert again == recipe
     assert again.to_yaml() == recipe.to_yaml()
     rebuilt = type(stage).model_validate(_as_yaml(stage.plain()) | {"stage": stage.stage})
@@ -68,7 +78,7 @@ def _as_yaml(value: Any) -> Any:
 
 @every_example
 def test_what_does_not_change_the_result_is_not_part_of_its_identity(example: str) -> None:
-    stage = recipe_with(example).stages[1]
+    stage = recipe_with(example).stages[-1]
     identity = stage.identity()
     assert not {"id", "from", "seed"} & identity.keys()
     renamed = stage.model_copy(update={"id": "another"})

@@ -25,7 +25,7 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 @pytest.fixture
 def readable(task: Task, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Task:
-    if task.name.startswith("glue/"):
+    if not task.name.startswith("builtin/"):
         mirror: Path = request.getfixturevalue("mirror")
         monkeypatch.setenv("FINERY_DATA", str(mirror))
     return task
@@ -43,8 +43,8 @@ def test_it_names_its_metrics_and_splits(task: Task):
 def test_its_head_is_known_without_reading_data(task: Task, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FINERY_DATA", raising=False)
     assert isinstance(task.head, Head)
-    assert task.head.kind == "sequence_classification"
-    assert len(task.head.labels) >= 2 or task.kind == "regression"
+    assert task.head.kind == ("seq2seq_lm" if task.kind == "seq2seq" else "sequence_classification")
+    assert len(task.head.labels) >= 2 or task.kind in ("regression", "seq2seq")
 
 
 def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(readable: Task):
@@ -62,6 +62,8 @@ def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(readable: T
         assert all(isinstance(text, str) for text in rows.texts)
         if readable.kind == "classification":
             assert set(rows.labels) <= set(range(len(readable.head.labels)))
+        if readable.kind == "seq2seq":
+            assert all(isinstance(label, str) for label in rows.labels)
 
 
 def test_a_limit_takes_the_first_rows(readable: Task):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines.data.tokenizers import SPECIAL_TOKENS
+from pipelines.errors import DataError
 from pipelines.registry import TOKENIZERS
 
 TEXTS = [
@@ -43,6 +44,48 @@ def test_it_has_every_special_token_an_encoder_needs(tokenizer: Any):
     assert tokens == SPECIAL_TOKENS
     assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3, 4]
     assert set(tokenizer.all_special_ids) == {0, 1, 2, 3, 4}
+
+
+def test_texts_begin_and_end_with_the_tokens_that_join_them(tokenizer: Any):
+    assert (tokenizer.bos_token, tokenizer.eos_token) == (tokenizer.cls_token, tokenizer.sep_token)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (2, 3)
+
+
+EXTRA = tuple(f"<extra_id_{number}>" for number in range(20))
+
+
+def test_extra_special_tokens_come_last_and_leave_the_ids_before_them_alone(name: str, tokenizer: Any, tmp_path: Path):
+    from transformers import AutoTokenizer
+
+    longer = TOKENIZERS.load(name)(name=name).train(iter(TEXTS), SIZE + len(EXTRA), extra=EXTRA)
+    plain = tokenizer.get_vocab()
+    assert longer.get_vocab() == plain | {token: len(plain) + number for number, token in enumerate(EXTRA)}
+    assert len(TOKENIZERS.load(name)(name=name).train(iter(TEXTS), SIZE, extra=EXTRA)) <= SIZE
+    longer.save_pretrained(tmp_path)
+    for each in (longer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert set(each.all_special_ids) == {*range(5), *range(len(plain), len(plain) + len(EXTRA))}
+        ids = each("the <extra_id_3> fox", add_special_tokens=False)["input_ids"]
+        assert ids.count(len(plain) + 3) == 1
+        assert [token for token in ids if token < len(plain)] == [*_ids(tokenizer, "the "), *_ids(tokenizer, " fox", first=False)]
+        assert each.decode([len(plain) + 3]) == "<extra_id_3>"
+        assert dict(each(TEXTS[0], TEXTS[1])) == dict(tokenizer(TEXTS[0], TEXTS[1]))
+
+
+def _ids(tokenizer: Any, text: str, first: bool = True) -> list[int]:
+    """The ids of a text as it stands at the beginning or behind a special token."""
+    ids = tokenizer(text if first else f"[SEP]{text}", add_special_tokens=False)["input_ids"]
+    return ids if first else ids[1:]
+
+
+@pytest.mark.parametrize("extra", [("[MASK]",), ("<a>", "<a>"), ("",), (" x",)])
+def test_extra_tokens_that_cannot_be_added_are_one_sentence(name: str, extra: tuple[str, ...]):
+    with pytest.raises(DataError, match=r"second time|visible tokens"):
+        TOKENIZERS.load(name)(name=name).train(TEXTS, SIZE, extra=extra)
+
+
+def test_extra_tokens_need_room(name: str):
+    with pytest.raises(DataError, match=r"vocab_size is 100, must be at least \d+ for this text: .* 90 tokens that the objectives need"):
+        TOKENIZERS.load(name)(name=name).train(TEXTS, 100, extra=[f"<x{number}>" for number in range(90)])
 
 
 def test_texts_and_pairs_are_joined_as_in_bert(tokenizer: Any):
@@ -113,7 +156,11 @@ def test_the_same_texts_give_the_same_file_byte_for_byte_in_every_process(name: 
     for run, parallel in enumerate(["true", "true", "false"]):
         out = tmp_path / str(run)
         code = TRAIN.format(folder=str(repository), texts=TEXTS, name=name, size=SIZE, out=str(out))
-        environment = os.environ | {"TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": str(run)}
+        threads = str(1 + run)  # of the tokenizers library, and of numpy's
+        environment = os.environ | {
+            "TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": str(run), "RAYON_NUM_THREADS": threads,
+            "OMP_NUM_THREADS": threads,
+        }  # fmt: skip
         subprocess.run([sys.executable, "-c", code], env=environment, check=True)
         hashes.add(hashlib.sha256((out / "tokenizer.json").read_bytes()).hexdigest())
     assert len(hashes) == 1

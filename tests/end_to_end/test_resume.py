@@ -114,6 +114,39 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     assert outcome(tmp_path / "run") == whole(tuner)
 
 
+PRETRAINING = """\
+name: pretraining
+model:
+  architecture: {family: FAMILY, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64}
+tokenizer: {train: wordpiece, vocab_size: 500}
+stages:
+  - stage: pretrain
+    objective: OBJECTIVE
+    datasets: [{path: builtin/python-docs}]
+    block_size: 32
+    max_train_samples: 100
+    cross_document_attention: APART
+    arguments: {num_train_epochs: 3, global_batch_size: 16, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    ("objective", "family", "apart"), [("causal_lm", "decoder", "false"), ("next_sentence", "encoder", "true")], ids=["causal", "pairs"]
+)  # fmt: skip
+def test_a_killed_pretraining_sees_the_samples_it_would_have_seen(objective: str, family: str, apart: str, tmp_path: Path) -> None:
+    """Killed in a later epoch, whose random pairs must be those of that epoch."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(PRETRAINING.replace("FAMILY", family).replace("OBJECTIVE", objective).replace("APART", apart))
+    assert forked(str(recipe), [], str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
+    expected = outcome(tmp_path / "whole")
+    steps = max(step for _, step in expected["losses"])
+    assert steps >= 9
+    arguments = (str(recipe), [], str(tmp_path / "run"), str(tmp_path / "home"))
+    assert forked(*arguments, ("training step", steps * 2 // 3 + 1)) == -signal.SIGKILL
+    assert forked(*arguments) == 0
+    assert outcome(tmp_path / "run") == expected
+
+
 def command(*words: str, home: Path, folder: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {"FINERY_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import sacrebleu
 
 from pipelines import recipe as recipes
 from pipelines.events import read_events
+from pipelines.fields.scores import text_scores
 from pipelines.run import run
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
@@ -116,11 +119,21 @@ def test_every_stage_leaves_what_it_should(place: Place) -> None:
             assert 0 < metrics["trainable_parameters"] <= metrics["all_parameters"]
             assert metrics["train_runtime"] > 0
         if stage.stage == "evaluate":
+            details = json.loads((folder / "details.json").read_text())
             for benchmark, scores in json.loads((folder / "metrics.json").read_text()).items():
+                assert all(math.isfinite(value) for value in scores.values())
+                if "objective" in details[benchmark]:
+                    assert 0 < sum(details[benchmark]["examples"].values()) <= stage.max_eval_samples
+                    assert set(text_scores(details[benchmark]["objective"])) <= set(scores)
+                    continue
                 rows = pq.read_table(folder / "predictions.parquet").to_pylist()
                 rows = [row for row in rows if row["benchmark"] == benchmark]
                 assert len(rows) == stage.max_eval_samples
                 assert len({row["index"] for row in rows}) == len(rows)
+                if "hypothesis" in rows[0]:
+                    said, right = [row["hypothesis"] for row in rows], [[row["reference"] for row in rows]]
+                    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(said, right).score, abs=1e-12)
+                    continue
                 right = sum(row["label"] == row["prediction"] for row in rows)
                 assert scores["accuracy"] == pytest.approx(right / len(rows), abs=1e-12)
                 assert 0 <= scores["f1"] <= 1
@@ -132,7 +145,9 @@ def test_the_publication_is_complete_and_its_checksums_hold(place: Place) -> Non
         pytest.skip("this recipe does not publish")
     publication = json.loads((folder / "publication.json").read_text())
     assert publication["complete"] is True
-    assert publication["verification"]["rows"] > 0
+    assert publication["verification"]["texts"] > 0
+    predicted = any(stage.trains and getattr(stage, "task", None) == "builtin/python-docs" for stage in place.loaded.stages)
+    assert (publication["verification"]["rows"] > 0) == predicted
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {*publication["checksums"], "SHA256SUMS", "publication.json"}
     checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)

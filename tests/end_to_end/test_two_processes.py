@@ -103,6 +103,20 @@ def test_a_last_batch_that_is_not_full_is_shared_too(recipe: Path, tmp_path: Pat
     assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
 
 
+def test_each_part_of_a_loss_is_divided_by_the_items_of_both_processes(recipe: Path, tmp_path: Path) -> None:
+    """Hidden tokens and pairs of sentences, in the last batch of an epoch too."""
+    pairs = [
+        "stages.pretrain.objective=next_sentence", "stages.pretrain.block_size=32",
+        "stages.pretrain.arguments.max_steps=8", "stages.supervised.max_train_samples=8",
+    ]  # fmt: skip
+    assert forked_run(forked.run_recipe, str(recipe), pairs, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *pairs], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    assert code == 0, ranks_log(tmp_path / "two")
+    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
+    metrics = json.loads(next((tmp_path / "one").glob("stages/*pretrain/metrics.json")).read_text())
+    assert metrics["epoch"] > 1
+
+
 def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_path: Path) -> None:
     """The same trained model, evaluated by one process and by two: the same rows to the bit."""
     shutil.copytree(alone / "home", tmp_path / "home", symlinks=True)

@@ -1,42 +1,29 @@
-"""The formulas of a stage's costs against models that are built and trained."""
+"""What LoRA adds by formula, against what PEFT adds to built models."""
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelines import costs
-from pipelines.architectures import FineryConfig, FineryForMaskedLM, FineryForSequenceClassification
-from pipelines.architectures.arithmetic import forward_flops
-from pipelines.trainers.losses import classification_loss, masked_token_loss
+from pipelines.architectures import FineryConfig
+from pipelines.architectures.arithmetic import forward_flops, linear_layers, other_biases
+from pipelines.models import auto_class, head_settings
+from pipelines.protocols import Head
+from pipelines.shapes import PLAIN_HEADS, OwnShape
 from pipelines.tuners.lora import LoRA
 
-SHAPE = {
+SIZES = {
     "vocab_size": 211, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96,
-    "max_position_embeddings": 64, "type_vocab_size": 2,
+    "max_position_embeddings": 64,
 }  # fmt: skip
-LABELS = 3
-
-
-def build(head: str, **words):
-    config = FineryConfig(**SHAPE, **words, num_labels=LABELS, problem_type="single_label_classification")
-    kind = FineryForMaskedLM if head == "masked_lm" else FineryForSequenceClassification
-    model = kind._from_config(config, attn_implementation="eager")
-    model.finery_new_modules = [] if head == "masked_lm" else ["classifier", "model.pooler.dense"]
-    return model
-
-
-@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification"])
-def test_linear_layers_are_those_of_the_built_model(head):
-    model = build(head)
-    built = {
-        (name, module.in_features, module.out_features)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
-    }
-    assert {(each.name, each.inputs, each.outputs) for each in costs.linear_layers(SHAPE, head, LABELS)} == built
-
-
+DECISION = Head("sequence_classification", ("a", "b", "c"))
+DESIGNS = [
+    {},
+    {"embedding_size": 20, "norm_type": "rms_norm", "norm_position": "pre"},
+    {"family": "decoder", "is_gated_act": True, "mlp_bias": False, "num_key_value_heads": 2, "norm_bias": False},
+    {"family": "encoder-decoder", "position": "relative", "qk_norm": True, "norm_position": "sandwich"},
+    {"family": "encoder-decoder", "num_decoder_layers": 1, "attention_bias": False, "lm_head_bias": True},
+]
 TUNERS = [
     {},
     {"r": 3},
@@ -48,131 +35,90 @@ TUNERS = [
 ]
 
 
-CASES = [(head, words) for head in ("masked_lm", "sequence_classification") for words in TUNERS]
+def build(words: dict, head: Head):
+    config = FineryConfig(**{**SIZES, **words}, **head_settings(head))
+    return auto_class(head).from_config(config, attn_implementation="eager")
 
 
-@pytest.mark.parametrize(("head", "words"), [*CASES, ("masked_lm", {"target_modules": ("dense",)})])
-def test_lora_counts_the_weights_that_peft_adds(head, words):
-    model = build(head)
+def lacking(words: dict, head: Head) -> list[str]:
+    shape = OwnShape({**SIZES, **words})
+    return shape.lacking(head, PLAIN_HEADS[shape.family])
+
+
+@pytest.mark.parametrize("tuner", TUNERS, ids=str)
+@pytest.mark.parametrize("words", DESIGNS, ids=lambda words: "-".join(map(str, words.values())) or "bert")
+@pytest.mark.parametrize("decides", [False, True])
+def test_lora_counts_the_weights_that_peft_adds(words, tuner, decides):
+    head = DECISION if decides else PLAIN_HEADS[words.get("family", "encoder")]
+    model = build(words, head)
+    model.finery_new_modules = lacking(words, head)
     before = sum(each.numel() for each in model.parameters())
-    biases = sum(weight.numel() for name, weight in model.named_parameters() if "bias" in name)
-    tuner = LoRA(**words)
-    tuned = tuner.apply(model)
-    counted = costs.lora(
-        costs.linear_layers(SHAPE, head, LABELS), r=tuner.r, target_modules=tuner.target_modules,
-        whole=model.finery_new_modules, use_dora=tuner.use_dora, bias=tuner.bias, all_biases=biases,
-    )  # fmt: skip
+    block = LoRA(**tuner)
+    tuned = block.apply(model)
+    counted = OwnShape({**SIZES, **words}).adapter(block, head, model.finery_new_modules)
     learnt = sum(each.numel() for each in tuned.parameters() if each.requires_grad)
     assert counted.learnt == learnt
     assert counted.added == sum(each.numel() for each in tuned.parameters()) - before
 
 
-def batch(size: int, length: int, head: str):
-    torch.manual_seed(0)
-    words = torch.randint(5, SHAPE["vocab_size"], (size, length))
-    mask = torch.ones_like(words)
-    if head == "sequence_classification":
-        return {"input_ids": words, "attention_mask": mask, "labels": torch.randint(0, LABELS, (size,))}, 0
-    labels = torch.where(torch.rand(size, length) < 0.2, words, -100)
-    return {"input_ids": words, "attention_mask": mask, "labels": labels}, int((labels != -100).sum())
+def test_modules_that_only_one_task_has_are_named():
+    assert lacking({}, DECISION) == ["model.pooler.dense", "classifier"]
+    assert lacking({}, PLAIN_HEADS["encoder"]) == []
+    assert lacking({}, Head("token_classification", ("a", "b"))) == ["classifier"]
+    assert lacking({"family": "decoder"}, DECISION) == ["classifier"]
+    assert lacking({"family": "encoder-decoder"}, Head("question_answering")) == ["qa_outputs"]
+    shape = OwnShape(SIZES)
+    assert shape.lacking(DECISION, Head("pretraining")) == ["classifier"]  # its pooler learnt to tell pairs
+    assert shape.lacking(DECISION, DECISION) == []
+    assert shape.lacking(DECISION, Head("sequence_classification", ("a", "b"))) == ["classifier"]
 
 
-def run(model, inputs, head):
-    return (masked_token_loss if head == "masked_lm" else classification_loss)(model, inputs)
+@pytest.mark.parametrize("family", sorted(PLAIN_HEADS))
+@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"])
+def test_they_are_those_that_a_model_from_scratch_names(family, kind):
+    from pipelines.models import _fresh_modules
+
+    head = Head(kind, ("a", "b", "c") if kind.endswith("classification") else ())
+    assert sorted(lacking({"family": family}, head)) == _fresh_modules(build({"family": family}, head))
 
 
-@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification"])
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
-@pytest.mark.parametrize("length", [16, 64])
-def test_activations_are_about_what_autograd_keeps(head, norm_position, length):
-    model = build(head, norm_position=norm_position).train()
-    inputs, predicted = batch(8, length, head)
-    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss, _ = run(model, inputs, head)
-    counted = costs.activations(
-        SHAPE, batch=8, length=length, predicted=predicted, mixed=False, on_cpu=True, recomputed=False
-    )
-    held = sum(kept.values()) + 2 * predicted * SHAPE["vocab_size"] * 4  # the logits and their gradient live beside it
-    assert counted == pytest.approx(held, rel=0.1)
-    loss.backward()
+def test_a_named_head_is_a_target_too():
+    words = {"target_modules": ("dense",)}
+    model = build({}, PLAIN_HEADS["encoder"])
+    model.finery_new_modules = []
+    tuned = LoRA(**words).apply(model)
+    counted = costs.lora(linear_layers(SIZES, "masked_lm"), r=8, target_modules=("dense",))
+    assert counted.learnt == sum(each.numel() for each in tuned.parameters() if each.requires_grad)
 
 
-def test_recomputed_activations_keep_one_vector_a_token_and_layer():
-    common = {"batch": 4, "length": 32, "predicted": 0, "mixed": False, "on_cpu": False}
-    kept = costs.activations(SHAPE, **common)
-    recomputed = costs.activations(SHAPE, **common, recomputed=True)
-    embeddings = 4 * 32 * 48 * 5
-    assert recomputed - embeddings == (kept - embeddings) // 3 + 3 * 4 * 32 * 48 * 4
+def test_by_layer_says_where_the_weights_are():
+    counted = costs.lora(linear_layers(SIZES, "sequence_classification", 3), r=2, whole=["classifier"])
+    assert sum(counted.by_layer.values()) == counted.learnt
+    assert counted.by_layer["classifier"] == 48 * 3 + 3
+    assert counted.by_layer["model.layers.0.feed_forward.output"] == 2 * (96 + 48)
 
 
-def test_half_precision_on_a_gpu_is_the_formula_of_the_paper_with_float32_norms():
-    """34 sbh bytes a layer for an inner size of 4h (section 4.1), and 4 sbh more, since our norms read float32."""
-    shape = {**SHAPE, "intermediate_size": 4 * SHAPE["hidden_size"], "num_hidden_layers": 1}
-    tokens, width = 4 * 32, SHAPE["hidden_size"]
-    counted = costs.activations(shape, batch=4, length=32, predicted=0, mixed=True, on_cpu=False)
-    assert counted == (34 + 4) * tokens * width + 5 * tokens * width
+def test_all_biases_are_those_of_layers_and_all_others():
+    counted = costs.lora([], r=2, bias="all", other_biases=other_biases(SIZES, "masked_lm"))
+    assert counted.learnt == (1 + 2 * 3 + 1) * 48 + 211  # of the embeddings, the layers, the head, the output matrix
 
 
-@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification"])
-def test_a_training_step_costs_three_forward_passes_and_under_lora_two(head):
-    inputs, predicted = batch(4, 32, head)
+@pytest.mark.parametrize("family", sorted(PLAIN_HEADS))
+def test_a_training_step_costs_three_forward_passes_and_under_lora_about_two(family):
+    words, head = {"family": family}, PLAIN_HEADS[family]
+    tokens = torch.ones(4, 32, dtype=torch.long)
+    more = {"decoder_input_ids": tokens[:, :24]} if family == "encoder-decoder" else {}
 
-    def measured(model):
-        run(model, inputs, head)  # the first step of a model also tries out whether its head can see few positions
+    def measured(model) -> int:
         with FlopCounterMode(display=False) as counter:
-            run(model, inputs, head)[0].backward()
+            model.train()(input_ids=tokens, **more).logits.sum().backward()
         return counter.get_total_flops()
 
-    forward = forward_flops(SHAPE, head, 32, LABELS, predicted_tokens=predicted // 4)["total"] * 4
-    assert measured(build(head).train()) == pytest.approx(3 * forward, rel=0.02)
-    model = build(head)
+    forward = forward_flops({**SIZES, **words}, head.kind, 32, target_length=24)["total"] * 4
+    assert measured(build(words, head)) == pytest.approx(3 * forward, rel=0.02)
+    model = build(words, head)
+    model.finery_new_modules = []
     tuned = LoRA(r=4).apply(model)
-    adapter = costs.lora(costs.linear_layers(SHAPE, head, LABELS), r=4, whole=model.finery_new_modules)
-    expected = 2 * forward + 3 * adapter.flops_per_token * 4 * 32
-    assert measured(tuned.train()) == pytest.approx(expected, rel=0.1)
-
-
-def test_memory_is_weights_gradients_and_two_adam_moments():
-    """1,000 weights of which 100 learn: 4 bytes each, 4 a gradient, 8 of Adam's state; 6 with 16-bit copies."""
-    one = costs.memory(
-        parameters=1000, trainable=100, optimizer="adamw_torch", activations=7, mixed=False, processes=1
-    )
-    assert (one.weights, one.gradients, one.optimizer, one.activations, one.total) == (4000, 400, 800, 7, 5207)
-    two = costs.memory(parameters=1000, trainable=100, optimizer="sgd", activations=7, mixed=True, processes=2)
-    assert (two.weights, two.gradients, two.optimizer) == (6000, 800, 0)
-
-
-@pytest.mark.parametrize("optimizer", sorted(costs.OPTIMIZER_BYTES))
-def test_optimizer_state_is_what_the_live_optimizer_holds(optimizer, tmp_path):
-    from transformers import Trainer, TrainingArguments
-
-    model = build("sequence_classification")
-    arguments = TrainingArguments(output_dir=str(tmp_path), optim=optimizer, use_cpu=True, report_to="none")
-    live = Trainer(model=model, args=arguments).create_optimizer()
-    inputs, _ = batch(2, 8, "sequence_classification")
-    run(model, inputs, "sequence_classification")[0].backward()
-    live.step()
-    held = sum(
-        value.numel() * value.element_size()
-        for state in live.state.values()
-        for value in state.values()
-        if torch.is_tensor(value) and value.ndim
-    )
-    weights = sum(each.numel() for each in model.parameters())
-    slack = 0.15 if optimizer == "adafactor" else 0.01  # its rows and columns weigh more in so small a model
-    assert held / weights == pytest.approx(costs.OPTIMIZER_BYTES[optimizer], abs=4 * slack)
-
-
-def test_every_optimizer_a_recipe_may_name_has_its_bytes():
-    from pipelines.fields.arguments import OPTIMIZERS
-
-    assert set(costs.OPTIMIZER_BYTES) == set(OPTIMIZERS)
+    adapter = costs.lora(linear_layers({**SIZES, **words}, head.kind), r=4)
+    expected = 2 * forward + 3 * adapter.flops_per_token * 4 * (28 if more else 32)
+    assert measured(tuned) == pytest.approx(expected, rel=0.1)

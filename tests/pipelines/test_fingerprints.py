@@ -59,7 +59,7 @@ def test_the_loop_counts_for_the_stages_that_train() -> None:
         if module not in seen:
             seen.add(module)
             waiting += fingerprints._read(module)[1]
-    assert {"pipelines.trainers.loop", "pipelines.trainers.losses", "pipelines.data.packing"} <= seen
+    assert {"pipelines.trainers.loop", "pipelines.objectives.losses", "pipelines.data.sentences", "pipelines.data.packing"} <= seen
     assert not any(name.startswith(("pipelines.evaluation", "pipelines.publishing")) for name in seen)
 
 

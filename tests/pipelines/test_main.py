@@ -40,6 +40,9 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["gc", "--older-than"], "--older-than needs a number"),
         (["gc", "--older-than", "soon"], "--older-than needs a number"),
         (["plan", "recipe.yaml", "--flops-per-second", "fast"], "--flops-per-second needs a number"),
+        (["attention"], "attention needs one JSON object; people use: finery attention"),
+        (["generate", "[]"], "generate needs one JSON object"),
+        (["generate", "{}", "x"], "generate needs one JSON object"),
         (["run", "nosuch.yaml"], "nosuch.yaml  there is no such file"),
         (["run", "recipe.yaml", "sead=1"], "did you mean"),
     ],
@@ -96,3 +99,40 @@ def test_gc_prints_one_json_object(tmp_path: Path, home: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["kept"] == 1
     assert main(["gc"]) == 0
     assert not (home / "stages" / "abc").exists()
+
+
+def test_an_answer_is_one_json_object_and_noise_goes_elsewhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import pipelines.generation
+
+    def answer(request: dict[str, int]) -> dict[str, int]:
+        print("noise")
+        return {"twice": 2 * request["x"]}
+
+    monkeypatch.setattr(pipelines.generation, "answer", answer)
+    assert main(["generate", '{"x": 4}']) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ('{"twice": 8}\n', "noise\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason", "expected"),
+    [
+        (CommandError("no such model"), 2, "bad_recipe", "no such model"), (DataError("no text"), 1, "data_error", "no text"),
+        (MemoryError(), 1, "out_of_memory", "take a shorter text or a smaller model"),
+        (ZeroDivisionError("odd"), 1, "internal", "not foreseen: ZeroDivisionError: odd"),
+    ],
+)  # fmt: skip
+def test_a_question_without_an_answer_is_told_twice(
+    error: Exception, code: int, reason: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pipelines.attention_maps
+
+    def fail(request: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipelines.attention_maps, "answer", fail)
+    assert main(["attention", "{}"]) == code
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["reason"] == reason
+    assert expected in json.loads(told.out)["error"]["message"]
+    assert expected in told.err

@@ -43,6 +43,37 @@ def test_an_encoder_decoder_ends_where_its_tokenizer_does(shape: dict[str, Any])
     assert model(**inputs).logits.shape == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("words", "start", "forced"),
+    [
+        ({"model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}, "pad", None),
+        ({"model_type": "bart", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+          "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}, "eos", "eos"),
+        ({"model_type": "marian", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+          "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}, "pad", "eos"),
+    ],
+)  # fmt: skip
+def test_a_decoder_begins_with_the_token_that_has_that_part_in_its_types_own_vocabulary(
+    words: dict[str, Any], start: str, forced: str | None
+) -> None:
+    tokenizer = tiny.tokenizer()
+    parts = {"pad": tokenizer.pad_token_id, "eos": tokenizer.sep_token_id, None: None}
+    config = models.build(words, Head("seq2seq_lm"), tokenizer, seed=1).config
+    assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
+    assert config.decoder_start_token_id == parts[start]
+    assert getattr(config, "forced_eos_token_id", None) == parts[forced]
+    said = models.build(words | {"decoder_start_token_id": 4}, Head("seq2seq_lm"), tokenizer, seed=1).config
+    assert said.decoder_start_token_id == 4
+
+
+def test_a_decoder_stops_at_the_end_of_its_tokenizer() -> None:
+    model = models.build(tiny.shape("gpt2"), Head("causal_lm"), tiny.tokenizer(), seed=1)
+    assert (model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id) == (2, 3, 0)
+    assert model.generation_config.eos_token_id == 3
+    given = models.build(tiny.shape("gpt2", eos_token_id=7), Head("causal_lm"), tiny.tokenizer(), seed=1)
+    assert given.config.eos_token_id == 7
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
     """`folder(family, head, name="model")`: a checkpoint with slightly disturbed weights."""

@@ -54,7 +54,7 @@ def built(head: Head, tuner=None, **words):
     from pipelines.models import build
 
     class Tokenizer:
-        pad_token_id, bos_token_id, eos_token_id = 0, None, None
+        pad_token_id, bos_token_id, eos_token_id, cls_token_id, sep_token_id = 0, None, None, None, None
 
         def __len__(self) -> int:
             return 1000
@@ -210,10 +210,16 @@ def test_a_plan_is_plain_data_and_lines(folder):
     data = json.loads(json.dumps(found.to_json()))
     assert [stage["id"] for stage in data["stages"]] == ["pretrain", "tuned", "evaluate"]
     assert data["stages"][1]["trainable_parameters"] == found.stages[1].trainable_parameters
-    assert data["stages"][0]["memory"]["total"] == found.stages[0].memory.total
+    assert data["stages"][0]["memory"]["peak"] == found.stages[0].memory.peak
+    assert data["growth"]["lengths"][0]["length"] == 128
+    assert data["growth"]["crossover"] == 6 * 128 + 1  # the inner width is four times the hidden one: see test_arithmetic
     text = "\n".join(found.lines())
     assert f"{found.stages[0].parameters['total']:,}" in text
     assert "as given" not in text
+    for part in ("embeddings", "attention", "feed_forward", "norms", "head"):
+        assert f"{part} {found.stages[0].parameters[part]:,}" in " ".join(text.split())
+    assert "attention costs more than feed-forward from 257 tokens on" in text
+    assert "memory      " in text
 
 
 def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
@@ -226,6 +232,77 @@ def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ---- every objective ------------------------------------------------------------------------------------------------
+
+OBJECTIVES = [
+    ("bert-tiny", "masked_lm", (64, 64, 10)),
+    ("bert-tiny", "next_sentence", (64, 64, 10)),
+    ("bert-tiny", "sentence_order", (64, 64, 10)),
+    ("bert-tiny", "replaced_token_detection", (64, 64, 0)),
+    ("gpt-tiny", "causal_lm", (64, 64, 64)),
+    ("gpt-tiny", "prefix_lm", (64, 64, 64)),
+    ("t5-tiny", "span_corruption", None),
+    ("transformer-tiny", "denoising", (64, 64, 64)),
+]
+
+
+@pytest.mark.parametrize(("preset", "objective", "passes"), OBJECTIVES)
+def test_every_objective_has_its_plan(folder, preset, objective, passes):
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("position: sinusoidal, norm_position: pre", "vocab_size: 1000")
+    text = text.replace("bert-tiny", preset).replace("tokenizer: {train: wordpiece, vocab_size: 1000}\n", "").replace(", vocab_size: 1000", "")
+    found = planned(folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=64", text=text)
+    (stage,) = found.stages
+    recipe = loads(text, folder=folder, overrides=[f"stages.pretrain.objective={objective}"])
+    block = recipe.stages[0].objective
+    length, target, predicted = passes or (*block.lengths(block.raw_length(64)), block.lengths(block.raw_length(64))[1])
+    shape = planning._Planner(recipe, CPU, 1, "no", 1e9).shape
+    assert stage.sequence_length == length
+    assert stage.target_length == (target if shape.family == "encoder-decoder" else None)
+    assert stage.flops == 10 * 4 * 3 * shape.forward(block.head, length, target, predicted)
+    assert stage.parameters == shape.counts(block.head)
+    assert stage.memory.peak > 16 * stage.all_parameters
+    assert not any("cannot be built" in note for note in stage.notes)
+
+
+def test_text_taken_from_a_file_is_counted_in_what_an_example_takes(folder):
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("bert-tiny, position: sinusoidal, norm_position: pre", "t5-tiny")
+    words = ["stages.pretrain.objective=span_corruption", "stages.pretrain.arguments={num_train_epochs: 1}"]
+    found = planned(folder, *words, text=text).stages[0]
+    raw = loads(text, folder=folder, overrides=words).stages[0].objective.raw_length(128)
+    assert raw > 128
+    assert found.steps == -(-((folder / "text.txt").stat().st_size // 4 // raw) // 8)
+
+
+def test_held_out_text_is_read_once(folder):
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("bert-tiny, position: sinusoidal, norm_position: pre", "gpt-tiny")
+    text += "  - {stage: evaluate, datasets: [{path: text.txt}]}\n"
+    objective = "stages.pretrain.objective=causal_lm"
+    found = planned(folder, objective, text=text)
+    raw = loads(text, folder=folder, overrides=[objective]).stages[0].objective.raw_length(128)
+    blocks = -(-((folder / "text.txt").stat().st_size / 4) // raw)
+    evaluate = found.stages[1]
+    assert evaluate.tokens == blocks * 128
+    forward = found.stages[0].flops // (10 * 4 * 3)
+    assert evaluate.flops == blocks * forward
+    overlapping = planned(folder, objective, "stages.evaluate.stride=64", text=text).stages[1]
+    assert overlapping.tokens == -(-((folder / "text.txt").stat().st_size / 4) // 64) * 128
+
+
+def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
+    (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
+    task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace("bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny")
+    text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, max_target_length: 20, arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate, generation: {num_beams: 3}}\n"
+    trained, evaluated = planned(folder, text=text).stages
+    assert (trained.sequence_length, trained.target_length, trained.tokens) == (32, 20, ROWS * 52)
+    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
+    head = Head("seq2seq_lm")
+    once, empty = shape.forward(head, 32, 20, 20), shape.forward(head, 32, 1, 1)
+    assert trained.flops == 3 * ROWS * once
+    assert evaluated.flops == ROWS * (once + 2 * (once - empty))
 
 
 # ---- models that are not ours ---------------------------------------------------------------------------------------
@@ -255,6 +332,74 @@ def test_a_foreign_model_is_counted_as_transformers_builds_it(folder, architectu
     assert found.all_parameters == weights(adapted)
     assert found.trainable_parameters == weights(adapted, only_learning=True)
     assert found.memory is not None
+
+
+T5 = "{model_type: t5, d_model: 32, num_layers: 2, num_heads: 2, d_kv: 16, d_ff: 64}"
+BART = "{model_type: bart, d_model: 32, encoder_layers: 2, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2, encoder_ffn_dim: 64, decoder_ffn_dim: 64}"
+
+
+@pytest.mark.parametrize("architecture", [T5, BART])
+def test_a_foreign_encoder_decoder_is_counted_as_transformers_builds_it(architecture):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    from pipelines.fields.architectures import resolve
+    from pipelines.marks import scalar
+    from pipelines.shapes import ForeignShape
+
+    words = resolve(scalar(architecture)) | {"vocab_size": 500}
+    shape = ForeignShape(words)
+    head = Head("seq2seq_lm")
+    live = AutoModelForSeq2SeqLM.from_config(
+        AutoConfig.for_model(words.pop("model_type"), **words), attn_implementation="eager"
+    ).eval()
+    assert shape.family == "encoder-decoder"
+    assert shape.counts(head)["total"] == sum(each.numel() for each in live.parameters())
+    tokens = torch.ones(1, 20, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        live(input_ids=tokens, decoder_input_ids=tokens[:, :9])
+    assert shape.forward(head, 20, 9, 9) == counter.get_total_flops()
+    assert shape.forward(head, 20, 9, 9) - shape.forward(head, 20, 9, 2) == 7 * 2 * 32 * 500
+    found = shape.words(head)
+    assert (found["hidden_size"], found["num_attention_heads"], found["intermediate_size"]) == (32, 2, 64)
+    assert found["num_decoder_layers"] == (2 if architecture == T5 else 1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kinds"),
+    [
+        ("bert", ["pretraining", "token_classification", "question_answering", "multiple_choice"]),
+        ("gpt2", ["causal_lm", "token_classification", "question_answering"]),
+        ("t5", ["sequence_classification", "token_classification", "question_answering"]),
+        ("electra", ["masked_lm", "token_classification", "multiple_choice"]),
+    ],
+)
+def test_every_head_of_a_foreign_model_has_its_costs(model_type, kinds):
+    from pipelines.shapes import PLAIN_HEADS, ForeignShape
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 64} if model_type == "t5" else sizes
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2} if model_type == "gpt2" else sizes
+    shape = ForeignShape({"model_type": model_type, **sizes, "vocab_size": 100})
+    for kind in kinds:
+        head = Head(kind, ("a", "b", "c") if kind.endswith("classification") else ())
+        assert shape.counts(head)["total"] > 0
+        assert shape.forward(head, 16, 8, 4) > 2 * 16 * 32 * 32
+        assert shape.words(head) is not None
+        fresh = shape.lacking(head, PLAIN_HEADS[shape.family])
+        assert bool(fresh) == (head.kind != PLAIN_HEADS[shape.family].kind)
+
+
+def test_a_foreign_head_that_was_trained_before_is_not_fresh():
+    from pipelines.shapes import ForeignShape
+
+    words = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    shape = ForeignShape({"model_type": "bert", **words, "vocab_size": 100})
+    head = Head("sequence_classification", ("a", "b"))
+    assert shape.lacking(head, Head("masked_lm")) == ["bert.pooler.dense", "classifier"]
+    assert shape.lacking(head, Head("pretraining")) == ["classifier"]
+    assert shape.lacking(head, head) == []
 
 
 def test_a_matrix_that_a_foreign_model_ties_is_counted_once(folder):
@@ -336,7 +481,7 @@ def test_only_tokens_that_get_logits_pay_for_a_foreign_output_matrix():
     words = {"hidden_size": 32, "embedding_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     shape = ForeignShape({"model_type": "electra", **words, "vocab_size": 1000})
     head = Head("masked_lm")
-    assert shape.forward(head, 16, 16) - shape.forward(head, 16, 4) == 12 * 2 * 8 * 1000
+    assert shape.forward(head, 16, 16, 16) - shape.forward(head, 16, 16, 4) == 12 * 2 * 8 * 1000
 
 
 def test_a_model_that_cannot_run_without_numbers_is_estimated_by_its_weights():
@@ -346,4 +491,4 @@ def test_a_model_that_cannot_run_without_numbers_is_estimated_by_its_weights():
     shape = ForeignShape({"model_type": "deberta-v2", **words, "vocab_size": 1000})
     head = Head("sequence_classification", ("a", "b"))
     counts = shape.counts(head)
-    assert shape.forward(head, 16, 0) == 2 * 16 * (counts["total"] - 1000 * 32)
+    assert shape.forward(head, 16, 16, 0) == 2 * 16 * (counts["total"] - 1000 * 32)

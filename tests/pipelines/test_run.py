@@ -210,3 +210,21 @@ def test_a_working_folder_that_is_gone_is_replaced_by_the_current_one(tmp_path: 
 def test_the_vocabulary_is_the_tokenizers_unless_the_recipe_says(story: Story) -> None:
     assert "vocab_size" not in shape_of(recipes.load(story.root / "recipe.yaml"))
     assert shape_of(recipes.load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]))["vocab_size"] == 512
+
+
+def test_the_stages_tokens_and_the_models_segments_are_part_of_the_tokenizer(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.tokenizers import open_tokenizer
+
+    folder = story.run() / "stages" / "tokenizer" / "model"
+    folder = folder if folder.is_dir() else story.root / "runs" / "story" / "tokenizer" / "model"
+    plain = open_tokenizer(str(folder))
+    assert "token_type_ids" in plain.model_input_names
+    monkeypatch.setattr(Pretrain, "special_tokens", lambda self: ("<extra_id_0>", "<extra_id_1>"))
+    story.run()
+    assert story.made == ["one", "two"]
+    longer = open_tokenizer(str(folder))
+    assert longer.convert_tokens_to_ids("<extra_id_1>") == len(longer) - 1
+    assert len(longer) <= 300
+    story.run("model.architecture.type_vocab_size=0")
+    assert story.made == ["one", "two"]
+    assert "token_type_ids" not in open_tokenizer(str(folder)).model_input_names

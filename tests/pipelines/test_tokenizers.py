@@ -54,3 +54,30 @@ def test_a_slow_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_default_algorithm_is_one_of_the_table() -> None:
     assert tokenizers.DEFAULT in TOKENIZERS
     assert tokenizers.block(tokenizers.DEFAULT).name == tokenizers.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("shape", "segments"),
+    [
+        ({"model_type": "finery"}, True),
+        ({"model_type": "finery", "family": "decoder"}, False),
+        ({"model_type": "finery", "family": "encoder-decoder"}, False),
+        ({"model_type": "finery", "type_vocab_size": 0}, False),
+        ({"model_type": "bert"}, True),
+        ({"model_type": "bert", "type_vocab_size": 1}, False),
+        ({"model_type": "electra"}, True),
+        ({"model_type": "xlnet"}, True),
+        ({"model_type": "gpt2"}, False),
+        ({"model_type": "t5"}, False),
+        ({"model_type": "modernbert"}, False),
+    ],
+)
+def test_models_with_segments_are_known_by_their_config(shape: dict[str, Any], segments: bool) -> None:
+    assert tokenizers.has_segments(shape) is segments
+
+
+def test_a_tokenizer_without_segments_stays_so_when_it_is_saved(tmp_path: Path) -> None:
+    tiny.tokenizer().save_pretrained(tmp_path / "with")
+    tokenizers.without_segments(tokenizers.open_tokenizer(str(tmp_path / "with"))).save_pretrained(tmp_path / "without")
+    assert set(tokenizers.open_tokenizer(str(tmp_path / "with"))("a", "b")) == {"input_ids", "token_type_ids", "attention_mask"}
+    assert set(tokenizers.open_tokenizer(str(tmp_path / "without"))("a", "b")) == {"input_ids", "attention_mask"}

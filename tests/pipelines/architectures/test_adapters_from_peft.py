@@ -7,7 +7,12 @@ import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
 from peft.tuners.lora import Linear
 
-from pipelines.architectures import FineryForMaskedLM, FineryForSequenceClassification
+from pipelines.architectures import (
+    FineryForCausalLM,
+    FineryForConditionalGeneration,
+    FineryForMaskedLM,
+    FineryForSequenceClassification,
+)
 from pipelines.architectures.configuration_finery import AUTO_MAP
 
 LAYER = ("attention.query", "attention.key", "attention.value", "attention.output")
@@ -71,3 +76,33 @@ def test_prefix_tuning_trains_the_prefix(tiny, variant, batch, implementation, t
         FineryForSequenceClassification.from_pretrained(tmp_path / "base"), tmp_path / "adapter"
     ).eval()
     torch.testing.assert_close(reloaded(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("pattern", ["causal", "linear"])
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+def test_a_prefix_is_trained_before_a_decoders_text_and_written_on_from(tiny, position, pattern):
+    base = FineryForCausalLM(tiny(family="decoder", position=position, attention_pattern=pattern))
+    model = get_peft_model(base, PrefixTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=4))
+    ids, mask = torch.tensor([[5, 6, 7, 8], [0, 9, 10, 11]]), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
+    model(input_ids=ids, attention_mask=mask, labels=ids).loss.backward()
+    (prefix,) = [weight for name, weight in model.named_parameters() if "prompt_encoder" in name]
+    assert prefix.grad.abs().sum() > 0
+
+    with torch.no_grad():
+        prefix.normal_()
+    model.eval()
+    found = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=3, do_sample=False)
+    with torch.no_grad():
+        for _ in range(3):
+            logits = model(input_ids=ids, attention_mask=mask).logits
+            ids, mask = torch.cat([ids, logits[:, -1:].argmax(-1)], 1), torch.cat([mask, mask[:, :1] * 0 + 1], 1)
+    assert torch.equal(found, ids)
+
+
+def test_prefixes_of_both_kinds_of_attention_are_trained_in_an_encoder_decoder(tiny):
+    base = FineryForConditionalGeneration(tiny(family="encoder-decoder"))
+    model = get_peft_model(base, PrefixTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=4))
+    ids, mask = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    model(input_ids=ids, attention_mask=mask, labels=ids).loss.backward()
+    (prefix,) = [weight for name, weight in model.named_parameters() if "prompt_encoder" in name]
+    assert prefix.grad.abs().sum() > 0

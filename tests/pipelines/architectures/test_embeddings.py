@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.architectures.contradictions import POSITIONS
-from pipelines.architectures.embeddings import FineryEmbeddings
+from pipelines.architectures.embeddings import BOUNDED, FineryEmbeddings
 from pipelines.architectures.position_sinusoidal import sinusoidal_table
+from pipelines.architectures.words import POSITIONS
 
 
 def test_learned_embeddings_are_a_normalised_sum_of_three_rows(tiny, batch):
@@ -50,7 +50,7 @@ def test_without_segments_every_token_is_of_the_first(tiny, batch):
     assert torch.equal(embeddings(batch["input_ids"]), embeddings(batch["input_ids"], first))
 
 
-@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("position", BOUNDED)
 def test_a_sequence_that_is_too_long_is_refused_with_the_limit(tiny, position):
     embeddings = FineryEmbeddings(tiny(position=position))
     with pytest.raises(ValueError, match="ends at position 20, but max_position_embeddings is 19"):

@@ -39,6 +39,15 @@ def slowly(tokenizer: Any, texts: list[str], block_size: int) -> list[list[int]]
     return blocks
 
 
+def stream_slowly(tokenizer: Any, texts: list[str], block_size: int) -> list[list[int]]:
+    """One token at a time, nothing added but the ends of documents."""
+    stream = []
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        stream += [*ids, tokenizer.eos_token_id] if ids else []
+    return [stream[start : start + block_size] for start in range(0, len(stream) - block_size + 1, block_size)]
+
+
 texts_strategy = st.lists(st.lists(st.sampled_from([*WORDS, "dog", "?"]), max_size=12).map(" ".join), max_size=12)
 
 
@@ -58,6 +67,41 @@ def test_blocks_are_those_of_the_slow_reader(
         blocks = pack(tokenizer, iter(texts), block_size, tmp_path, key)
     assert blocks.tolist() == expected
     assert blocks.dtype == np.int32
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(texts=texts_strategy, block_size=st.integers(2, 12), chunk=st.integers(1, 5))
+def test_a_stream_is_that_of_the_slow_reader(tokenizer: Any, tmp_path: Path, texts: list[str], block_size: int, chunk: int):
+    expected = stream_slowly(tokenizer, texts, block_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "CHUNK", chunk)
+        key = f"{texts} {block_size} {chunk}"
+        if not expected:
+            with pytest.raises(DataError, match=f"too few for one block of {block_size}; give more text"):
+                pack(tokenizer, texts, block_size, tmp_path, key, "stream")
+            return
+        assert pack(tokenizer, iter(texts), block_size, tmp_path, key, "stream").tolist() == expected
+
+
+def test_layouts_of_the_same_text_do_not_share_a_file(tokenizer: Any, tmp_path: Path):
+    texts = [" ".join(WORDS)] * 5
+    for _ in range(2):
+        assert pack(tokenizer, texts, 8, tmp_path, "key")[0, 0] == tokenizer.cls_token_id
+        assert pack(tokenizer, texts, 8, tmp_path, "key", "stream")[0, 0] != tokenizer.cls_token_id
+
+
+def test_documents_end_with_the_end_of_text_or_else_with_the_separator():
+    class Ends:
+        eos_token_id: int | None = 7
+        sep_token_id: int | None = 3
+
+    ends = Ends()
+    assert packing.end_of_text(ends) == 7
+    ends.eos_token_id = None
+    assert packing.end_of_text(ends) == 3
+    ends.sep_token_id = None
+    with pytest.raises(DataError, match="neither an eos nor a sep token"):
+        packing.end_of_text(ends)
 
 
 def test_what_is_packed_is_not_tokenised_again_and_lies_on_disk(tokenizer: Any, tmp_path: Path):

@@ -258,7 +258,7 @@ def test_the_json_schema_offers_names_and_kinds():
     schema = Holder.model_json_schema()["properties"]["task"]
     assert "glue/mrpc" in schema["anyOf"][0]["enum"]
     kinds = [choice["properties"]["kind"]["const"] for choice in schema["anyOf"][1:]]
-    assert kinds == ["classification", "regression"]
+    assert kinds == ["classification", "regression", "seq2seq"]
 
 
 def test_a_task_in_place_is_named_after_its_stage(tmp_path: Path):

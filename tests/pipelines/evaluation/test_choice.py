@@ -100,6 +100,19 @@ def test_the_diagnostics_ask_the_model_of_mnli(recipe):
     assert chosen(made) == [("glue/ax", "nli"), ("glue/rte", "rte")]
     choices, _ = choose(made, made.stage("evaluate"), ("glue/ax",))
     assert choices[0].trained_length(made) == 96
+    assert choices[0].kind == "classification"
+
+
+def test_sources_and_targets_keep_the_lengths_they_were_trained_with(recipe):
+    made = recipe(
+        "{architecture: {model_type: t5}}",
+        "stage: supervised, id: a, task: multi30k/en-de, max_length: 60, max_target_length: 40",
+        "stage: supervised, id: b, task: multi30k/en-fr, max_length: 50, max_source_length: 30",
+        "stage: evaluate",
+    )
+    choices, _ = choose(made, made.stage("evaluate"), None)
+    assert [(choice.trained_length(made), choice.trained_target_length(made)) for choice in choices] == [(60, 40), (30, 50)]
+    assert {choice.kind for choice in choices} == {"seq2seq"}
 
 
 def test_a_checkpoint_is_scored_directly(recipe, checkpoint):

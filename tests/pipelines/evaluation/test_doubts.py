@@ -1,6 +1,6 @@
 import numpy as np
 
-from pipelines.evaluation.doubts import constant_prediction, no_better_than_majority
+from pipelines.evaluation.doubts import constant_prediction, constant_text, no_better_than_majority
 
 
 def test_the_same_class_for_everything_is_doubted():
@@ -19,6 +19,13 @@ def test_the_same_number_for_everything_is_doubted():
 def test_different_answers_and_a_single_example_are_not():
     assert constant_prediction("t", "validation", np.array([[0.0, 1.0], [2.0, 1.0]]), ("no", "yes")) is None
     assert constant_prediction("t", "validation", np.array([[0.0, 1.0]]), ("no", "yes")) is None
+
+
+def test_the_same_text_for_everything_is_doubted():
+    doubt = constant_text("multi30k/en-de", "test", np.asarray(["Ein Mann"] * 3, dtype=object))
+    assert str(doubt).startswith("multi30k/en-de: the model writes 'Ein Mann' for every one of the 3 examples of 'test'")
+    assert constant_text("t", "test", np.asarray(["Ein Mann", "Eine Frau"], dtype=object)) is None
+    assert constant_text("t", "test", np.asarray(["Ein Mann"], dtype=object)) is None
 
 
 def test_a_score_whose_interval_reaches_the_majoritys_is_doubted():

@@ -298,6 +298,11 @@ def test_every_mistake_of_the_block_is_found_at_once():
     assert "unknown key 'benchmark'. Did you mean 'benchmarks'?" in text
 
 
+def test_how_texts_are_written_is_refused_where_none_are():
+    with pytest.raises(RecipeError, match=r"generation: is for benchmarks whose answers are texts, and none that is scored has such"):
+        recipe("stage: supervised, id: para, task: glue/mrpc", "stage: evaluate, generation: {num_beams: 2}")
+
+
 def test_a_baseline_is_named_once():
     with pytest.raises(RecipeError, match=r"baselines\[1\]: 'majority' is named twice"):
         recipe("stage: supervised, id: para, task: glue/mrpc", "stage: evaluate, baselines: [majority, majority]")

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, norm
 
+from pipelines.evaluation import bleu, chrf
 from pipelines.evaluation.accuracy import compute as accuracy
-from pipelines.evaluation.intervals import intervals
+from pipelines.evaluation.intervals import corpus_intervals, intervals
 from pipelines.evaluation.scoring import score
 from pipelines.protocols import Head
 
@@ -78,3 +79,18 @@ def test_sst2s_validation_split_takes_less_than_two_seconds():
     started = time.process_time()
     intervals(scorer("accuracy", "f1", "matthews_correlation"), logits, labels, seed=0)
     assert time.process_time() - started < 2
+
+
+def test_intervals_of_corpora_are_those_of_scoring_each_resample():
+    random = np.random.default_rng(0)
+    words = ["a", "man", "in", "an", "orange", "hat", "is", "starring", "at", "something"]
+    true = np.asarray([" ".join(random.choice(words, 9)) for _ in range(30)], dtype=object)
+    said = np.asarray([text if at % 3 else " ".join(text.split()[::-1]) for at, text in enumerate(true)], dtype=object)
+
+    def score(texts, references):
+        return bleu.compute(texts, references) | chrf.compute(texts, references)
+
+    expected = intervals(score, said, true, seed=5, resamples=40)
+    found = corpus_intervals(("bleu", "chrf"), said, true, seed=5, resamples=40)
+    assert found == {name: pytest.approx(ends, abs=1e-9) for name, ends in expected.items()}
+    assert found["bleu"][0] < score(said, true)["bleu"] < found["bleu"][1]

@@ -1,7 +1,7 @@
 import numpy as np
 import pyarrow.parquet as pq
 
-from pipelines.evaluation.predictions import Predicted, read_predictions, write_predictions
+from pipelines.evaluation.predictions import Predicted, Written, read_predictions, write_predictions
 from pipelines.protocols import Rows
 
 PAIRS = Predicted(
@@ -13,6 +13,34 @@ NUMBERS = Predicted(
     "glue/stsb", "validation", "",
     Rows(["e", "f"], ["g", "h"], [2.5, 5.0], [0, 1]), np.array([[2.25], [4.75]], dtype=np.float32),
 )  # fmt: skip
+
+TEXTS = Written(
+    "multi30k/en-de", "test", "",
+    Rows(["a dog", "a cat"], None, ["ein Hund", "eine Katze"], [0, 1]), np.asarray(["ein Hund", "ein Kater"], dtype=object),
+)  # fmt: skip
+
+
+def test_written_texts_stand_beside_source_and_reference(tmp_path):
+    write_predictions(tmp_path / "p.parquet", [TEXTS])
+    assert pq.read_table(tmp_path / "p.parquet").to_pylist() == [
+        {"benchmark": "multi30k/en-de", "split": "test", "index": 0, "source": "a dog", "reference": "ein Hund", "hypothesis": "ein Hund"},
+        {"benchmark": "multi30k/en-de", "split": "test", "index": 1, "source": "a cat", "reference": "eine Katze", "hypothesis": "ein Kater"},
+    ]  # fmt: skip
+
+
+def test_texts_and_classes_share_a_file(tmp_path):
+    write_predictions(tmp_path / "p.parquet", [TEXTS, PAIRS])
+    read = read_predictions(tmp_path / "p.parquet")
+    assert read["multi30k/en-de", "test"]["hypothesis"] == ["ein Hund", "ein Kater"]
+    assert read["glue/mrpc", "validation"]["label"].tolist() == [1, 0]
+    np.testing.assert_array_equal(read["glue/mrpc", "validation"]["logits"], PAIRS.logits)
+
+
+def test_references_that_are_not_public_are_null(tmp_path):
+    hidden = Written("t", "test", "", Rows(["a"], None, None, [0]), np.asarray(["b"], dtype=object))
+    write_predictions(tmp_path / "p.parquet", [hidden])
+    assert read_predictions(tmp_path / "p.parquet")["t", "test"]["reference"] == [None]
+    assert hidden.labels is None
 
 
 def test_columns_and_types(tmp_path):

@@ -80,3 +80,18 @@ def test_a_model_with_other_outputs_is_not_scored():
 def test_decide_gives_numbers_for_one_output():
     assert decide(np.array([[0.25], [4.0]])).tolist() == [0.25, 4.0]
     assert decide(np.array([[0.25, 0.0], [4.0, 5.0]])).tolist() == [0, 1]
+
+
+def test_texts_are_scored_as_a_corpus():
+    import sacrebleu
+
+    written, true = ["ein Hund läuft schnell", "eine Katze"], ["ein Hund läuft sehr schnell", "eine Katze schläft"]
+    translation = SimpleNamespace(name="t", metrics=("bleu", "chrf"), head=Head("seq2seq_lm"))
+    assert score(translation)(np.asarray(written, dtype=object), np.asarray(true, dtype=object)) == {
+        "bleu": pytest.approx(sacrebleu.corpus_bleu(written, [true]).score),
+        "chrf": pytest.approx(sacrebleu.corpus_chrf(written, [true]).score),
+    }
+    with pytest.raises(DataError, match="2 written texts but 1 references"):
+        score(translation)(written, true[:1])
+    with pytest.raises(DataError, match="no example to score"):
+        score(translation)([], [])

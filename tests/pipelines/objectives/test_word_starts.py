@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from pipelines.data.bpe import BPE
+from pipelines.data.byte_bpe import ByteBPE
 from pipelines.data.tokenizers import SPECIAL_TOKENS
+from pipelines.data.unigram import Unigram
 from pipelines.data.wordpiece import WordPiece
 from pipelines.errors import ModelError
 from pipelines.objectives.word_starts import continues_word
@@ -32,12 +34,17 @@ def test_wordpiece_marks_pieces_that_continue():
 
 
 def test_byte_level_marks_pieces_that_begin_with_white_space():
-    tokenizer = BPE(min_frequency=9).train(TEXTS, 300)
+    tokenizer = ByteBPE(min_frequency=9, add_prefix_space=True).train(TEXTS, 300)
     assert continuing(tokenizer, "ab\n") == {"Ġ": False, "a": True, "b": True, "Ċ": False}
 
 
+@pytest.mark.parametrize("block", [BPE(min_frequency=9), Unigram(max_piece_length=1)])
+def test_vocabularies_of_letters_mark_the_space_and_keep_line_breaks_as_they_are(block: Any):
+    assert continuing(block.train(TEXTS, 300), "ab\n") == {"▁": False, "a": True, "b": True, "\n": False}
+
+
 def test_special_tokens_never_continue_a_word():
-    for tokenizer in (WordPiece().train(TEXTS, 100), BPE().train(TEXTS, 300)):
+    for tokenizer in (WordPiece().train(TEXTS, 100), BPE().train(TEXTS, 300), ByteBPE().train(TEXTS, 300), Unigram().train(TEXTS, 60)):
         table = continues_word(tokenizer)
         assert not table[[tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS]].any()
         assert table.any()

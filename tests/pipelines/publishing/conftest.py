@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,7 @@ class Job:
     folder: Path
     recipe: Recipe
     kind: str
+    tokenizer: Any = field(default_factory=lambda: make_tokenizer())
 
     @property
     def publish(self) -> Any:
@@ -191,7 +192,7 @@ class Job:
         values: dict[str, Any] = {
             "stage_id": self.publish.id, "folder": own, "fingerprint": fingerprint, "seed": 1, "recipe": self.recipe,
             "events": EventLog(self.folder / "events.jsonl", self.publish.id), "world": World(), "precision": "no",
-            "cache": self.folder, "stage_folders": folders, "open_model": open_model, "open_tokenizer": make_tokenizer,
+            "cache": self.folder, "stage_folders": folders, "open_model": open_model, "open_tokenizer": lambda: self.tokenizer,
             "score": None,
         }  # fmt: skip
         return Context(**(values | changes))
@@ -260,6 +261,66 @@ def language_model(tmp_path: Path) -> Job:
     make_model("bert", stage / "model", Head("masked_lm"))
     (stage / "stage.json").write_text(json.dumps({"fingerprint": "ab" * 16, "data": {"x": "y"}}))
     return made
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "finery": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64},
+    "bert": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64},
+    "electra": {"hidden_size": 16, "embedding_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64},
+    "llama": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64},
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
+    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
+    "bart": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64},
+    "xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 32},
+}  # fmt: skip
+"""The smallest shapes, by model type."""
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Callable[..., Job]:
+    """`pretrained(model_type, objective, **words)`: a job whose model learnt by that objective, as the stage leaves it."""
+
+    def make(model_type: str, objective: str, tuner: str = "full", publish: str = "", **words: Any) -> Job:
+        import torch
+
+        from pipelines import models
+        from pipelines.registry import OBJECTIVES
+        from pipelines.tokenizers import has_segments, without_segments
+
+        shape = {"model_type": model_type, **SIZES[model_type], **words}
+        pairs = OBJECTIVES.load(objective).pairs
+        learnt = (
+            f"{{stage: supervised, id: lm, objective: {objective}, task: {{kind: seq2seq, source: text, target: source, train: builtin/python-docs}}, max_length: 32"
+            if pairs
+            else f"{{stage: pretrain, id: lm, objective: {objective}, datasets: [{{path: builtin/python-docs}}], block_size: 32"
+        )
+        text = (
+            f"name: lm\nmodel: {{architecture: {json.dumps(shape)}}}\nstages:\n"
+            f"  - {learnt}, tuner: {tuner}}}\n  - {{stage: publish, to: '{tmp_path / 'lm'}'{publish}}}\n"
+        )
+        made = Job(tmp_path / "run", loads(text), model_type)
+        if not has_segments(shape):
+            made.tokenizer = without_segments(make_tokenizer())
+        head = made.recipe.stages[0].objective.head
+        stage = tmp_path / "run/stages/lm"
+        model = models.build(shape, head, made.tokenizer, seed=3)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        if tuner != "full":
+            model.save_pretrained(stage / "base")
+            model.name_or_path = str(stage / "base")
+            model = made.recipe.stages[0].tuner.apply(model)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "lora_B" in name:
+                        parameter.add_(torch.randn_like(parameter) * 0.1)
+        model.save_pretrained(stage / "model")
+        (stage / "model/head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
+        (stage / "stage.json").write_text(json.dumps({"fingerprint": "ab" * 16, "data": {"x": "y"}}))
+        return made
+
+    return make
 
 
 @pytest.fixture

@@ -44,3 +44,15 @@ def test_metrics_carry_the_suffix_of_their_split():
     assert metrics_of(recipe, "glue/mrpc") == ["accuracy", "f1"]
     assert metrics_of(recipe, "glue/mnli") == ["accuracy", "accuracy_mm"]
     assert metrics_of(recipe, "glue/stsb") == ["pearson", "spearmanr"]
+
+
+def test_held_out_text_is_scored_on_the_pretrained_model_by_its_objectives_figures(tmp_path):
+    (tmp_path / "held.txt").write_text("a text\n" * 10)
+    words = "  - {stage: pretrain, id: words, datasets: [{path: held.txt}]}\n"
+    measured = "  - {stage: evaluate, id: text, datasets: [{path: held.txt}]}\n"
+    recipe = loads(HEAD + words + STAGES["mrpc"] + measured + "  - {stage: evaluate}\n", folder=tmp_path)
+    assert scored_before(recipe, 3) == {"held.txt": {"words"}}
+    assert scored_before(recipe, 4) == {"held.txt": {"words"}, "glue/mrpc": {"mrpc"}}
+    assert metrics_of(recipe, "held.txt") == ["hidden_bits_per_byte", "accuracy"]
+    both = loads(HEAD + words + STAGES["mrpc"] + measured.replace("]}", "], benchmarks: [glue/mrpc]}"), folder=tmp_path)
+    assert scored_before(both, 3) == {"held.txt": {"words"}, "glue/mrpc": {"mrpc"}}

@@ -58,6 +58,55 @@ def test_a_batch_gives_what_one_text_at_a_time_gives(job):
     assert not np.allclose(other[4], logits[4], atol=1e-3)  # and so does the length of the longest row
 
 
+@pytest.mark.parametrize(("model_type", "words"), [("t5", {}), ("bart", {}), ("finery", {"family": "encoder-decoder", "position": "rotary"})])
+def test_a_writer_answers_with_its_logits_after_every_token_of_the_target(pretrained, model_type, words):
+    """One pair at a time, without padding, as transformers computes them from decoder inputs made by hand."""
+    import numpy as np
+    import torch
+
+    made = pretrained(model_type, "seq2seq", **words)
+    folder = made.folder / "stages/lm/model"
+    made.tokenizer.save_pretrained(folder)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForSeq2SeqLM", False)
+    texts, targets = ["why", "she read the letter twice", "nine trains"], ["because it rains", "ten", ""]
+    expected = []
+    for text, target in zip(texts, targets, strict=True):
+        told = [model.config.decoder_start_token_id, *tokenizer(target)["input_ids"]]
+        with torch.no_grad():
+            logits = model(**tokenizer(text, return_tensors="pt"), decoder_input_ids=torch.tensor([told])).logits
+        expected.append(logits[0].numpy())
+    found = clean_room.answer(model, tokenizer, texts, None, 24, targets).numpy()
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
+    assert not np.allclose(clean_room.answer(model, tokenizer, texts[:1], None, 24).numpy()[2], found[2], atol=1e-3)
+
+
+def test_two_heads_answer_together(pretrained):
+    import numpy as np
+    import torch
+
+    made = pretrained("bert", "next_sentence")
+    folder = made.folder / "stages/lm/model"
+    made.tokenizer.save_pretrained(folder)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForPreTraining", False)
+    with torch.no_grad():
+        outputs = model(**tokenizer("nine trains", return_tensors="pt"))
+    expected = torch.cat([outputs.prediction_logits.flatten(), outputs.seq_relationship_logits.flatten()])
+    np.testing.assert_allclose(clean_room.answer(model, tokenizer, ["nine trains"]).flatten(), expected, atol=1e-6)
+
+
+def test_a_tokenizer_that_cannot_pad_is_asked_one_text_at_a_time(pretrained):
+    import numpy as np
+
+    made = pretrained("gpt2", "causal_lm")
+    folder = made.folder / "stages/lm/model"
+    made.tokenizer.save_pretrained(folder)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForCausalLM", False)
+    texts = ["why", "she read the letter twice"]
+    padded = clean_room.answer(model, tokenizer, texts)
+    tokenizer.pad_token = None
+    np.testing.assert_allclose(clean_room.answer(model, tokenizer, texts), padded, atol=1e-5)
+
+
 def test_a_weight_that_is_missing_is_refused(job):
     from safetensors.torch import load_file, save_file
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines.errors import PublishError, RecipeError
 from pipelines.events import read_events
+from pipelines.protocols import Head
+from pipelines.publishing.heads import USES
 from pipelines.recipe import loads
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
@@ -336,3 +340,79 @@ def test_validation_imports_neither_torch_nor_a_client():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     )
     assert done.stdout.strip() == "[]"
+
+
+MASKS = {"family": "encoder-decoder", "bidirectional_decoder": True, "length_prediction": True}
+LEARNT: list[tuple[str, str, dict[str, Any]]] = [
+    ("finery", "masked_lm", {}),
+    ("finery", "next_sentence", {}),
+    ("finery", "replaced_token_detection", {}),
+    ("finery", "causal_lm", {"family": "decoder", "position": "alibi"}),
+    ("finery", "prefix_lm", {"family": "decoder"}),
+    ("finery", "span_corruption", {"family": "encoder-decoder", "position": "relative"}),
+    ("finery", "mask_predict", MASKS),
+    ("gpt2", "causal_lm", {}),
+    ("llama", "causal_lm", {}),
+    ("xlnet", "permutation_lm", {}),
+    ("bert", "sentence_order", {}),
+    ("electra", "replaced_token_detection", {}),
+    ("t5", "span_corruption", {}),
+    ("bart", "denoising", {}),
+    ("bart", "seq2seq", {}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "objective", "words"), LEARNT, ids=[f"{a}-{b}" for a, b, _ in LEARNT])
+def test_what_an_objective_leaves_is_published_and_runs_by_the_lines_of_its_card(
+    pretrained, quick, capsys, monkeypatch, model_type, objective, words
+):
+    made = pretrained(model_type, objective, **words)
+    context = made.context()
+    made.publish.run(context)
+    folder = Path(made.publish.to)
+    record = json.loads((folder / "publication.json").read_text())
+    assert record["verification"]["largest_difference_to_this_process"] <= 1e-4
+    assert (record["verification"]["texts"], record["verification"]["written"]) == (5, False)
+    text = (folder / "README.md").read_text()
+    assert f"pipeline_tag: {USES[context.recipe.stages[0].objective.head.kind].pipeline_tag}" in text
+    assert ("trust_remote_code=True" in text) == (model_type == "finery")
+    names: dict[str, Any] = {}
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    exec("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), names)
+    assert capsys.readouterr().out.strip() or "written" in names
+    here = context.open_model(Head(made.recipe.stages[0].objective.head.kind), trained_head=True)
+    assert {name: weight.shape for name, weight in names["model"].named_parameters()} == {
+        name: weight.shape for name, weight in here.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize(("model_type", "objective"), [("gpt2", "causal_lm"), ("t5", "span_corruption")])
+def test_an_adapter_on_a_language_model_is_published_both_ways(pretrained, quick, model_type, objective, merge):
+    made = pretrained(model_type, objective, "{name: lora, r: 2}", "" if merge else ", merge: false")
+    made.publish.run(made.context())
+    record = json.loads((Path(made.publish.to) / "publication.json").read_text())
+    assert 0 <= record["verification"]["largest_difference_by_merging"] < 1e-4
+    assert (Path(made.publish.to) / "base/config.json").is_file() != merge
+
+
+@pytest.mark.parametrize(("model_type", "objective", "output"), [
+    ("t5", "span_corruption", "decoder.final_layer_norm.weight"),
+    ("bert", "next_sentence", "cls.seq_relationship.bias"),
+    ("finery", "mask_predict", "lm_head.weight"),
+])  # fmt: skip
+def test_weights_that_were_saved_wrong_are_noticed_behind_every_output(pretrained, quick, monkeypatch, model_type, objective, output):
+    from pipelines.publishing import assemble
+
+    save = assemble._save
+
+    def spoilt(model: Any, folder: Path) -> None:
+        dict(model.named_parameters(remove_duplicate=False))[output].data += 0.05
+        save(model, folder)
+
+    monkeypatch.setattr(assemble, "_save", spoilt)
+    made = pretrained(model_type, objective, **(MASKS if objective == "mask_predict" else {}))
+    with pytest.raises(PublishError, match="changed when it was saved"):
+        made.publish.run(made.context())
+    assert not Path(made.publish.to).exists()

@@ -95,3 +95,11 @@ def test_a_sentence_names_value_and_threshold_or_what_was_scored():
     assert requirement.unmet({"glue/mrpc": {"f1": 0.8}}) is None
     assert requirement.unmet({"glue/mrpc": {"f1": 0.79996}}) == "glue/mrpc.f1 is 0.79996, must be >= 0.80"
     assert "scored: glue/mrpc.accuracy" in (requirement.unmet({"glue/mrpc": {"accuracy": 1.0}}) or "")
+
+
+def test_figures_of_held_out_text_may_be_required():
+    requirement = parse("english_novels.bits_per_byte", "<= 2.1")
+    assert (requirement.benchmark, requirement.metric) == ("english_novels", "bits_per_byte")
+    assert requirement.unmet({"english_novels": {"bits_per_byte": 2.0}}) is None
+    assert requirement.unmet({"english_novels": {"bits_per_byte": 2.2}}) == "english_novels.bits_per_byte is 2.2, must be <= 2.1"
+    assert parse("held.txt.pair_accuracy", ">= 0.6").metric == "pair_accuracy"

@@ -15,10 +15,11 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from pipelines.data.encoding import collate
 from pipelines.errors import Diverged, Stopped
-from pipelines.protocols import Context
+from pipelines.objectives.losses import masked_token_loss, pretraining_loss
+from pipelines.protocols import Context, Head
 from pipelines.trainers import loop
 from pipelines.trainers.checkpoints import MARKER
-from pipelines.trainers.losses import classification_loss, masked_token_loss, regression_loss
+from pipelines.trainers.losses import classification_loss, regression_loss
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -94,6 +95,47 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
         (logged,) = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
         assert logged == pytest.approx(expected.item(), rel=1e-6)
     assert len(seen) == 4
+    for gradients in seen:
+        assert relative_error(gradients, wanted) < 1e-6
+
+
+def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split(
+    context: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden tokens and pairs: micro-batches hold very different numbers of the one, and some pairs have no label."""
+    rows = examples("masked_lm")
+    pairs = torch.tensor([number % 2 if number % 3 else -100 for number in range(16)])
+
+    def batch_of_both(given: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return batch_of(given) | {"pair_labels": pairs[[row["index"] for row in given]]}
+
+    model = tiny.build("bert", Head("pretraining"))
+    batch = batch_of_both(rows)
+    labels, pair_labels = batch.pop("labels"), batch.pop("pair_labels")
+    said = model(**batch)
+    tokens = cross_entropy(said.prediction_logits.reshape(-1, said.prediction_logits.shape[-1]), labels.reshape(-1), ignore_index=-100)
+    expected = tokens + 3 * cross_entropy(said.seq_relationship_logits, pair_labels, ignore_index=-100)
+    expected.backward()
+    wanted = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
+
+    monkeypatch.setattr(loop._Companion, "on_pre_optimizer_step", look, raising=False)
+    for each in (16, 4, 5):
+        place = context(f"{each}")
+        arguments = SGD | {
+            "per_device_train_batch_size": each, "gradient_accumulation_steps": -(-16 // each), "max_steps": 1,
+            "learning_rate": 1e-9,
+        }  # fmt: skip
+        loop.fit(
+            place, tiny.build("bert", Head("pretraining")), tiny.tokenizer(), rows, collate=batch_of_both,
+            loss=pretraining_loss, label_names={"labels": 1.0, "pair_labels": 3.0}, arguments=arguments,
+        )  # fmt: skip
+        (logged,) = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
+        assert logged == pytest.approx(expected.item(), rel=1e-6)
+    assert len(seen) == 3
     for gradients in seen:
         assert relative_error(gradients, wanted) < 1e-6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 from pipelines import models
 from pipelines.errors import ModelError, RecipeError
+from pipelines.fields import architectures
 from pipelines.protocols import Context
 from pipelines.recipe import loads
+from pipelines.trainers import pretrain
 from tests import tiny
 
 RECIPE = """\
@@ -29,10 +32,11 @@ stages:
 def recipe(tmp_path: Path) -> Callable[..., Any]:
     """`recipe(keys)`: one pretraining stage on two files of text."""
 
-    def build(keys: str) -> Any:
+    def build(keys: str, architecture: str = "{preset: bert-tiny}", sentences: bool = False) -> Any:
         for name, texts in (("novel", tiny.TEXTS), ("poem", tiny.TEXTS[::-1])):
-            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        return loads(RECIPE.format(keys=keys), folder=tmp_path)
+            rows = [". ".join(word.capitalize() for word in (*text.split(" on "), text)) for text in texts] if sentences else texts
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+        return loads(RECIPE.format(keys=keys).replace("{preset: bert-tiny}", architecture), folder=tmp_path)
 
     return build
 
@@ -67,6 +71,72 @@ def test_a_whole_stage_learns_and_leaves_its_result(tuner: str, recipe: Any, con
     assert models.open_folder(place.folder / "model", tiny.TWO, seed=0).finery_new_modules == ["classifier", "model.pooler.dense"]
 
 
+DECODER = "{model_type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 48}"
+XLNET = "{model_type: xlnet, d_model: 16, n_layer: 2, n_head: 2, d_inner: 24}"
+OURS = "{family: decoder, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 48}"
+ENCODER = "{hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 48}"
+
+
+@pytest.mark.parametrize(
+    ("objective", "architecture", "apart"),
+    [
+        ("masked_lm", ENCODER, False), ("causal_lm", OURS, False), ("causal_lm", DECODER, True), ("prefix_lm", OURS, True),
+        ("prefix_lm", DECODER, False), ("permutation_lm", XLNET, True), ("next_sentence", ENCODER, True),
+        ("sentence_order", ENCODER, True),
+    ],
+)  # fmt: skip
+def test_every_objective_on_text_learns(objective: str, architecture: str, apart: bool, recipe: Any, context: Callable[..., Context], events: Any) -> None:
+    written = recipe(
+        f"objective: {objective}\n    block_size: 24\n    cross_document_attention: {str(apart).lower()}\n    arguments: {{max_steps: 60, "
+        "learning_rate: 1e-2, global_batch_size: 8, logging_steps: 15, save_strategy: 'no'}",
+        architecture=architecture, sentences=True,
+    )  # fmt: skip
+    words = dict(architectures.resolve(written.model.architecture))
+
+    def open_model(head: Any, **_: Any) -> Any:
+        return models.build(words, head, tiny.tokenizer(), seed=7)
+
+    place = context(recipe=written, open_model=open_model)
+    written.stages[0].run(place)
+    losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
+    assert len(losses) == 4
+    assert losses[-1] < 0.95 * losses[0]
+    metrics = json.loads((place.folder / "metrics.json").read_text())
+    assert 0 < metrics["train_tokens"] <= 60 * 8 * 24
+    assert models.saved_head(place.folder / "model") == written.stages[0].objective.head
+    again = models.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
+    assert again.finery_new_modules == []
+
+
+def test_sentences_are_packed_once_for_every_block_size(recipe: Any, context: Callable[..., Context]) -> None:
+    for block_size in (16, 24):
+        written = recipe(
+            f"objective: sentence_order\n    block_size: {block_size}\n    arguments: {{max_steps: 1, save_strategy: 'no'}}",
+            architecture=ENCODER, sentences=True,
+        )  # fmt: skip
+        place = context(f"{block_size}", recipe=written, open_model=open_model)
+        written.stages[0].run(place)
+    assert len(list(place.cache.glob("sentences-*"))) == 1
+
+
+def test_an_open_model_that_cannot_learn_it_is_refused(recipe: Any, context: Callable[..., Context]) -> None:
+    """A checkpoint shows its shape only when it is open."""
+    written = recipe("objective: causal_lm\n    block_size: 24", architecture=DECODER)
+    with pytest.raises(ModelError, match="objective is causal_lm, which needs a model that sees only what comes before"):
+        written.stages[0].run(context(recipe=written, open_model=lambda head, **_: tiny.build("bert", head)))
+
+
+def test_the_other_model_of_an_objective_has_the_recipes_shape(recipe: Any, context: Callable[..., Context]) -> None:
+    written = recipe("block_size: 24", architecture=ENCODER)
+    place = context(recipe=written)
+    built = pretrain._another(place, tiny.build("finery", tiny.MASKED), tiny.MASKED, hidden_size=8)
+    assert (built.config.hidden_size, built.config.num_hidden_layers, built.config.vocab_size) == (8, 2, len(tiny.tokenizer()))
+    checkpoint = tiny.build("bert", tiny.MASKED)
+    recipe_of_checkpoint = types.SimpleNamespace(model=types.SimpleNamespace(architecture=None))
+    again = pretrain._another(context(recipe=recipe_of_checkpoint), checkpoint, tiny.MASKED, num_hidden_layers=1)
+    assert (again.config.model_type, again.config.hidden_size, again.config.num_hidden_layers) == ("bert", 32, 1)
+
+
 def test_texts_come_in_the_order_of_the_recipe_each_set_cut_by_itself(recipe: Any) -> None:
     stage = recipe("max_train_samples: 2").stages[0]
     assert list(stage.texts()) == [*tiny.TEXTS[:2], *tiny.TEXTS[::-1][:2]]
@@ -87,11 +157,28 @@ def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(recipe:
         ("arguments: {evaluation_strategy: epoch}", "arguments.eval.*strategy: is not offered here: pretraining holds no rows back"),
         ("objective: {name: masked_lm, probability: 2.0}", "objective.probability: is 2.0"),
         ("arguments: {deepspeed: x.json}", "arguments.deepspeed: "),
+        ("objective: causal_lm", "objective: is causal_lm, which needs a model that sees only what comes before: family decoder, not encoder"),
+        ("objective: permutation_lm", "objective: is permutation_lm, which needs attention in two streams, which finery has not; use model_type: xlnet"),
+        ("objective: seq2seq", "objective: is seq2seq, which learns from pairs and not from text; use a supervised stage"),
+        ("objective: next_sentence\n    cross_document_attention: false", "cross_document_attention: is false, but next_sentence cannot keep documents apart"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: str, recipe: Any) -> None:
     with pytest.raises(RecipeError, match=sentence):
         recipe(keys)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective", "sentence"),
+    [
+        ("{family: decoder, attention_pattern: linear}", "causal_lm", "cross_document_attention: is false, which needs attention that takes a mask"),
+        ("{model_type: mamba}", "causal_lm", "cross_document_attention: is false, which needs attention that takes a mask .* mamba is not known for"),
+        ("{model_type: electra}", "next_sentence", "objective: is next_sentence, which needs a model with a head for pairs"),
+    ],
+)  # fmt: skip
+def test_what_a_model_cannot_learn_is_refused_before_anything_loads(architecture: str, objective: str, sentence: str, recipe: Any) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        recipe(f"objective: {objective}\n    cross_document_attention: false", architecture=architecture)
 
 
 def test_a_model_without_the_objectives_head_is_refused() -> None:

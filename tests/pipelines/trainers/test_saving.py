@@ -29,6 +29,15 @@ def test_a_result_is_opened_as_it_was(family: str, context: Callable[..., Contex
     assert not [*place.folder.rglob("*.bin"), *place.folder.rglob("*.pt")]
 
 
+def test_models_beside_the_result_have_folders_of_their_own(context: Callable[..., Context]) -> None:
+    place, model, other = context(), tiny.build("bert", tiny.THREE), tiny.build("bert", tiny.MASKED, seed=1)
+    model.finery_beside = {"generator": other}
+    save_stage(place, model, tiny.tokenizer(), tiny.THREE, {})
+    assert sorted(path.name for path in place.folder.iterdir()) == ["generator", "metrics.json", "model"]
+    opened = models.open_folder(place.folder / "generator", tiny.MASKED, seed=9, trained_head=True)
+    assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(other, tiny.batch()))
+
+
 def test_a_failure_leaves_the_earlier_result_alone(context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch) -> None:
     place = context()
     save_stage(place, tiny.build("bert", tiny.THREE), tiny.tokenizer(), tiny.THREE, {})

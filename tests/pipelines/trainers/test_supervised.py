@@ -112,7 +112,7 @@ def test_at_most_two_thousand_rows_are_set_aside() -> None:
         def select(self, positions: np.ndarray) -> Many:
             return Many(self.rows[positions])
 
-    learn, held_out = supervised._set_aside(Many(np.arange(50_000)), 3, None)
+    learn, held_out = supervised.set_aside(Many(np.arange(50_000)), 3, None)
     assert len(held_out) == 2_000
     assert sorted([*learn.rows, *held_out.rows]) == list(range(50_000))
 

@@ -126,3 +126,24 @@ def test_what_to_type_next_names_the_model_card_only_where_there_is_one(tmp_path
 def test_a_score_that_is_no_number_is_null_in_json():
     data = Outcome((score(math.nan),)).as_data()
     assert json.loads(json.dumps(data, allow_nan=False))["scores"][0]["metrics"]["accuracy"] is None
+
+
+def test_fewer_bits_are_better_and_counts_are_no_scores(tmp_path):
+
+    def reached(bits):
+        folder = tmp_path / f"{bits}" / "stages" / "01-evaluate"
+        folder.mkdir(parents=True)
+        figures = {"bits_per_byte": bits, "perplexity": 9.0, "tokens": 10, "bytes": 30, "bigram_bits_per_byte": 2.5}
+        (folder / "metrics.json").write_text(json.dumps({"novels": figures}))
+        about = {
+            "model": "words", "intervals": {"bits_per_byte": [bits - 0.1, bits + 0.1]},
+            "baselines": {"unigram": {"bits_per_byte": 3.2}, "bigram": {"bits_per_byte": 2.5}},
+        }  # fmt: skip
+        (folder / "details.json").write_text(json.dumps({"novels": about}))
+        outcome = collect(tmp_path / f"{bits}", [("evaluate", "evaluate")])
+        assert set(outcome.scores[0].metrics) == {"bits_per_byte", "perplexity"}
+        return compare(outcome, "novels")
+
+    assert reached(2.0) == "On novels, 'words' beats a bigram model: bits_per_byte 2.00 against 2.50."
+    assert reached(2.45).startswith("On novels, 'words' is ahead of a bigram model, but within its 95 % interval")
+    assert reached(2.6).startswith("On novels, 'words' does not beat a bigram model")

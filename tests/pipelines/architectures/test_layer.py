@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.architectures.encoder_layer import FineryEncoderLayer
+from pipelines.architectures.layer import FineryLayer
 
 
-def torch_layer_of(layer: FineryEncoderLayer, norm_first: bool) -> nn.TransformerEncoderLayer:
+def torch_layer_of(layer: FineryLayer, norm_first: bool) -> nn.TransformerEncoderLayer:
     """torch's own layer with the same weights."""
     theirs = nn.TransformerEncoderLayer(
         24, 4, 40, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True, norm_first=norm_first
@@ -28,7 +28,7 @@ def test_a_layer_agrees_with_torchs_own_in_output_and_gradient(tiny, norm_positi
     torch.manual_seed(0)
     config = tiny(norm_position=norm_position, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config._attn_implementation = "eager"
-    layer = FineryEncoderLayer(config, layer_idx=0)
+    layer = FineryLayer(config, layer_idx=0)
     for norm in (layer.attention_norm, layer.feed_forward_norm):  # a fresh norm would hide a misplaced one
         nn.init.normal_(norm.weight, mean=1.0)
         nn.init.normal_(norm.bias)
@@ -45,8 +45,23 @@ def test_a_layer_agrees_with_torchs_own_in_output_and_gradient(tiny, norm_positi
 
 
 def test_a_chunked_feed_forward_changes_memory_not_the_result(tiny):
-    whole = FineryEncoderLayer(tiny(attn_implementation="eager"), layer_idx=0).eval()
-    chunked = FineryEncoderLayer(tiny(attn_implementation="eager", chunk_size_feed_forward=3), layer_idx=0).eval()
+    whole = FineryLayer(tiny(attn_implementation="eager"), layer_idx=0).eval()
+    chunked = FineryLayer(tiny(attn_implementation="eager", chunk_size_feed_forward=3), layer_idx=0).eval()
     chunked.load_state_dict(whole.state_dict())
     states = torch.randn(2, 6, 24)
     torch.testing.assert_close(chunked(states), whole(states))
+
+
+@torch.no_grad()
+def test_a_sandwich_normalises_input_and_output_of_each_sublayer(tiny):
+    torch.manual_seed(0)
+    config = tiny(norm_position="sandwich")
+    config._attn_implementation = "eager"
+    layer = FineryLayer(config, layer_idx=0).eval()
+    for name, weight in layer.named_parameters():
+        if "norm" in name:
+            nn.init.normal_(weight)
+    states = torch.randn(2, 5, 24)
+    middle = states + layer.attention_output_norm(layer.attention(layer.attention_norm(states))[0])
+    expected = middle + layer.feed_forward_output_norm(layer.feed_forward(layer.feed_forward_norm(middle)))
+    torch.testing.assert_close(layer(states), expected)

@@ -1,0 +1,201 @@
+"""Text to pretrain on with its sentences kept apart, tokenised once and mapped from disk afterwards.
+
+A corpus is three flat arrays: token ids, where each sentence begins, and with which sentence each document begins. From
+it come spans: neighbouring sentences of one document, as many as fit, each sentence in one span. Objectives on pairs of
+segments (Devlin et al. 2019, section 3.1, arxiv.org/abs/1810.04805) cut spans in two and borrow from other documents.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.data.packing import chunks
+from pipelines.data.sentence_ends import sentence_ends
+from pipelines.errors import DataError, DiskFull, ModelError
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens of many documents, one after another."""
+
+    tokens: npt.NDArray[np.int32]
+    """(tokens,)"""
+    sentences: Offsets
+    """Where each sentence begins among the tokens, and at the end their number (sentences + 1,)."""
+    documents: Offsets
+    """Which sentence each document begins with, and at the end their number (documents + 1,)."""
+
+
+def read_sentences(tokenizer: Any, texts: Iterable[str], cache: Path, key: str) -> Corpus:
+    """The corpus of `texts`, mapped from a folder in `cache` that `key` names.
+
+    `key` must change with the texts and with the tokenizer. A folder that is there is not made again. Raises DataError.
+    """
+    name = hashlib.sha256(f"{key}\nsentences".encode()).hexdigest()[:32]
+    folder = cache / f"sentences-{name}"
+    corpus = _open(folder)
+    if corpus is None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ModelError("pairs of sentences need a tokenizer of the tokenizers library (a tokenizer.json); convert it first")
+        _write(folder, _tokenised(tokenizer, texts))
+        corpus = _open(folder)
+    if corpus is None:
+        raise DataError(f"{folder} was removed or damaged while it was prepared; run again")
+    return corpus
+
+
+class Spans:
+    """Spans of sentences as the rows of a data set: neighbours from one document, at least two, at most `length` tokens.
+
+    A sentence of more than half of `length` is cut into equal parts, which count as sentences. What is left of a
+    document and is one sentence only is left out.
+    """
+
+    def __init__(self, corpus: Corpus, length: int) -> None:
+        self.corpus = corpus
+        self.length = length
+        self.bounds, self.documents = _shortened(corpus, max(length // 2, 1))
+        self.first, self.last, self.document = _spans(self.bounds, self.documents, length)
+        if not len(self.first):
+            raise DataError(
+                f"the text has no document of two sentences that fit into {length} tokens; give longer documents"
+            )
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        """`input_ids` (tokens,), `sentences`: where each begins in them and their number, and what they stem from."""
+        bounds = self.bounds[self.first[position] : self.last[position] + 1]
+        ids = np.asarray(self.corpus.tokens[bounds[0] : bounds[-1]])
+        return {"input_ids": ids, "sentences": bounds - bounds[0], "span": position, "spans": self}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all spans."""
+        return int((self.bounds[self.last] - self.bounds[self.first]).sum())
+
+    @cached_property
+    def of_document(self) -> Offsets:
+        """The first span of each document, and at the end their number (documents + 1,)."""
+        return np.searchsorted(self.document, np.arange(len(self.documents)))
+
+    def others(self, position: int) -> tuple[int, int]:
+        """(first, one past the last) of the spans of the document that span `position` belongs to."""
+        document = self.document[position]
+        return int(self.of_document[document]), int(self.of_document[document + 1])
+
+    def onward(self, position: int, sentence: int, most: int) -> npt.NDArray[np.int32]:
+        """Tokens from one `sentence` of a span to the end of a later one in its document, at most `most` in all."""
+        start = self.first[position] + sentence
+        end = self.documents[self.document[position] + 1]
+        last = int(np.searchsorted(self.bounds[start : end + 1], self.bounds[start] + most, side="right")) - 1
+        stop = self.bounds[start + last] if last else self.bounds[start] + most
+        return np.asarray(self.corpus.tokens[self.bounds[start] : stop])
+
+
+def _shortened(corpus: Corpus, most: int) -> tuple[Offsets, Offsets]:
+    """`sentences` and `documents` of a corpus whose sentences of more than `most` tokens are cut into equal parts."""
+    lengths = np.diff(corpus.sentences)
+    parts = -(-lengths // most)
+    of = np.repeat(np.arange(len(lengths)), parts)
+    before = np.concatenate([[0], np.cumsum(parts)])
+    part = np.arange(len(of)) - before[of]
+    bounds = corpus.sentences[of] + lengths[of] * part // parts[of]
+    return np.append(bounds, corpus.sentences[-1]), before[corpus.documents]
+
+
+def _spans(bounds: Offsets, documents: Offsets, length: int) -> tuple[Offsets, Offsets, Offsets]:
+    """First sentence, one past the last, and document of every span, filled one after another."""
+    found: list[tuple[int, int, int]] = []
+    fits = np.searchsorted(bounds, bounds + length, side="right") - 1  # where a span from each sentence must end
+    reach, ends = fits.tolist(), documents.tolist()
+    for document in range(len(ends) - 1):
+        start, end = ends[document], ends[document + 1]
+        while start < end:
+            stop = min(reach[start], end)
+            if stop - start > 1:
+                found.append((start, stop, document))
+            start = stop
+    first, last, document_of = np.asarray(found, dtype=np.int64).reshape(-1, 3).T
+    return first, last, document_of
+
+
+def _tokenised(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[npt.NDArray[np.int32], Offsets, Offsets]]:
+    """For each chunk of documents: token ids, tokens of each sentence, sentences of each document; none is empty."""
+    for chunk in chunks(texts):
+        encoded = tokenizer(
+            chunk, add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True,
+            return_attention_mask=False, return_token_type_ids=False, verbose=False,
+        )
+        documents = [
+            _cut(np.asarray(ids, dtype=np.int32), np.asarray(places)[:, 0], text)
+            for ids, places, text in zip(encoded["input_ids"], encoded["offset_mapping"], chunk, strict=True)
+            if len(ids)
+        ]
+        if documents:
+            ids, lengths = zip(*documents, strict=True)
+            yield np.concatenate(ids), np.concatenate(lengths), np.asarray([len(each) for each in lengths])
+
+
+def _cut(
+    ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], text: str
+) -> tuple[npt.NDArray[np.int32], Offsets]:
+    """The ids of one document, and the tokens of each of its sentences; a token belongs where it begins."""
+    ends = np.searchsorted(starts, sentence_ends(text), side="left")
+    bounds = np.unique(np.concatenate([[0], ends, [len(ids)]]))
+    return ids, np.diff(bounds)
+
+
+def _open(folder: Path) -> Corpus | None:
+    """The corpus in a complete folder."""
+    try:
+        tokens = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
+        sentences = np.load(folder / "sentences.npy", mmap_mode="r", allow_pickle=False)
+        documents = np.load(folder / "documents.npy", mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    whole = len(documents) > 1 and sentences[-1] == len(tokens) and documents[-1] == len(sentences) - 1
+    return Corpus(tokens, sentences, documents) if whole else None
+
+
+def _write(folder: Path, parts: Iterable[tuple[npt.NDArray[np.int32], Offsets, Offsets]]) -> None:
+    """Write a corpus, which appears complete or not at all. Raises DataError when it is empty, and DiskFull."""
+    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    lengths: list[Offsets] = []
+    counts: list[Offsets] = []
+    try:
+        temporary.mkdir(parents=True, exist_ok=True)
+        with open(temporary / "tokens.bin", "wb") as out:
+            for ids, of_sentences, of_documents in parts:
+                out.write(ids.tobytes())
+                lengths.append(of_sentences)
+                counts.append(of_documents)
+            out.flush()
+            os.fsync(out.fileno())
+        if not lengths:
+            raise DataError("the text holds no token; give a data set with text in it")
+        for name, each in (("sentences", lengths), ("documents", counts)):
+            np.save(temporary / f"{name}.npy", np.concatenate([[0], np.cumsum(np.concatenate(each))]))
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"the disk of {folder.parent} is full; free space, or set FINERY_HOME elsewhere") from None
+        if _open(folder) is None:  # else another run was faster
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,129 @@
+"""Which pretrained model is measured on which held-out text, and what it takes to ask it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.blocks import Found
+from pipelines.errors import ModelError
+from pipelines.protocols import Context, Head
+from pipelines.recipe import START, Recipe, Stage
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.language_modeling import Measured, Reader
+    from pipelines.evaluation.ngrams import NGrams
+
+
+def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[Found]]:
+    """The pretrain stage whose model is measured, None where there is none, and what is wrong with asking for it.
+
+    `from` names it; else it is the latest before this stage. Places of mistakes are relative to the stage.
+    """
+    earlier = recipe.stages[: recipe.stages.index(stage)]
+    known = [each for each in earlier if each.stage == "pretrain"]
+    allowed = f"Allowed: {', '.join(each.id for each in known)}" if known else "no earlier stage is one"
+    if stage.source is None:
+        if known:
+            return known[-1], _unfit(stage, known[-1])
+        return None, [(("datasets",), "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, …} before it")]
+    chosen = next((each for each in known if each.id == stage.source), None)
+    if chosen is not None:
+        return chosen, _unfit(stage, chosen)
+    other: Stage | None = next((each for each in earlier if each.id == stage.source), None)
+    if other is None and stage.source != START:  # `recipe` reports ids that do not exist
+        return None, []
+    what = "the recipe's own model" if other is None else f"a '{other.stage}' stage"
+    why = "but 'datasets' measure what a model was pretrained to do, so it must come straight from a pretrain stage"
+    return None, [(("from",), f"'{stage.source}' is {what}, {why}. {allowed}")]
+
+
+def _unfit(stage: Any, chosen: Any) -> list[Found]:
+    found: list[Found] = []
+    names = [(each.path, each.name, each.split, each.text) for each in stage.datasets]
+    found += [(("datasets", at), f"'{names[at][0]}', split '{names[at][2]}', is named twice") for at in _repeated(names)]
+    if stage.stride is not None and chosen.objective.name != "causal_lm":
+        found.append((("stride",), f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; leave it out"))
+    elif stage.stride is not None and stage.stride > chosen.block_size:
+        found.append((("stride",), f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': windows would leave tokens out"))
+    return found
+
+
+def _repeated(values: Sequence[Any]) -> list[int]:
+    return [at for at, value in enumerate(values) if value in values[:at]]
+
+
+def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
+    """The key of each data set in `metrics.json`: its path (of files, the last part), with the split where others share it."""
+    short = [Path(each.path).name if Path(each.path).is_absolute() else each.path for each in datasets]
+    every = [*short, *taken]
+    split = [f"{name}:{each.split}" if every.count(name) > 1 else name for name, each in zip(short, datasets, strict=True)]
+    return [
+        f"{name}:{each.name or each.text}" if split.count(name) > 1 else name
+        for name, each in zip(split, datasets, strict=True)
+    ]
+
+
+def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
+    """The chosen stage's model, ready to be asked."""
+    from pipelines.evaluation.language_modeling import MASK_SEED, Reader
+    from pipelines.evaluation.predict import device
+
+    objective, tokenizer = chosen.objective, context.open_tokenizer()
+    model = context.open_model(objective.head, stage_id=chosen.id, trained_head=True)
+    collate = chosen.collator(tokenizer, MASK_SEED, model.config)
+    if "replaced" in objective.label_names:
+        model = objective.prepare(model, tokenizer, lambda head, **_: _generator(context, chosen, head))
+    return Reader(
+        model, tokenizer, objective, collate, chosen.block_size, stage.stride or chosen.block_size,
+        stage.per_device_eval_batch_size, device(), context.world, context.gather,
+    )  # fmt: skip
+
+
+def _generator(context: Context, chosen: Any, head: Head) -> Any:
+    """The generator that the chosen stage left beside its model."""
+    folder = context.stage_folders[chosen.id]
+    places = [folder / "model" / "generator", folder / "generator"]
+    place = next((each for each in places if each.is_dir()), None)
+    if place is None:
+        raise ModelError(f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; train it again")
+    return import_module("pipelines.models").open_folder(place, head, context.seed, trained_head=True)
+
+
+def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
+    """The models of one and of two tokens, fitted on the rows that the chosen stage read; kept between runs."""
+    from pipelines.data.documents import token_streams
+    from pipelines.data.packing import end_of_text
+    from pipelines.evaluation.ngrams import kept
+
+    identity = {"tokenizer": tokenizer_hash(tokenizer), "data": chosen.content(context.recipe), "rows": chosen.max_train_samples}
+
+    def fitted() -> NGrams:
+        return kept(
+            context.cache, identity, token_streams(tokenizer, chosen.texts()), len(tokenizer), end_of_text(tokenizer)
+        )
+
+    if context.world.is_main:
+        context.events.emit("progress", what="counting tokens for the unigram and the bigram model")
+        fitted()
+    context.barrier()
+    return fitted()
+
+
+def measured(context: Context, stage: Any, reader: Reader, reference: Any, ngrams: NGrams | None) -> Measured:
+    """The figures of one data set."""
+    from pipelines.evaluation.language_modeling import measure
+
+    texts = list(islice(reference.rows(), stage.max_eval_samples))
+    key = f"{tokenizer_hash(reader.tokenizer)} {reference.content()} {reference.text} {stage.max_eval_samples}"
+    return measure(reader, texts, ngrams, context.cache, key, context.seed)
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """What tells two tokenizers apart."""
+    backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
+    return hashlib.sha256(backend.encode()).hexdigest()

@@ -1,0 +1,359 @@
+"""Held-out text through the objective that a model was pretrained with, beside models of one and two tokens.
+
+What can be said depends on the objective:
+
+- causal_lm gives the likelihood of the text: documents lie in windows, and every token is predicted exactly once.
+- prefix_lm and permutation_lm give the likelihood of the part that they predict, given the rest.
+- masked_lm, span_corruption, denoising and the objectives on pairs define no likelihood of the text; what they give
+  is the cross-entropy of the hidden tokens, each judged by itself, and how many were named rightly.
+- replaced_token_detection predicts no tokens; what it gives is how well replaced ones are told from original ones.
+
+`bits_per_byte` is the negative log-likelihood in bits over the bytes of the predicted text (Gao et al. 2020, "The Pile",
+section 3.1, arxiv.org/abs/2101.00027). Special tokens stand for no text and are not counted. Where a part of the text
+is predicted, a token counts with the bytes that its kind has on average in the measured text, which for tokenizers that
+keep the text is exact. Masks and orders are drawn with MASK_SEED, whatever seed the model was trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.data.documents import Documents, read_documents
+from pipelines.errors import DataError, ModelError
+from pipelines.evaluation.ngrams import NGrams
+from pipelines.evaluation.tallies import Sums, Tally, detection, hidden, likelihood
+from pipelines.evaluation.windows import IGNORED, pieces, rolling
+from pipelines.protocols import World
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+MASK_SEED = 20_181_011
+"""What is hidden of a text is the same for every model."""
+WHOLE_TEXT = ("causal_lm",)
+"""Objectives that predict every token from those before it."""
+LIKELIHOOD = (*WHOLE_TEXT, "prefix_lm", "permutation_lm")
+"""Objectives that give the probability of what they predict."""
+MOST_LOGITS = 2**26
+"""Numbers of a batch's output, so that long windows and large vocabularies fit into memory."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of one data set."""
+
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    peers: dict[str, dict[str, float]]
+    """The same figures of the models of one and of two tokens, where they are defined."""
+    documents: int
+    """How many documents were measured."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The tokens of a vocabulary that stand for no text."""
+
+    special: npt.NDArray[np.bool_]
+    """For each id, whether it is such a token; the unknown token is not (vocabulary,)."""
+    sentinel: npt.NDArray[np.bool_]
+    """Whether it stands for a place in the text, as `<extra_id_0>` does (vocabulary,)."""
+    end: int
+    """The token between documents."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, end: int) -> Marks:
+        """Those of a tokenizer."""
+        special, sentinel = (np.zeros(len(tokenizer), dtype=np.bool_) for _ in range(2))
+        special[[each for each in tokenizer.all_special_ids if each != tokenizer.unk_token_id]] = True
+        named = {getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "bos", "eos", "cls", "sep", "mask")}
+        sentinel[[each for each in tokenizer.all_special_ids if each not in named]] = True
+        return cls(special, sentinel, end)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model, and everything it takes to ask it about text."""
+
+    model: Any
+    tokenizer: Any
+    objective: Any
+    collate: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+    """The objective's own, drawing with MASK_SEED."""
+    block_size: int
+    stride: int
+    batch_size: int
+    device: Any
+    world: World
+    gather: Callable[[Any], list[Any]]
+    progress: Progress | None = None
+
+    @property
+    def end(self) -> int:
+        """The token that stands between documents. Raises DataError."""
+        from pipelines.data.packing import end_of_text
+
+        return end_of_text(self.tokenizer)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """The special tokens."""
+        return Marks.of(self.tokenizer, self.end)
+
+    def examples_at_once(self) -> int:
+        """Windows of a batch."""
+        return max(1, min(self.batch_size, MOST_LOGITS // (self.block_size * len(self.tokenizer))))
+
+
+def measure(reader: Reader, texts: Iterable[str], ngrams: NGrams | None, cache: Path, key: str, seed: int) -> Measured:
+    """The figures of some texts; `key` names them and the tokenizer. Without `ngrams` there are no peers."""
+    import torch
+
+    documents = read_documents(reader.tokenizer, texts)
+    reader.model.to(device=reader.device, dtype=torch.float32).eval()
+    if reader.objective.name in WHOLE_TEXT:
+        return _in_words_of(likelihood, _tally(reader, documents, *_windows(reader, documents), ngrams), seed, ngrams)
+    examples, owners, before = _laid_out(reader, documents, texts, cache, key)
+    if "replaced" in reader.objective.label_names:
+        return _in_words_of(detection, _judged(reader, examples, owners), seed, None)
+    asked = partial(_answers, reader, examples, before)
+    compute = likelihood if reader.objective.name in LIKELIHOOD else hidden
+    return _in_words_of(compute, _tally(reader, documents, len(examples), asked, owners, ngrams), seed, ngrams)
+
+
+def _in_words_of(
+    compute: Callable[[Sums], dict[str, float]], tally: Tally, seed: int, ngrams: NGrams | None
+) -> Measured:
+    """The tally as figures: the model's own, then how much they stand on, then the peers'."""
+    metrics = tally.figures(compute)
+    around = tally.intervals(compute, seed)
+    counts = {name: int(tally.columns[name].sum()) for name in ("tokens", "bytes", "pairs", "replaced") if name in tally.columns}
+    peers: dict[str, dict[str, float]] = {}
+    for peer in ("unigram", "bigram") if ngrams is not None else ():
+        sums = {name: float(column.sum()) for name, column in tally.columns.items()} | {"bits": float(tally.columns[peer].sum())}
+        peers[peer] = {name: value for name, value in compute(sums).items() if "accuracy" not in name}
+    if compute is detection:
+        total, replaced = tally.columns["tokens"].sum(), tally.columns["replaced"].sum()
+        peers["majority"] = {"accuracy": float(max(replaced, total - replaced) / total)}
+    beside = {
+        f"{peer}_{name}": value for peer, figures in peers.items() for name, value in figures.items() if name != "perplexity"
+    }
+    return Measured(metrics | counts | beside, around, peers, len(tally.documents))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the model says about the tokens that a batch asks for, in the order of rows and positions."""
+
+    row: Ints
+    """The row of the batch that each one stands in (asked,)."""
+    token: Ints
+    """The right answer (asked,)."""
+    left: Ints
+    """The token before it in the text (asked,)."""
+    bits: Floats
+    """-log2 of its probability (asked,)."""
+    right: npt.NDArray[np.bool_]
+    """Whether it is what the model finds most probable (asked,)."""
+    places: Ints | None = None
+    """Which token of the documents it is, where that is known (asked,)."""
+    pairs: tuple[Ints, npt.NDArray[np.bool_]] | None = None
+    """(rows, whether their pair was judged rightly) of objectives on pairs."""
+
+
+def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, int], Answers], Ints]:
+    """(how many windows there are, what the model says about some of them, the document of each)."""
+    import torch
+
+    windows = rolling(documents, reader.block_size, reader.stride, reader.end)
+    padding = reader.tokenizer.pad_token_id or 0
+
+    def ask(low: int, high: int) -> Answers:
+        batch = windows.batch(low, high, padding)
+        inputs = {
+            "input_ids": torch.from_numpy(batch.input_ids), "attention_mask": torch.from_numpy(batch.real.astype(np.int64))
+        }  # fmt: skip
+        wanted = batch.labels != IGNORED
+        bits, right, _ = _asked(reader, inputs, batch.labels, wanted)
+        row = np.nonzero(wanted)[0]
+        return Answers(row, batch.labels[wanted], batch.input_ids[wanted], bits, right, batch.places[wanted])
+
+    return len(windows), ask, windows.documents
+
+
+def _answers(reader: Reader, examples: Any, before: Ints, low: int, high: int) -> Answers:
+    """What the model says about the examples from `low` to `high`, damaged as the objective does."""
+    drawn = [{**examples[position], "draw": position} for position in range(low, high)]
+    batch = reader.collate(drawn)
+    labels = batch["labels"].numpy()
+    wanted = (labels != IGNORED) & ~reader.marks.special[np.maximum(labels, 0)]
+    if (unseen := getattr(reader.collate, "hidden", None)) is not None:
+        wanted &= unseen(drawn)
+    inputs = {name: value for name, value in batch.items() if name not in reader.objective.label_names}
+    bits, right, outputs = _asked(reader, inputs, labels, wanted)
+    left = left_neighbours(
+        {name: value.numpy() for name, value in batch.items()}, before[low:high], reader.marks,
+        next_token=reader.objective.head.kind == "causal_lm", wrapped=reader.objective.layout == "blocks",
+    )  # fmt: skip
+    pairs = None
+    for name in reader.objective.label_names:
+        if name != "labels":
+            judged = outputs["seq_relationship_logits"].argmax(-1).cpu() == batch[name]
+            pairs = np.arange(high - low), judged.numpy()
+    return Answers(np.nonzero(wanted)[0], labels[wanted], left[wanted], bits, right, pairs=pairs)
+
+
+def _asked(
+    reader: Reader, inputs: Mapping[str, Any], labels: Ints, wanted: npt.NDArray[np.bool_]
+) -> tuple[Floats, npt.NDArray[np.bool_], Any]:
+    """(-log2 probabilities of the wanted labels, whether each is the most probable token, the model's outputs)."""
+    import torch
+
+    with torch.inference_mode():
+        outputs = reader.model(**{name: value.to(reader.device) for name, value in inputs.items()})
+        logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+        chosen = logits[torch.from_numpy(wanted).to(logits.device)].float()  # (asked, vocabulary)
+        target = torch.from_numpy(labels[wanted]).to(logits.device)
+        loss = torch.nn.functional.cross_entropy(chosen, target, reduction="none").double().cpu().numpy()
+        right = (chosen.argmax(-1) == target).cpu().numpy()
+    if not np.isfinite(loss).all():
+        raise ModelError("the model gives NaN or infinity for held-out text: its training diverged, so lower its learning rate")
+    return loss / np.log(2), right, outputs
+
+
+def left_neighbours(
+    batch: Mapping[str, npt.NDArray[Any]], before: Ints, marks: Marks, *, next_token: bool, wrapped: bool
+) -> Ints:
+    """The token before each label in the true text, in the shape of the labels.
+
+    `before` is the token before each example (batch,), `next_token` whether labels are the tokens that follow in the
+    input, `wrapped` whether the layout put one special token before the text. A special token on the left stands
+    between documents, as `end` does, but a sentinel for the place that it has in the input.
+    """
+    ids, labels = batch["input_ids"], batch["labels"]
+    if "decoder_input_ids" in batch:
+        left = _behind_sentinels(ids, batch["decoder_input_ids"], marks)
+    elif "target_mapping" in batch:
+        left = np.take_along_axis(_shifted(ids, before), batch["target_mapping"].argmax(-1), axis=1)  # (batch, asked)
+    elif next_token:
+        left = ids
+    else:
+        left = _shifted(np.where(labels == IGNORED, ids, labels), before)
+    left = np.where(marks.special[left], marks.end, left)
+    if wrapped:
+        left[:, 1] = before
+    return left
+
+
+def _shifted(ids: Ints, before: Ints) -> Ints:
+    return np.concatenate([before[:, None], ids[:, :-1]], axis=1)
+
+
+def _behind_sentinels(ids: Ints, written: Ints, marks: Marks) -> Ints:
+    """What the decoder has read, each sentinel replaced by the token before it in the input."""
+    row, place = np.nonzero(marks.sentinel[ids[:, 1:]])
+    table = np.full((len(ids), len(marks.special)), marks.end, dtype=np.int64)
+    table[row, ids[row, place + 1]] = ids[row, place]
+    return np.where(marks.sentinel[written], np.take_along_axis(table, written, axis=1), written)
+
+
+def _laid_out(
+    reader: Reader, documents: Documents, texts: Iterable[str], cache: Path, key: str
+) -> tuple[Any, Ints, Ints]:
+    """(examples, the document of each, the token before each) as for training. Raises DataError without one."""
+    layout, length = reader.objective.layout, reader.objective.raw_length(reader.block_size)
+    if layout == "sentences":
+        from pipelines.data.layouts import lay_out
+
+        spans: Any = lay_out(layout, reader.tokenizer, texts, length, cache, key)
+        return spans, np.asarray(spans.document), np.full(len(spans), reader.end)
+    tokenizer = reader.tokenizer
+    wrapped = layout == "blocks"
+    found = pieces(documents, length, tokenizer.sep_token_id if wrapped else reader.end)
+    if not len(found.rows):
+        raise DataError(
+            f"the held-out text has {len(documents.tokens)} tokens, too few for one block of {reader.block_size}; "
+            "give more rows, or raise max_eval_samples"
+        )
+    rows = found.rows
+    if wrapped:
+        first, last = (np.full((len(rows), 1), each) for each in (tokenizer.cls_token_id, tokenizer.sep_token_id))
+        rows = np.hstack([first, rows, last])
+    return [{"input_ids": row} for row in rows], found.documents, found.before
+
+
+def _tally(
+    reader: Reader, documents: Documents, count: int, ask: Callable[[int, int], Answers], owners: Ints,
+    ngrams: NGrams | None,
+) -> Tally:  # fmt: skip
+    """Everything that is added up, by document."""
+    mean = documents.mean_bytes(len(reader.tokenizer))
+    parts: list[dict[str, npt.NDArray[Any]]] = []
+    for low, high in _shares(reader, count):
+        said = ask(low, high)
+        part: dict[str, npt.NDArray[Any]] = {
+            "owner": owners[low:high][said.row], "bits": said.bits, "right": said.right, "tokens": np.ones(len(said.row)),
+            "bytes": mean[said.token] if said.places is None else documents.sizes[said.places],
+        }  # fmt: skip
+        if ngrams is not None:
+            part["unigram"] = ngrams.unigram_bits(said.token)
+            part["bigram"] = ngrams.bigram_bits(said.left, said.token)
+        if said.pairs is not None:
+            rows, right = said.pairs
+            blank = {name: np.zeros(len(rows)) for name in part} | {"owner": owners[low:high][rows]}
+            judged = {"pairs": np.ones(len(rows)), "pairs_right": right.astype(np.float64)}
+            nothing = {name: np.zeros(len(said.row)) for name in judged}
+            part = {name: np.concatenate([each, (blank | judged)[name]]) for name, each in (part | nothing).items()}
+        parts.append(part)
+    return _gathered(reader, parts)
+
+
+def _judged(reader: Reader, examples: Any, owners: Ints) -> Tally:
+    """How well replaced tokens are told from original ones, by document. The generator fills in what is judged."""
+    import torch
+
+    parts: list[dict[str, npt.NDArray[Any]]] = []
+    for low, high in _shares(reader, len(examples)):
+        batch = reader.collate([{**examples[position], "draw": position} for position in range(low, high)])
+        with torch.inference_mode():
+            _, outputs = reader.objective.loss(reader.model, {name: value.to(reader.device) for name, value in batch.items()})
+        judged = batch["replaced"].numpy() != IGNORED
+        said = outputs["logits"].argmax(-1).cpu().numpy()[judged] == 1
+        true = outputs["replaced"].cpu().numpy()[judged] == 1
+        values: dict[str, npt.NDArray[Any]] = {
+            "right": said == true, "tokens": np.ones(len(true)), "replaced": true, "found": said & true, "missed": true & ~said,
+            "false_alarms": said & ~true,
+        }  # fmt: skip
+        owner = owners[low:high][np.nonzero(judged)[0]]
+        parts.append({name: each.astype(np.float64) for name, each in (values | {"owner": owner}).items()})
+    return _gathered(reader, parts)
+
+
+def _shares(reader: Reader, count: int) -> Iterator[tuple[int, int]]:
+    """(low, high) of this process's batches. The batches do not depend on the number of processes."""
+    size = reader.examples_at_once()
+    for number, low in enumerate(range(0, count, size)):
+        if number % reader.world.size == reader.world.rank:
+            yield low, min(low + size, count)
+        if reader.progress is not None:
+            reader.progress(min(low + size, count), count)
+
+
+def _gathered(reader: Reader, parts: list[dict[str, npt.NDArray[Any]]]) -> Tally:
+    """The parts of all processes as one tally, in the order of the batches."""
+    by_rank = reader.gather(parts)
+    ordered = [by_rank[number % len(by_rank)][number // len(by_rank)] for number in range(sum(map(len, by_rank)))]
+    joined = {name: np.concatenate([part[name] for part in ordered]) for name in ordered[0]}
+    owner = joined.pop("owner").astype(np.int64)
+    if not len(owner):
+        raise DataError("the held-out text has no token that the objective asks for; give more rows")
+    return Tally.of(owner, joined)

@@ -1,0 +1,35 @@
+"""How figures of an evaluation are read: which are scores, and which of those are better when they are smaller."""
+
+from __future__ import annotations
+
+COUNTS = ("tokens", "bytes", "pairs", "replaced")
+"""What a figure of held-out text stands on."""
+PEERS = ("unigram", "bigram", "majority")
+"""Guessers whose figures stand beside the model's, under `<peer>_<score>`."""
+SMALLER_IS_BETTER = ("bits_per_byte", "hidden_bits_per_byte", "perplexity")
+"""Everything else is better when it is larger."""
+TEXT_SCORES = {
+    "causal_lm": ("bits_per_byte", "perplexity"),
+    "prefix_lm": ("bits_per_byte", "perplexity"),
+    "permutation_lm": ("bits_per_byte", "perplexity"),
+    "next_sentence": ("hidden_bits_per_byte", "accuracy", "pair_accuracy"),
+    "sentence_order": ("hidden_bits_per_byte", "accuracy", "pair_accuracy"),
+    "replaced_token_detection": ("accuracy", "f1"),
+}
+"""By objective, what is measured on held-out text; where it is not named here, the next line holds."""
+HIDDEN_SCORES = ("hidden_bits_per_byte", "accuracy")
+
+
+def text_scores(objective: str) -> tuple[str, ...]:
+    """The scores of a model that was pretrained with this objective."""
+    return TEXT_SCORES.get(objective, HIDDEN_SCORES)
+
+
+def is_score(metric: str) -> bool:
+    """Whether a figure is the model's own score, and neither a count nor a guesser's."""
+    return metric not in COUNTS and not metric.startswith(tuple(f"{peer}_" for peer in PEERS))
+
+
+def better(metric: str, one: float, other: float) -> bool:
+    """Whether the first of two values of a score is the better one."""
+    return one < other if metric in SMALLER_IS_BETTER else one > other

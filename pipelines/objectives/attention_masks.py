@@ -1,0 +1,83 @@
+"""Ready attention masks, (batch, 1, query, key): who sees whom, where a model has no words of its own for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.objectives.batches import IGNORED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HIDDEN = float(np.finfo(np.float32).min)
+"""What is added to the score of a key that must not be seen."""
+
+
+def additive(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    """0 where a query may see a key and HIDDEN elsewhere, (batch, 1, query, key), of `allowed` (batch, query, key)."""
+    return np.where(allowed, np.float32(0), np.float32(HIDDEN))[:, None]
+
+
+def earlier(length: int, prefix: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.bool_]:
+    """Queries see themselves and what is before them, and the first `prefix` (batch,) tokens see each other.
+
+    Dong et al. 2019, "UniLM", section 2.3, arxiv.org/abs/1905.03197. Returns (batch, query, key), batch 1 without prefix.
+    """
+    place = np.arange(length)
+    allowed: npt.NDArray[np.bool_] = (place[None, :] <= place[:, None])[None]
+    if prefix is not None:
+        allowed = allowed | (place[None, None, :] < prefix[:, None, None])
+    return allowed
+
+
+def documents(ids: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
+    """The number of the document that each token belongs to, (batch, length); a document's end is its last token."""
+    ends = (ids == end).astype(np.int64)
+    before: npt.NDArray[np.int64] = np.cumsum(ends, axis=1) - ends
+    return before
+
+
+def restarted(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The place of each token within its document (batch, length), of the `documents` that tokens belong to."""
+    place = np.arange(numbers.shape[1])[None, :]
+    begins = np.concatenate([np.ones((len(numbers), 1), dtype=np.bool_), np.diff(numbers, axis=1) != 0], axis=1)
+    return place - np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A collator whose documents do not see each other: masks are block diagonal, and positions restart.
+
+    The label of a document's last token is taken back where the next token is asked, for it is another document's.
+    """
+
+    collate: Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
+    end: int
+    causal: bool
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """The batch, with `position_ids` (batch, length) and a mask of (batch, 1, query, key) in `attention_mask`."""
+        import torch
+
+        batch = self.collate(examples)
+        ids = batch["input_ids"].numpy()
+        numbers = documents(ids, self.end)
+        allowed = numbers[:, :, None] == numbers[:, None, :]
+        given = batch["attention_mask"].numpy()
+        if given.ndim == 4:
+            allowed &= given[:, 0] == 0
+        else:
+            prefix = batch.pop("prefix_length", None)
+            if self.causal:
+                allowed &= earlier(ids.shape[1], None if prefix is None else prefix.numpy())
+            allowed &= (given[:, None, :] != 0) | np.eye(ids.shape[1], dtype=np.bool_)
+        if self.causal:
+            batch["labels"] = batch["labels"].masked_fill(torch.from_numpy(ids == self.end), IGNORED)
+        batch["attention_mask"] = torch.from_numpy(additive(allowed))
+        batch["position_ids"] = torch.from_numpy(restarted(numbers))
+        return batch

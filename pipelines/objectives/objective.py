@@ -1,0 +1,82 @@
+"""What every pretraining objective is: how text is packed for it, what a batch asks, and what the loss is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pipelines.blocks import Block
+from pipelines.protocols import Head
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Collate = Callable[[Sequence[dict[str, Any]]], "dict[str, Tensor]"]
+"""Turns examples, each with `input_ids`, what its layout adds, and `draw`, into a batch."""
+
+ENDS = {"blocks": 2, "stream": 0, "sentences": 3}
+"""Special tokens that each layout adds to an example: [CLS] … [SEP]; none; [CLS] … [SEP] … [SEP]."""
+
+
+class Objective(Block):
+    """Base of every objective, with what is usual filled in."""
+
+    name: str
+
+    layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "blocks"
+    """How text is packed: pieces between [CLS] and [SEP]; pieces of a stream, nothing added; spans of whole sentences."""
+    causal: ClassVar[bool] = False
+    """Whether the model sees only what comes before: the mask of separate documents must agree."""
+    separates: ClassVar[bool] = False
+    """Whether it can keep documents of one block apart: its `input_ids` keep their length and every end of a document."""
+    pairs: ClassVar[bool] = False
+    """Whether it learns from pairs of a source and a target, as a task, and not from text."""
+    two_models: ClassVar[bool] = False
+    """Whether `prepare` puts another model beside the one that is kept, so that no adapter can hold what was learnt."""
+
+    @property
+    def head(self) -> Head:
+        """The head that the model is opened with."""
+        raise NotImplementedError
+
+    @property
+    def label_names(self) -> Mapping[str, float]:
+        """Batch keys whose entries other than -100 are the items of one part of the loss, with the part's weight."""
+        return {"labels": 1.0}
+
+    def misfit(self, architecture: Mapping[str, Any]) -> str | None:
+        """Why a model of this resolved architecture cannot learn it, as a sentence without its subject; None if it can."""
+        return None
+
+    def special_tokens(self) -> tuple[str, ...]:
+        """Tokens that a tokenizer trained for it must have beside the usual ones."""
+        return ()
+
+    def raw_length(self, block_size: int) -> int:
+        """Tokens that are taken from the text for an example of `block_size`."""
+        return block_size - ENDS[self.layout]
+
+    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+        """A function from examples to a batch: the model's inputs and the labels, -100 where nothing is asked.
+
+        Labels are aligned with the logits: `labels[:, t]` is what position t predicts. Each example has a `draw`, a
+        number of its own in every epoch (such as epoch × examples + index): seed and draw alone decide everything
+        random about it, whatever batch, process or resumed run it is part of. `config` is the model's, where there is
+        one. Raises ModelError when tokenizer or model do not serve.
+        """
+        raise NotImplementedError
+
+    def prepare(self, model: Any, tokenizer: Any, build: Callable[..., Any]) -> Any:
+        """The model that is trained. `build(head, **overrides)` makes another one of the recipe's architecture."""
+        return model
+
+    def finish(self, model: Any) -> Any:
+        """The part of the trained model that the stage leaves behind."""
+        return model
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        """(sums over the items of each part, in the order of `label_names` (parts,); what the model said)."""
+        from pipelines.objectives.losses import masked_token_loss
+
+        total, outputs = masked_token_loss(model, batch)
+        return total.reshape(1), outputs

@@ -1,0 +1,85 @@
+"""Replaced-token detection: a small generator fills masks in, and the model tells its tokens from the original ones.
+
+Clark et al. 2020, "ELECTRA", sections 2 and 3, arxiv.org/abs/2003.10555: the generator learns masked language modelling
+and nothing from being found out; the model (the discriminator) decides about every token, and its loss weighs 50 times
+as much (section 2, appendix A). Generator and discriminator share their embeddings (section 3.2), and the generator has a
+quarter to a half of the width (section 3.2, figure 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from pipelines.objectives.masked_lm import MaskedLM
+from pipelines.objectives.objective import Collate, Objective
+from pipelines.protocols import Head
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MODEL_TYPES = ("finery", "electra", "bert")
+
+
+class ReplacedTokenDetection(Objective):
+    """Tell the tokens of the text from those that a generator put in their place."""
+
+    name: Literal["replaced_token_detection"] = "replaced_token_detection"
+    separates: ClassVar[bool] = True
+    two_models: ClassVar[bool] = True
+    probability: float = Field(0.15, gt=0, lt=1)
+    """The share of the tokens that is masked and filled in by the generator."""
+    generator_size: float = Field(0.25, gt=0, le=1)
+    """The generator's width as a share of the model's: hidden size, attention heads and feed-forward size."""
+    discriminator_weight: float = Field(50.0, gt=0)
+    """The weight of the model's loss beside the generator's."""
+
+    @property
+    def head(self) -> Head:
+        """The head that decides about every token."""
+        return Head("token_classification", ("original", "replaced"))
+
+    @property
+    def label_names(self) -> Mapping[str, float]:
+        """`labels` are the masked tokens, which the generator names; `replaced` are all, which the model judges."""
+        return {"labels": 1.0, "replaced": self.discriminator_weight}
+
+    def misfit(self, architecture: Mapping[str, Any]) -> str | None:
+        model_type = architecture.get("model_type", "finery")
+        if model_type not in MODEL_TYPES:
+            return (
+                f"needs a generator that shares the model's embeddings, which is built for {', '.join(MODEL_TYPES)}, "
+                f"but the model is '{model_type}'; choose one of these, or masked_lm"
+            )
+        if architecture.get("family", "encoder") != "encoder":
+            return f"needs an encoder, which sees both sides of a token, but the family is '{architecture['family']}'; set family: encoder"
+        return None
+
+    def masking(self) -> MaskedLM:
+        """What the generator learns: every chosen token becomes the mask."""
+        return MaskedLM(probability=self.probability, replace_with_mask=1.0, replace_with_random=0.0)
+
+    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+        from pipelines.objectives.generator import Replacing
+
+        return Replacing(self.masking().collate(tokenizer, seed, config), seed)
+
+    def prepare(self, model: Any, tokenizer: Any, build: Callable[..., Any]) -> Any:
+        """The model and its generator in one module."""
+        from pipelines.objectives.generator import GeneratorAndDiscriminator, generator_words
+
+        generator = build(Head("masked_lm"), **generator_words(model.config, self.generator_size))
+        return GeneratorAndDiscriminator(model, generator)
+
+    def finish(self, model: Any) -> Any:
+        """The discriminator; the generator is kept beside it, in `generator/`."""
+        discriminator = model.discriminator
+        discriminator.finery_beside = {"generator": model.generator}
+        return discriminator
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        from pipelines.objectives.generator import both_losses
+
+        return both_losses(model, batch)

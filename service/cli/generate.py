@@ -1,0 +1,135 @@
+"""`finery generate`: how a model goes on, decoded in several ways side by side; what an encoder fills in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import EXIT_DONE, CommandError
+from service.cli.answer import ask, refuse
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+NARROWEST = 38
+"""Columns that a continuation needs; on a terminal with less room for two they stand one below another."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, in the words of the child."""
+
+    model: str
+    prompt: str | None
+    prompts: str | None
+    max_new_tokens: int
+    num_beams: int
+    temperature: float
+    top_k: int
+    top_p: float
+    samples: int
+    seed: int
+
+
+def generate(question: Question, penalty_alpha: float | None, as_json: bool) -> int:
+    """Show continuations or fill-ins. Returns the exit code."""
+    check(question, penalty_alpha)
+    answer = ask("generate", asdict(question), "Reading the model, then writing …", as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        return EXIT_DONE
+    from rich.console import Console
+
+    show(answer.data, Console(highlight=False))
+    return EXIT_DONE
+
+
+def check(question: Question, penalty_alpha: float | None) -> None:
+    """Refuse at once what no model could do. Raises CommandError."""
+    if penalty_alpha is not None:
+        raise CommandError(
+            "contrastive search (--penalty-alpha) is not offered: transformers fetches its code from the Hub, and Finery runs no "
+            "code from there; compare greedy, beams and samples instead"
+        )
+    if (question.prompt is None) == (question.prompts is None):
+        raise CommandError("give one prompt, or a file of them with --prompts FILE" + (", not both" if question.prompt is not None else ""))
+    if question.temperature <= 0:
+        raise CommandError(f"--temperature is {question.temperature:g}, must be above 0; the limit 0 is greedy, which is shown anyway")
+    if not 0 < question.top_p <= 1:
+        raise CommandError(f"--top-p is {question.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
+
+
+def show(data: dict[str, Any], console: Console) -> None:
+    """Everything that the child answered, prompt by prompt."""
+    from rich.text import Text
+
+    for note in data.get("notes", ()):
+        console.print(Text(note, style="yellow"))
+    for number, told in enumerate(data["prompts"]):
+        console.print(Text(("" if number == 0 else "\n") + printable(told["prompt"]), style="bold"))
+        console.print(fill_ins(told, console) if data["method"] == "fill_mask" else continuations(told["continuations"], console.width))
+
+
+def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType:
+    """One panel each, as many side by side as there is room for."""
+    from rich import box
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    abreast = max(1, min(len(found), width // NARROWEST))
+    grid = Table.grid(expand=True)
+    for _ in range(abreast):
+        grid.add_column(ratio=1)
+    panels = [
+        Panel(
+            Text.assemble(printable(each["text"]).strip() or "(nothing)", "\n", (numbers(each), "dim")),
+            title=Text(each["method"], style="bold"), title_align="left", box=box.ROUNDED,
+        )
+        for each in found
+    ]  # fmt: skip
+    for first in range(0, len(panels), abreast):
+        row = panels[first : first + abreast]
+        grid.add_row(*row, *[""] * (abreast - len(row)))
+    return grid
+
+
+def numbers(each: dict[str, Any]) -> str:
+    """`-2.31 per token, distinct-2 0.83, 24 tokens, ended, 110 tokens/s`."""
+    chance, repeated = each["log_probability_per_token"], each["distinct_2"]
+    parts = [
+        "no token" if chance is None else f"log p {chance:.2f} per token",
+        f"distinct-2 {'–' if repeated is None else f'{repeated:.2f}'}",
+        f"{each['tokens']} token{'' if each['tokens'] == 1 else 's'}{', ended' if each['ended'] else ''}",
+        f"{each['tokens_per_second']:,.0f} tokens/s",
+    ]
+    return " · ".join(parts)
+
+
+def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
+    """A column for each mask, the likeliest word on top, and the text with the best of each."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    abreast = max(1, console.width // 28)
+    tables = []
+    for first in range(0, len(told["masks"]), abreast):
+        masks = told["masks"][first : first + abreast]
+        table = Table()
+        for mask in masks:
+            table.add_column(f"mask {mask['mask']}", no_wrap=True)
+            table.add_column("", justify="right")
+        for row in zip(*(mask["candidates"] for mask in masks), strict=True):
+            table.add_row(*(cell for each in row for cell in (Text(printable(each["token"])), f"{each['probability']:.1%}")))
+        tables.append(table)
+    return Group(*tables, Text(f"Likeliest: {printable(told['text'])}"))
+
+
+def printable(text: str) -> str:
+    """A model may write anything: nothing of it may steer the terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " if letter == "\t" else "�" for letter in text)

@@ -1,0 +1,161 @@
+"""Heads that decide, on every family."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipelines.architectures import (
+    FineryForMultipleChoice,
+    FineryForQuestionAnswering,
+    FineryForReward,
+    FineryForSequenceClassification,
+    FineryForTokenClassification,
+)
+from pipelines.architectures.shifting import shifted_right
+from pipelines.architectures.words import FAMILIES
+
+each_family = pytest.mark.parametrize("family", FAMILIES)
+ON_TEXTS = [FineryForSequenceClassification, FineryForReward]
+
+
+def built(head: type, tiny, family: str, **fields):
+    torch.manual_seed(0)
+    model = head(tiny(family=family, type_vocab_size=None, bos_token_id=3, **fields)).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape) * 0.1)
+    return model
+
+
+def text_vectors(model, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """What each text amounts to, text by text and without padding."""
+    vectors = []
+    for row, real in zip(ids, mask.bool(), strict=True):
+        alone = row[real][None]
+        if model.config.family == "encoder":
+            vectors.append(model.model(alone).pooler_output[0])
+        elif model.config.family == "decoder":
+            vectors.append(model.model(alone).last_hidden_state[0, -1])
+        else:
+            shifted = shifted_right(alone, model.config)
+            vectors.append(model.model(alone, decoder_input_ids=shifted).last_hidden_state[0, -1])
+    return torch.stack(vectors)
+
+
+@pytest.mark.parametrize(
+    ("family", "side"),
+    [("encoder", "right"), ("decoder", "right"), ("decoder", "left"), ("encoder-decoder", "right"),
+     ("encoder-decoder", "left")],
+)  # fmt: skip
+@pytest.mark.parametrize("head", ON_TEXTS, ids=lambda head: head.__name__)
+@torch.no_grad()
+def test_a_text_is_judged_by_its_pooled_first_token_or_by_its_last_one(tiny, batch, family, head, side):
+    model = built(head, tiny, family, num_labels=3)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    if side == "left":
+        ids, mask = torch.stack([ids[0], ids[1].roll(3)]), torch.stack([mask[0], mask[1].roll(3)])
+    matrix = model.classifier if head is FineryForSequenceClassification else model.score
+    expected = matrix(text_vectors(model, ids, mask))
+    found = model(input_ids=ids, attention_mask=mask).logits
+    if side == "left" and family == "encoder-decoder":  # its encoder counts positions from the padding, as BERT does
+        expected, found = expected[:1], found[:1]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert found.shape[-1] == (3 if head is FineryForSequenceClassification else 1)
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+@torch.no_grad()
+def test_without_a_mask_the_padding_token_tells_where_a_text_ends(tiny, batch, family):
+    model = built(FineryForReward, tiny, family)
+    ids = batch["input_ids"]
+    ends = {"decoder": model.model(ids).last_hidden_state}
+    if family == "encoder-decoder":
+        ends[family] = model.model(ids, decoder_input_ids=shifted_right(ids, model.config)).last_hidden_state
+    expected = model.score(torch.stack([ends[family][0, 8], ends[family][1, 5]]))
+    torch.testing.assert_close(model(ids).logits, expected)
+
+
+@torch.no_grad()
+def test_a_decoders_own_input_is_judged_if_it_is_given(tiny, batch):
+    model = built(FineryForReward, tiny, "encoder-decoder")
+    own, mask = torch.tensor([[3, 9, 8, 7], [3, 9, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "decoder_input_ids": own}
+    states = model.model(**inputs, decoder_attention_mask=mask).last_hidden_state
+    expected = model.score(torch.stack([states[0, 3], states[1, 1]]))
+    torch.testing.assert_close(model(**inputs, decoder_attention_mask=mask).logits, expected)
+    torch.testing.assert_close(model(**inputs).logits, expected)
+
+
+@each_family
+def test_each_token_gets_a_class_and_ignored_ones_cost_nothing(tiny, batch, family):
+    model = built(FineryForTokenClassification, tiny, family, num_labels=4)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    labels = torch.full((2, 9), -100)
+    labels[0, 2], labels[1, 4] = 3, 1
+    output = model(**inputs, labels=labels)
+    assert output.logits.shape == (2, 9, 4)
+    chosen = torch.stack([output.logits[0, 2], output.logits[1, 4]])
+    torch.testing.assert_close(output.loss, nn.functional.cross_entropy(chosen, torch.tensor([3, 1])))
+    torch.testing.assert_close(model(**inputs, labels=labels, num_items_in_batch=8).loss, output.loss * 2 / 8)
+    states = model.model(**inputs).last_hidden_state
+    torch.testing.assert_close(output.logits, model.classifier(states))
+    assert "pooler.dense.weight" not in "".join(model.state_dict())
+
+
+@each_family
+def test_an_answers_ends_are_found_and_those_cut_off_cost_nothing(tiny, batch, family):
+    model = built(FineryForQuestionAnswering, tiny, family)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    output = model(**inputs, start_positions=torch.tensor([2, 900]), end_positions=torch.tensor([[4], [5]]))
+    starts, ends = output.start_logits, output.end_logits
+    expected = nn.functional.cross_entropy(starts[:1], torch.tensor([2]))
+    expected = (expected + nn.functional.cross_entropy(ends, torch.tensor([4, 5]))) / 2
+    torch.testing.assert_close(output.loss, expected)
+    assert starts.shape == ends.shape == (2, 9)
+    both = model.qa_outputs(model.model(**inputs).last_hidden_state)
+    torch.testing.assert_close(torch.stack([starts, ends], -1), both)
+
+
+@each_family
+def test_each_choice_is_judged_alone(tiny, batch, family):
+    model = built(FineryForMultipleChoice, tiny, family)
+    ids = torch.stack([batch["input_ids"], batch["input_ids"].flip(0), batch["input_ids"] * 1])
+    mask = torch.stack([batch["attention_mask"], batch["attention_mask"].flip(0), batch["attention_mask"]])
+    output = model(input_ids=ids, attention_mask=mask, labels=torch.tensor([1, 0, 0]))
+    assert output.logits.shape == (3, 2)
+    for row in range(3):
+        alone = model.classifier(text_vectors(model, ids[row], mask[row])).squeeze(-1)
+        torch.testing.assert_close(output.logits[row], alone, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(output.loss, nn.functional.cross_entropy(output.logits, torch.tensor([1, 0, 0])))
+
+
+@each_family
+def test_a_reward_learns_known_rewards_by_squared_distance(tiny, batch, family):
+    model = built(FineryForReward, tiny, family)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    output = model(**inputs, labels=torch.tensor([0.5, -2.0]))
+    assert output.logits.shape == (2, 1)
+    torch.testing.assert_close(output.loss, (output.logits.squeeze(-1) - torch.tensor([0.5, -2.0])).square().mean())
+    assert model(**inputs).loss is None
+
+
+@pytest.mark.parametrize("head", [*ON_TEXTS, FineryForTokenClassification], ids=lambda head: head.__name__)
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
+@torch.no_grad()
+def test_no_cache_is_made_for_a_text_that_is_judged(tiny, batch, family, head):
+    output = built(head, tiny, family)(batch["input_ids"], batch["attention_mask"])
+    assert output.get("past_key_values") is None
+
+
+@each_family
+@torch.no_grad()
+def test_hidden_states_and_attentions_are_handed_on(tiny, batch, family):
+    model = built(FineryForSequenceClassification, tiny, family, attn_implementation="eager", num_decoder_layers=None)
+    output = model(batch["input_ids"], batch["attention_mask"], output_hidden_states=True, output_attentions=True)
+    if family == "encoder-decoder":
+        assert len(output.encoder_hidden_states) == len(output.decoder_hidden_states) == 4
+        assert len(output.encoder_attentions) == len(output.cross_attentions) == len(output.decoder_attentions) == 3
+        assert not torch.equal(output.cross_attentions[0], output.decoder_attentions[0])
+    else:
+        assert len(output.hidden_states) == 4
+        assert len(output.attentions) == 3

@@ -1,0 +1,169 @@
+"""Spans of sentences against a slow reader, and the corpus they are cut from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.data import packing
+from pipelines.data.bpe import BPE
+from pipelines.data.sentence_ends import sentence_ends
+from pipelines.data.sentences import Corpus, Spans, read_sentences
+from pipelines.data.wordpiece import WordPiece
+from pipelines.errors import DataError, DiskFull, ModelError
+
+TEXTS = [
+    "The cat sat on a mat. It looked at the dogs! Did they see it?",
+    "",
+    "One sentence only",
+    "A heading\n\nThe dogs sat. The cat sat. A mat was there. It was wet. Nobody sat on it. So what?",
+]
+
+
+@pytest.fixture(scope="module", params=[WordPiece, BPE], ids=["wordpiece", "bpe"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    return request.param(min_frequency=1).train(TEXTS * 3, 400)
+
+
+def test_the_corpus_holds_every_token_under_its_sentence(tokenizer: Any, tmp_path: Path) -> None:
+    corpus = read_sentences(tokenizer, iter(TEXTS), tmp_path, "key")
+    position, sentence = 0, 0
+    for document, text in enumerate(text for text in TEXTS if text):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert corpus.documents[document] == sentence
+        places = [0, *sentence_ends(text), len(text)]
+        for start, end in pairwise(places):
+            begin, stop = corpus.sentences[sentence], corpus.sentences[sentence + 1]
+            said = tokenizer.decode(corpus.tokens[begin:stop]).lower()
+            assert "".join(said.split()) == "".join(text[start:end].lower().split())
+            sentence += 1
+        assert corpus.tokens[position : position + len(ids)].tolist() == ids
+        position += len(ids)
+    assert len(corpus.tokens) == corpus.sentences[-1] == position
+    assert len(corpus.sentences) - 1 == corpus.documents[-1] == sentence
+
+
+def test_what_is_read_is_not_tokenised_again_whatever_the_chunks(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = read_sentences(tokenizer, TEXTS, tmp_path / "a", "key")
+    again = read_sentences(tokenizer, never(), tmp_path / "a", "key")
+    assert isinstance(again.tokens, np.memmap)
+    monkeypatch.setattr(packing, "CHUNK", 1)
+    singly = read_sentences(tokenizer, TEXTS, tmp_path / "b", "key")
+    for other in (again, singly):
+        assert np.array_equal(first.tokens, other.tokens)
+        assert np.array_equal(first.sentences, other.sentences)
+        assert np.array_equal(first.documents, other.documents)
+    assert len(list((tmp_path / "a").iterdir())) == 1
+
+
+def never() -> Any:
+    raise AssertionError("read again")
+    yield
+
+
+def test_a_torn_folder_is_made_again(tokenizer: Any, tmp_path: Path) -> None:
+    whole = read_sentences(tokenizer, TEXTS, tmp_path, "key")
+    tokens = whole.tokens.tolist()
+    (folder,) = tmp_path.iterdir()
+    (folder / "tokens.bin").write_bytes((folder / "tokens.bin").read_bytes()[:-4])
+    assert read_sentences(tokenizer, TEXTS, tmp_path, "key").tokens.tolist() == tokens
+
+
+def test_bad_input_has_one_sentence(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="holds no token"):
+        read_sentences(tokenizer, ["", ""], tmp_path, "empty")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match="no document of two sentences"):
+        Spans(read_sentences(tokenizer, ["Cat"], tmp_path, "one"), 8)
+
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        read_sentences(Slow(), TEXTS, tmp_path, "slow")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(DiskFull, match="is full"):
+        read_sentences(tokenizer, TEXTS, tmp_path, "full")
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def corpus_of(documents: list[list[int]]) -> Corpus:
+    """A corpus with sentences of these lengths, whose tokens count upwards."""
+    lengths = [length for document in documents for length in document]
+    return Corpus(
+        np.arange(sum(lengths), dtype=np.int32),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(np.int64),
+    )
+
+
+def slowly(documents: list[list[int]], length: int) -> list[list[list[int]]]:
+    """Spans as lists of sentences as lists of tokens."""
+    spans, token = [], 0
+    for document in documents:
+        sentences: list[list[int]] = []
+        for size in document:
+            tokens = list(range(token, token + size))
+            token += size
+            parts = -(-size // max(length // 2, 1))
+            cuts = [size * part // parts for part in range(parts + 1)]
+            sentences += [tokens[start:end] for start, end in pairwise(cuts)]
+        span: list[list[int]] = []
+        for sentence in [*sentences, None]:
+            if sentence is None or sum(map(len, span)) + len(sentence) > length:
+                if len(span) > 1:
+                    spans.append(span)
+                span = []
+            if sentence is not None:
+                span.append(sentence)
+    return spans
+
+
+documents_strategy = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=8), min_size=1, max_size=5)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents_strategy, st.integers(2, 24))
+def test_spans_are_those_of_the_slow_reader(documents: list[list[int]], length: int) -> None:
+    expected = slowly(documents, length)
+    if not expected:
+        with pytest.raises(DataError, match="two sentences"):
+            Spans(corpus_of(documents), length)
+        return
+    spans = Spans(corpus_of(documents), length)
+    assert len(spans) == len(expected)
+    assert spans.tokens == sum(len(sentence) for span in expected for sentence in span)
+    for number, sentences in enumerate(expected):
+        example = spans[number]
+        assert example["input_ids"].tolist() == [token for sentence in sentences for token in sentence]
+        assert np.diff(example["sentences"]).tolist() == [len(sentence) for sentence in sentences]
+        assert example["sentences"][0] == 0
+
+
+def test_the_text_goes_on_to_the_end_of_a_sentence_within_the_document() -> None:
+    spans = Spans(corpus_of([[3, 4, 5, 2], [6, 1], [2, 2]]), 12)
+    assert [spans[number]["input_ids"].tolist() for number in range(len(spans))] == [
+        list(range(12)), list(range(14, 21)), list(range(21, 25)),
+    ]  # fmt: skip
+    assert [spans.others(number) for number in range(3)] == [(0, 1), (1, 2), (2, 3)]
+    assert spans.onward(0, 1, 9).tolist() == list(range(3, 12))
+    assert spans.onward(0, 1, 8).tolist() == list(range(3, 7))
+    assert spans.onward(0, 2, 100).tolist() == list(range(7, 14))  # not into the next document
+    assert spans.onward(1, 0, 4).tolist() == list(range(14, 18))  # no sentence fits: cut
+
+
+def test_documents_without_a_span_are_skipped() -> None:
+    spans = Spans(corpus_of([[1], [2, 2], [2], [1, 1, 1, 2], [1]]), 4)
+    assert len(spans) == 2
+    assert [spans.others(number) for number in range(2)] == [(0, 1), (1, 2)]
+    assert spans[1]["input_ids"].tolist() == [7, 8, 9]

@@ -1,0 +1,248 @@
+"""Figures of held-out text equal what is computed token by token, and n-gram peers judge the same tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.data.documents import read_documents, token_streams
+from pipelines.errors import DataError, ModelError
+from pipelines.evaluation.language_modeling import MASK_SEED, Marks, Reader, left_neighbours, measure
+from pipelines.evaluation.ngrams import NGrams, fit
+from pipelines.protocols import World
+from pipelines.registry import OBJECTIVES, TOKENIZERS
+
+TRAIN = ["The cat sat on the mat. The dog saw the cat, and ran!", "A dog and a cat sat on a mat. Who saw the dog? The cat saw."] * 6
+HELD_OUT = [
+    "The dog sat on the cat. A mat saw the dog. The cat ran, and the dog ran.", "Who sat?", "A cat saw a mat. The mat saw a cat! The end.",
+]  # fmt: skip
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(20))
+
+
+@cache
+def tokenizer(name: str = "byte_bpe") -> Any:
+    return TOKENIZERS.load(name)().train(TRAIN, 340, extra=SENTINELS)
+
+
+@cache
+def ngrams(name: str = "byte_bpe") -> NGrams:
+    return fit(token_streams(tokenizer(name), TRAIN), len(tokenizer(name)), tokenizer(name).eos_token_id)
+
+
+@cache
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer()), n_embd=16, n_layer=2, n_head=2, n_positions=32, initializer_range=0.5)
+    return GPT2LMHeadModel(config).eval()
+
+
+class Even(torch.nn.Module):
+    """A model that finds every token equally likely."""
+
+    config = None
+
+    def forward(self, input_ids: Any, decoder_input_ids: Any = None, target_mapping: Any = None, **others: Any) -> Any:
+        rows = decoder_input_ids if decoder_input_ids is not None else input_ids if target_mapping is None else target_mapping[..., 0]
+        outputs = {"logits": torch.zeros(*rows.shape, len(tokenizer()))}
+        return outputs | {"seq_relationship_logits": torch.tensor([[1.0, 0.0]]).repeat(len(input_ids), 1)}
+
+
+def reader(objective: str, model: Any = None, block_size: int = 16, tokens: str = "byte_bpe", **others: Any) -> Reader:
+    block = OBJECTIVES.load(objective)(name=objective)
+    model = model or Even()
+    collate = block.collate(tokenizer(tokens), MASK_SEED, getattr(model, "config", None))
+    given: dict[str, Any] = {
+        "stride": block_size, "batch_size": 3, "device": "cpu", "world": World(), "gather": lambda value: [value]
+    }  # fmt: skip
+    return Reader(model, tokenizer(tokens), block, collate, block_size, **(given | others))
+
+
+@pytest.mark.parametrize("stride", [16, 5, 1])
+def test_a_causal_model_predicts_every_token_once_as_a_plain_loop_does(stride: int, tmp_path: Path):
+    found = measure(reader("causal_lm", gpt2(), stride=stride), HELD_OUT, ngrams(), tmp_path, "k", 0)
+    bits = tokens = 0.0
+    for text in HELD_OUT:
+        ids = [tokenizer().eos_token_id, *tokenizer()(text, add_special_tokens=False)["input_ids"]]
+        for target in range(1, len(ids)):
+            # the first window predicts 16 tokens; each later one `stride`, of which the last ends it
+            end = 16 if target <= 16 else 16 + -(-(target - 16) // stride) * stride
+            end = min(end, len(ids) - 1)
+            context = ids[max(0, end - 16) : target]
+            with torch.no_grad():
+                logits = gpt2()(torch.tensor([context])).logits[0, -1]
+            bits -= logits.log_softmax(-1)[ids[target]].item() / math.log(2)
+            tokens += 1
+    size = sum(len(text.encode()) for text in HELD_OUT)
+    assert found.metrics["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
+    assert found.metrics["perplexity"] == pytest.approx(2 ** (bits / tokens), rel=1e-4)
+    assert (found.metrics["tokens"], found.metrics["bytes"], found.documents) == (tokens, size, 3)
+
+
+@pytest.mark.parametrize("name", list(TOKENIZERS))
+def test_ngrams_are_asked_about_the_same_tokens(name: str, tmp_path: Path):
+    given = reader("causal_lm", tokens=name)
+    given = replace(given, model=_even(len(tokenizer(name))))
+    found = measure(given, HELD_OUT, ngrams(name), tmp_path, "k", 0).metrics
+    one = two = count = 0.0
+    for text in HELD_OUT:
+        ids = [tokenizer(name).eos_token_id, *tokenizer(name)(text, add_special_tokens=False)["input_ids"]]
+        for left, token in pairwise(ids):
+            one += ngrams(name).unigram_bits(np.asarray([token]))[0]
+            two += ngrams(name).bigram_bits(np.asarray([left]), np.asarray([token]))[0]
+            count += 1
+    size = sum(len(text.encode()) for text in HELD_OUT)
+    assert found["unigram_bits_per_byte"] == pytest.approx(one / size)
+    assert found["bigram_bits_per_byte"] == pytest.approx(two / size)
+    assert found["bits_per_byte"] == pytest.approx(count * math.log2(len(tokenizer(name))) / size, rel=1e-6)
+    assert found["unigram_bits_per_byte"] < found["bits_per_byte"]
+
+
+def _even(vocabulary: int) -> Any:
+    class Flat(torch.nn.Module):
+        def forward(self, input_ids: Any, **others: Any) -> Any:
+            return {"logits": torch.zeros(*input_ids.shape, vocabulary)}
+
+    return Flat()
+
+
+PARTS = ["masked_lm", "prefix_lm", "permutation_lm", "span_corruption", "denoising", "next_sentence", "sentence_order"]
+
+
+@pytest.mark.parametrize("objective", PARTS)
+def test_parts_of_a_text_are_counted_with_the_bytes_of_their_tokens(objective: str, tmp_path: Path):
+    found = measure(reader(objective), HELD_OUT, ngrams(), tmp_path, "k", 0).metrics
+    hidden = "" if objective in ("prefix_lm", "permutation_lm") else "hidden_"
+    assert found[f"{hidden}bits_per_byte"] == pytest.approx(
+        found["tokens"] * math.log2(len(tokenizer())) / found["bytes"], rel=1e-3  # bytes are rounded to a whole number
+    )
+    whole = sum(len(text.encode()) for text in HELD_OUT)
+    assert 0 < found["bytes"] < whole
+    for peer in ("unigram", "bigram"):
+        assert 0 < found[f"{peer}_{hidden}bits_per_byte"] < found[f"{hidden}bits_per_byte"]
+    if objective in ("next_sentence", "sentence_order"):
+        assert 0 <= found["pair_accuracy"] <= 1
+        assert found["pairs"] > 0
+    assert ("perplexity" in found) == (not hidden)
+
+
+@pytest.mark.parametrize("objective", ["masked_lm", "prefix_lm", "permutation_lm", "span_corruption", "denoising"])
+def test_the_left_neighbours_are_those_of_the_text(objective: str):
+    """Where every pair of neighbours occurs once, a label and its neighbour say where the label stands."""
+    given = reader(objective, block_size=40)
+    length = given.objective.raw_length(40)
+    ordinary = [token for token in range(5, len(tokenizer())) if token not in tokenizer().all_special_ids]
+    random = np.random.default_rng(0)
+    rows = [random.permutation(ordinary)[:length] for _ in range(8)]
+    before = random.choice(ordinary, 8)
+    wrapped = given.objective.layout == "blocks"
+    ends = tokenizer().cls_token_id, tokenizer().sep_token_id
+    examples = [{"input_ids": np.asarray([ends[0], *row, ends[1]] if wrapped else row), "draw": at} for at, row in enumerate(rows)]
+    batch = {name: value.numpy() for name, value in given.collate(examples).items()}
+    left = left_neighbours(
+        batch, before, given.marks, next_token=given.objective.head.kind == "causal_lm" and objective != "permutation_lm", wrapped=wrapped
+    )
+    labels = batch["labels"]
+    asked = (labels >= 0) & ~given.marks.special[np.maximum(labels, 0)]
+    assert asked.sum() > 8
+    for row, place in zip(*np.nonzero(asked), strict=True):
+        known = [before[row], *rows[row]]
+        assert left[row, place] == known[known[1:].index(labels[row, place])]
+
+
+def test_only_what_the_damaged_text_does_not_show_is_counted(tmp_path: Path):
+    given = reader("denoising", block_size=40)
+    found = measure(given, [TRAIN[0] * 8], ngrams(), tmp_path, "k", 0).metrics
+    examples = len(tokenizer()(TRAIN[0] * 8, add_special_tokens=False)["input_ids"]) // 38
+    assert found["tokens"] == examples * round(38 * 0.3)
+
+
+def test_masks_do_not_depend_on_the_seed_of_intervals_and_batches_not_on_processes(tmp_path: Path):
+    given = reader("masked_lm", block_size=12)
+    whole = measure(given, HELD_OUT * 3, ngrams(), tmp_path, "k", 0)
+    other = measure(given, HELD_OUT * 3, ngrams(), tmp_path, "k", 1)
+    assert whole.metrics == other.metrics
+    assert whole.intervals.keys() == other.intervals.keys()
+    assert whole.intervals != other.intervals
+    shared: list[Any] = [None, None]
+
+    def keep(rank: int) -> Any:
+        def gather(value: Any) -> list[Any]:
+            shared[rank] = value
+            if None in shared:
+                raise StopIteration
+            return shared
+
+        return gather
+
+    for rank in (1, 0):
+        part = replace(given, world=World(rank, 2), gather=keep(rank))
+        if rank == 1:
+            with pytest.raises(StopIteration):
+                measure(part, HELD_OUT * 3, ngrams(), tmp_path, "k", 0)
+        else:
+            assert measure(part, HELD_OUT * 3, ngrams(), tmp_path, "k", 0) == whole
+
+
+def test_replaced_tokens_are_judged_as_counted_by_hand(tmp_path: Path):
+    """A generator that always says one token, and a judge that suspects every token of that kind."""
+    given = reader("replaced_token_detection", block_size=12)
+    said = tokenizer()("cat", add_special_tokens=False)["input_ids"][0]
+    seen: dict[str, list[Any]] = {"true": [], "judged": []}
+
+    def loss(model: Any, batch: dict[str, Any]) -> tuple[Any, Any]:
+        asked = batch["labels"] != -100
+        original = torch.where(asked, batch["labels"], batch["input_ids"])
+        filled = torch.where(asked, said, original)
+        logits = torch.stack([torch.full(filled.shape, 0.5), (filled == said).float()], dim=-1)
+        real = batch["replaced"] != -100
+        seen["true"] += (filled != original)[real].tolist()
+        seen["judged"] += (filled == said)[real].tolist()
+        return torch.zeros(2), {"logits": logits, "replaced": (filled != original).long()}
+
+    objective = SimpleNamespace(
+        name="replaced_token_detection", label_names={"labels": 1.0, "replaced": 50.0}, layout="blocks", loss=loss,
+        raw_length=lambda size: size - 2,
+    )  # fmt: skip
+    found = measure(replace(given, objective=objective), HELD_OUT, None, tmp_path, "k", 0).metrics
+    pairs = list(zip(seen["true"], seen["judged"], strict=True))
+    assert found["accuracy"] == pytest.approx(sum(true == judged for true, judged in pairs) / len(pairs))
+    hits = sum(true and judged for true, judged in pairs)
+    assert found["f1"] == pytest.approx(2 * hits / (sum(seen["true"]) + sum(seen["judged"])))
+    assert found["replaced"] == sum(seen["true"])
+    assert found["majority_accuracy"] == pytest.approx(1 - found["replaced"] / found["tokens"])
+
+
+def test_too_little_text_and_a_diverged_model_are_one_sentence(tmp_path: Path):
+    with pytest.raises(DataError, match=r"the held-out text has \d+ tokens, too few for one block of 4096"):
+        measure(reader("masked_lm", block_size=4096), HELD_OUT, ngrams(), tmp_path, "k", 0)
+    broken = reader("causal_lm", lambda **_: {"logits": torch.full((1, 1, 1), math.nan)})
+    broken = replace(broken, model=_Broken())
+    with pytest.raises(ModelError, match="gives NaN or infinity for held-out text"):
+        measure(broken, HELD_OUT, ngrams(), tmp_path, "k", 0)
+
+
+class _Broken(torch.nn.Module):
+    def forward(self, input_ids: Any, **others: Any) -> Any:
+        return {"logits": torch.full((*input_ids.shape, len(tokenizer())), math.nan)}
+
+
+def test_sentinels_are_told_from_other_special_tokens():
+    marks = Marks.of(tokenizer(), 3)
+    assert np.flatnonzero(marks.special).tolist() == [0, 2, 3, 4, *tokenizer().convert_tokens_to_ids(list(SENTINELS))]
+    assert np.flatnonzero(marks.sentinel).tolist() == tokenizer().convert_tokens_to_ids(list(SENTINELS))
+
+
+def test_bytes_of_the_whole_text_do_not_depend_on_the_tokenizer():
+    sizes = {name: int(read_documents(tokenizer(name), HELD_OUT).sizes.sum()) for name in TOKENIZERS}
+    assert set(sizes.values()) == {sum(len(text.encode()) for text in HELD_OUT)}

@@ -1,0 +1,34 @@
+"""How figures are read: counts and guessers are no scores, and fewer bits are better."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from pipelines.fields import scores
+from pipelines.registry import BASELINES, METRICS, OBJECTIVES
+
+
+def test_counts_and_guessers_are_no_scores():
+    assert [name for name in ("bits_per_byte", "tokens", "bigram_bits_per_byte", "accuracy_mm", "bytes") if scores.is_score(name)] == [
+        "bits_per_byte", "accuracy_mm",
+    ]  # fmt: skip
+    assert all(scores.is_score(name) for name in METRICS)
+    assert "majority" in BASELINES
+
+
+def test_bits_are_better_when_fewer_and_metrics_when_more():
+    assert scores.better("bits_per_byte", 1.0, 2.0)
+    assert not scores.better("bits_per_byte", 2.0, 2.0)
+    assert scores.better("accuracy", 0.9, 0.8)
+    assert not set(scores.SMALLER_IS_BETTER) & set(METRICS)
+
+
+def test_what_is_promised_for_an_objective_is_what_is_computed():
+    tallies = import_module("pipelines.evaluation.tallies")
+    likely = import_module("pipelines.evaluation.language_modeling").LIKELIHOOD
+    sums = dict.fromkeys(("bits", "bytes", "tokens", "right", "pairs", "pairs_right", "found", "missed", "false_alarms"), 1.0)
+    assert set(scores.TEXT_SCORES) <= set(OBJECTIVES)
+    for name in OBJECTIVES:
+        compute = tallies.likelihood if name in likely else tallies.detection if name == "replaced_token_detection" else tallies.hidden
+        pairs = name in ("next_sentence", "sentence_order")
+        assert scores.text_scores(name) == tuple(compute(sums if pairs else sums | {"pairs": 0.0}))

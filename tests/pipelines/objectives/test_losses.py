@@ -1,0 +1,151 @@
+"""The loss over masked tokens alone is a sum, equal to that over the whole vocabulary at every position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pipelines.objectives import losses
+from pipelines.objectives.losses import masked_token_loss, only_positions
+from pipelines.tuners.lora import LoRA
+from tests import tiny
+
+FAMILIES = ["finery", "bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta-v2"]
+
+
+def masked_batch() -> dict[str, Any]:
+    """Four rows that ask for 3, 1, 0 and 2 tokens."""
+    inputs = tiny.batch(rows=4, length=10)
+    labels = torch.full_like(inputs["input_ids"], -100)
+    for row, column, word in [(0, 1, 7), (0, 2, 9), (0, 8, 30), (1, 4, 11), (3, 5, 12), (3, 6, 40)]:
+        labels[row, column] = word
+    return inputs | {"labels": labels}
+
+
+def over_the_whole_vocabulary(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """The obvious version: logits of every position, one logarithm a masked token."""
+    inputs = dict(inputs)
+    labels = inputs.pop("labels")
+    log_probabilities = model(**inputs).logits.log_softmax(-1)
+    wanted = (labels != -100).nonzero().tolist()
+    return -sum(log_probabilities[row, column, labels[row, column]] for row, column in wanted)
+
+
+def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "lora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masked_tokens_alone_give_the_loss_and_gradients_of_the_whole_vocabulary(family: str, wrapped: bool) -> None:
+    model = tiny.build(family, tiny.MASKED)
+    tiny.disturb(model)  # fresh biases and norms are 0 and 1: errors there would not show
+    if wrapped:
+        model = LoRA(r=2).apply(model)
+        tiny.disturb(model)
+    batch = masked_batch()
+    expected = over_the_whole_vocabulary(model, batch)
+    wanted = gradients(model, expected)
+    total, outputs = masked_token_loss(model, batch)
+    assert outputs.logits.reshape(-1, len(tiny.tokenizer())).shape[0] == 6  # not 4 x 10
+    torch.testing.assert_close(total, expected, rtol=1e-6, atol=0)
+    found = gradients(model, total)
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_trial_neither_draws_random_numbers_nor_changes_modes() -> None:
+    model = tiny.build("bert", tiny.MASKED, hidden_dropout_prob=0.5).train()
+    model.cls.eval()
+    torch.manual_seed(3)
+    first = masked_token_loss(model, masked_batch())[0]
+    assert model.finery_narrowing_is_exact
+    assert model.bert.training
+    assert not model.cls.training
+    torch.manual_seed(3)
+    assert torch.equal(masked_token_loss(model, masked_batch())[0], first)
+
+
+def test_nothing_is_left_on_the_model() -> None:
+    model = tiny.build("finery", tiny.MASKED)
+    whole = tiny.logits(model, tiny.batch()).shape
+    masked_token_loss(model, masked_batch())
+    with pytest.raises(KeyError), only_positions(model, torch.ones(4, 10, dtype=torch.bool)):
+        raise KeyError
+    assert tiny.logits(model, tiny.batch()).shape == whole == (4, 10, len(tiny.tokenizer()))
+
+
+class Neighbourly(nn.Module):
+    """A head that looks at the position before, so that it cannot be given some positions only."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.inner(hidden + hidden.roll(1, dims=1))
+
+
+class Choosy(Neighbourly):
+    """A head that wants whole sequences."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if hidden.shape[1] != 10:
+            raise ValueError("sequences must have 10 positions")
+        return self.inner(hidden)
+
+
+@pytest.mark.parametrize("head", [Neighbourly, Choosy])
+def test_a_head_that_needs_the_other_positions_gets_them(head: type[Neighbourly]) -> None:
+    model = tiny.build("finery", tiny.MASKED)
+    tiny.disturb(model)
+    model.lm_head = head(model.lm_head)
+    batch = masked_batch()
+    total, outputs = masked_token_loss(model, batch)
+    assert outputs.logits.shape == (4, 10, len(tiny.tokenizer()))
+    torch.testing.assert_close(total, over_the_whole_vocabulary(model, batch))
+
+
+def test_a_batch_without_masked_tokens_costs_nothing_and_spoils_nothing() -> None:
+    model = tiny.build("bert", tiny.MASKED)
+    empty = tiny.batch() | {"labels": torch.full((4, 10), -100)}
+    for _ in range(2):  # before the trial, and after it
+        total, _ = masked_token_loss(model, empty)
+        assert total.item() == 0
+        assert all(torch.isfinite(gradient).all() for gradient in gradients(model, total).values())
+        masked_token_loss(model, masked_batch())
+
+
+@pytest.mark.long
+def test_a_compiled_model_has_the_loss_of_the_plain_one() -> None:
+    model = tiny.build("bert", tiny.MASKED)
+    compiled = torch.compile(model, backend="eager")
+    for moved in range(3):  # other positions, and another number of them, in every step
+        batch = masked_batch()
+        batch["labels"] = batch["labels"].roll(moved, dims=1)
+        batch["labels"][0, :moved] = -100
+        torch.testing.assert_close(masked_token_loss(compiled, batch)[0], masked_token_loss(model, batch)[0])
+
+
+def test_wrappers_are_seen_through() -> None:
+    model = tiny.build("bert", tiny.MASKED)
+    assert losses.without_wrappers(model) is model
+    assert losses.without_wrappers(torch.compile(model, backend="eager")) is model
+    assert losses.without_wrappers(LoRA(r=2).apply(model)) is model
+
+
+def test_losses_are_computed_in_float32_under_autocast() -> None:
+    model = tiny.build("bert", tiny.MASKED)
+    with torch.autocast("cpu", torch.bfloat16):
+        total, outputs = masked_token_loss(model, masked_batch())
+    assert outputs.logits.dtype == torch.bfloat16
+    assert total.dtype == torch.float32
+    kept = masked_batch()["labels"]
+    assert total.item() == pytest.approx(cross_entropy(outputs.logits[0].float(), kept[kept != -100], reduction="sum").item())

@@ -1,0 +1,275 @@
+"""The formula of a step's memory against what autograd keeps, what torch allocates, and sums by hand."""
+
+import gc
+
+import pytest
+import torch
+
+from pipelines import training_memory
+from pipelines.architectures import FineryConfig, arithmetic
+from pipelines.architectures.words import completed
+from pipelines.models import auto_class, head_settings
+from pipelines.objectives.losses import masked_token_loss
+from pipelines.protocols import Head
+from pipelines.shapes import PLAIN_HEADS, OwnShape
+from pipelines.training_memory import Step, memory
+from pipelines.tuners.lora import LoRA
+
+SIZES = {
+    "vocab_size": 400, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160,
+    "max_position_embeddings": 160,
+}  # fmt: skip
+LLAMA = {
+    "family": "decoder", "position": "rotary", "norm_type": "rms_norm", "norm_position": "pre", "hidden_act": "silu",
+    "is_gated_act": True, "num_key_value_heads": 2, "attention_bias": False, "mlp_bias": False,
+    "tie_word_embeddings": False, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+T5 = {
+    "family": "encoder-decoder", "position": "relative", "norm_type": "rms_norm", "norm_position": "pre",
+    "hidden_act": "relu", "attention_scoring": "dot_product",
+}  # fmt: skip
+DESIGNS = {
+    "bert": {},
+    "rotary-sandwich": {"position": "rotary", "norm_position": "sandwich", "qk_norm": True},
+    "additive": {"attention_scoring": "additive", "num_hidden_layers": 2},
+    "general": {"attention_scoring": "general", "hidden_act": "gelu_new"},
+    "cosine": {"attention_scoring": "cosine", "activation_dropout_prob": 0.1},
+    "window": {"attention_pattern": "sliding_window", "sliding_window": 8, "position": "alibi"},
+    "some-windows": {"attention_pattern": "sliding_window", "sliding_window": 8, "global_attn_every_n_layers": 2},
+    "linear": {"attention_pattern": "linear"},
+    "gpt": {"family": "decoder", "norm_position": "pre", "hidden_act": "gelu_new"},
+    "llama": LLAMA,
+    "linear-decoder": {**LLAMA, "attention_pattern": "linear"},
+    "transformer": {"family": "encoder-decoder", "position": "sinusoidal", "hidden_act": "relu"},
+    "t5": T5,
+}
+ASKED = 16
+
+
+def build(words: dict, head: Head):
+    config = FineryConfig(**{**SIZES, **words}, **head_settings(head))
+    return auto_class(head).from_config(config, attn_implementation="eager").train()
+
+
+def inputs(family: str, batch: int, length: int, target: int) -> tuple[dict[str, torch.Tensor], int]:
+    """A batch of a language model, and how many tokens of each sequence get logits."""
+    torch.manual_seed(0)
+    words = torch.randint(5, SIZES["vocab_size"], (batch, length))
+    found = {"input_ids": words, "attention_mask": torch.ones_like(words)}
+    if family == "encoder-decoder":
+        targets = torch.randint(5, SIZES["vocab_size"], (batch, target))
+        return found | {"decoder_input_ids": targets, "labels": targets}, target
+    asked = ASKED if family == "encoder" else length
+    labels = words.clone()
+    labels[:, asked:] = -100
+    return found | {"labels": labels}, asked
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_activations_are_what_autograd_keeps(design, mixed):
+    words = DESIGNS[design]
+    family = words.get("family", "encoder")
+    head = PLAIN_HEADS[family]
+    model = build(words, head)
+    batch, asked = inputs(family, 4, 96, 70)
+    masked_token_loss(model, batch)  # finds out whether its head may see few positions
+    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = tensor  # held, so that no other one gets its address
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=mixed),
+    ):
+        masked_token_loss(model, batch)
+    held = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    step = Step(batch=4, length=96, target=70, predicted=asked, mixed=mixed)
+    assert memory({**SIZES, **words}, head.kind, 2, step).activations == pytest.approx(held, rel=0.05)
+
+
+def most_allocated(step) -> int:
+    """Every allocation and release that torch records, summed."""
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
+        step()
+    events = record.profiler.kineto_results.events()
+    changes = sorted((each.start_ns(), each.nbytes()) for each in events if each.name() == "[memory]")
+    held = most = 0
+    for _, change in changes:
+        held += change
+        most = max(most, held)
+    return most
+
+
+def peak_of_a_step(model, loss, mixed: bool) -> int:
+    """Bytes at the fullest moment of a step of AdamW, weights and its state among them."""
+    learnt = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(learnt, fused=True)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(learnt, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    step()
+    standing = 4 * sum(each.numel() for each in model.parameters()) + 8 * sum(each.numel() for each in learnt)
+    return standing + most_allocated(step)
+
+
+SHAPES = [(8, 24, 16), (2, 128, 100)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["short", "long"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "design",
+    ["bert", "llama", *(pytest.param(name, marks=pytest.mark.long) for name in ("gpt", "transformer", "t5", "linear-decoder", "additive"))],
+)
+def test_the_peak_is_that_of_counted_allocations(design, lora, mixed, shape):
+    words = DESIGNS[design]
+    family = words.get("family", "encoder")
+    head = PLAIN_HEADS[family]
+    model = build(words, head)
+    learnt, added = None, 0
+    if lora:
+        adapter = OwnShape({**SIZES, **words}).adapter(LoRA(r=4), head, [])
+        learnt, added = adapter.by_layer, adapter.added
+        model = LoRA(r=4).apply(model)
+    batch, asked = inputs(family, *shape)
+    measured = peak_of_a_step(model, lambda: masked_token_loss(model, batch)[0] / 100, mixed)
+    total = arithmetic.parameter_count({**SIZES, **words}, head.kind)["total"] + added
+    step = Step(batch=shape[0], length=shape[1], target=shape[2], predicted=asked, mixed=mixed)
+    predicted = memory({**SIZES, **words}, head.kind, 2, step, parameters=total, learnt=learnt)
+    assert predicted.peak == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("family", sorted(PLAIN_HEADS))
+def test_the_peak_of_a_decision_is_that_of_counted_allocations(family, mixed, padded):
+    head = Head("sequence_classification", ("a", "b", "c"))
+    words = {"family": family}
+    model = build(words, head)
+    tokens = inputs("encoder", 4, 64, 0)[0]["input_ids"]
+    labels = torch.tensor([0, 1, 2, 0])
+    mask = torch.ones_like(tokens)
+    if padded:
+        mask[1, 60:] = 0
+
+    def loss():
+        return torch.nn.functional.cross_entropy(model(tokens, attention_mask=mask).logits.float(), labels)
+
+    step = Step(batch=4, length=64, target=64, predicted=0, mixed=mixed, padded=padded)
+    predicted = memory({**SIZES, **words}, head.kind, 3, step)
+    assert predicted.peak == pytest.approx(peak_of_a_step(model, loss, mixed), rel=0.15)
+
+
+def test_recomputed_activations_keep_one_vector_a_token_and_layer():
+    common = {"batch": 4, "length": 32, "target": 0, "predicted": 0, "on_cpu": False}
+    kept = memory(SIZES, "masked_lm", 2, Step(**common))
+    recomputed = memory(SIZES, "masked_lm", 2, Step(**common, recomputed=True))
+    fewer = kept.activations - recomputed.activations
+    one_layer = _one_layer(SIZES, Step(**common))
+    assert fewer == 3 * (one_layer - 4 * 32 * 64 * 4)
+    assert recomputed.peak < kept.peak
+
+
+def _one_layer(sizes: dict, step: Step) -> int:
+    """What one layer keeps: the difference between models that have one more and one fewer."""
+    more = memory({**sizes, "num_hidden_layers": 5}, "masked_lm", 2, step).activations
+    return more - memory({**sizes, "num_hidden_layers": 4}, "masked_lm", 2, step).activations
+
+
+def test_half_precision_on_a_gpu_is_about_the_formula_of_the_paper():
+    """34 sbh bytes a layer for an inner width of 4h (section 4.1): the inputs of query, key and value are three copies
+    here, norms read float32, and there are 16-bit copies of the weights."""
+    sizes = {**SIZES, "intermediate_size": 4 * SIZES["hidden_size"], "attention_bias": False, "mlp_bias": False}
+    step = Step(batch=8, length=128, target=0, predicted=0, mixed=True, on_cpu=False)
+    tokens, width = 8 * 128, SIZES["hidden_size"]
+    weights = 2 * 12 * width * width
+    statistics = 2 * tokens * 8
+    assert _one_layer(sizes, step) == (34 + 2 * 2 + 2 * 2) * tokens * width + weights + statistics
+
+
+def test_memory_is_weights_gradients_and_two_adam_moments():
+    """4 bytes a weight, 4 a gradient, 8 of Adam's state; half as many learn, in two processes, with plain SGD."""
+    total = arithmetic.parameter_count(SIZES, "masked_lm")["total"]
+    step = Step(batch=1, length=2, target=0, predicted=1)
+    one = memory(SIZES, "masked_lm", 2, step)
+    assert (one.weights, one.gradients, one.optimizer) == (4 * total, 4 * total, 8 * total)
+    assert one.peak >= 16 * total
+    two = memory(
+        SIZES, "masked_lm", 2, Step(batch=1, length=2, target=0, predicted=1, optimizer="sgd", processes=2),
+        parameters=total + 10, trainable=100, learnt={"model.layers.0.attention.query": 100},
+    )  # fmt: skip
+    assert (two.weights, two.gradients, two.optimizer) == (4 * (total + 10), 800, 0)
+    assert one.to_json()["peak"] == one.peak
+
+
+def test_gradients_of_earlier_batches_stand_beside_activations():
+    once = memory(SIZES, "masked_lm", 2, Step(batch=32, length=64, target=0, predicted=8))
+    often = memory(SIZES, "masked_lm", 2, Step(batch=32, length=64, target=0, predicted=8, accumulated=4))
+    assert often.peak == once.peak + once.gradients
+
+
+@pytest.mark.parametrize("optimizer", sorted(training_memory.OPTIMIZER_BYTES))
+def test_optimizer_state_is_what_the_live_optimizer_holds(optimizer, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    head = Head("sequence_classification", ("a", "b"))
+    model = build({}, head)
+    arguments = TrainingArguments(output_dir=str(tmp_path), optim=optimizer, use_cpu=True, report_to="none")
+    live = Trainer(model=model, args=arguments).create_optimizer()
+    model(torch.ones(2, 8, dtype=torch.long)).logits.sum().backward()
+    live.step()
+    held = sum(
+        value.numel() * value.element_size()
+        for state in live.state.values()
+        for value in state.values()
+        if torch.is_tensor(value) and value.ndim
+    )
+    weights = sum(each.numel() for each in model.parameters())
+    slack = 0.15 if optimizer == "adafactor" else 0.01  # its rows and columns weigh more in so small a model
+    assert held / weights == pytest.approx(training_memory.OPTIMIZER_BYTES[optimizer], abs=4 * slack)
+
+
+def test_every_optimizer_a_recipe_may_name_has_its_bytes():
+    from pipelines.fields.arguments import OPTIMIZERS
+
+    assert set(training_memory.OPTIMIZER_BYTES) == set(OPTIMIZERS)
+
+
+def test_every_activation_keeps_what_is_said_of_it():
+    from pipelines.architectures.feed_forward import activation
+    from pipelines.architectures.words import ACTIVATIONS
+
+    for name in ACTIVATIONS:
+        kept: dict[int, torch.Tensor] = {}
+
+        def pack(tensor, kept=kept):
+            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            return tensor
+
+        given = torch.randn(8, 16, requires_grad=True) * 1.0
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            result = activation(type("Config", (), {"hidden_act": name}))(given)
+        beside = [each for each in kept.values() if each.shape == (8, 16) and each.dtype == given.dtype]
+        own = 1 if any(each.data_ptr() == result.data_ptr() for each in beside) else 0
+        assert len(beside) - own == training_memory.ACTIVATION_VALUES.get(name, 1), name
+
+
+def test_the_completed_config_is_what_is_counted():
+    step = Step(batch=2, length=16, target=0, predicted=4)
+    usual = {key: value for key, value in completed(dict(SIZES)).items() if key in ("head_dim", "type_vocab_size", "embedding_norm")}
+    assert memory(SIZES, "masked_lm", 2, step) == memory({**SIZES, **usual}, "masked_lm", 2, step)

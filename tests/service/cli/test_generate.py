@@ -1,0 +1,137 @@
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from service.cli.generate import numbers, printable, show
+from service.cli.main import main
+from tests import writers
+
+ECHO = "print(json.dumps({'method': 'fill_mask', 'prompts': [], 'asked': json.loads(TARGET)}))"
+GREEDY = {
+    "method": "greedy", "text": "sat down", "tokens": 3, "ended": True, "log_probability_per_token": -2.314, "distinct_2": 0.8333,
+    "tokens_per_second": 1234.5,
+}  # fmt: skip
+
+
+def shown(data, width=120):
+    out = io.StringIO()
+    show(data, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def continued(*methods, **changed):
+    found = [GREEDY | {"method": method} | changed for method in methods]
+    return {"method": "autoregressive", "notes": ["Cut."], "prompts": [{"prompt": "The cat", "continuations": found}]}
+
+
+def test_every_continuation_has_its_text_and_its_numbers():
+    out = shown(continued("greedy"))
+    assert out.splitlines()[:2] == ["Cut.", "The cat"]
+    assert "sat down" in out
+    assert "log p -2.31 per token · distinct-2 0.83 · 3 tokens, ended · 1,234 tokens/s" in out
+
+
+def test_they_stand_side_by_side_where_there_is_room_and_below_each_other_where_not():
+    wide, narrow = (shown(continued("greedy", "beam 4", "sample 1"), width).splitlines() for width in (120, 60))
+    assert any(all(name in line for name in ("greedy", "beam 4", "sample 1")) for line in wide)
+    assert not any("greedy" in line and "beam 4" in line for line in narrow)
+    assert sum("sat down" in line for line in narrow) == 3
+    assert all(len(line) <= 60 for line in narrow)
+
+
+def test_five_in_a_width_of_eighty_are_two_and_two_and_one():
+    lines = shown(continued("greedy", "beam 4", "sample 1", "sample 2", "sample 3"), 80).splitlines()
+    titles = [[name for name in ("greedy", "beam 4", "sample 1", "sample 2", "sample 3") if name in line] for line in lines]
+    assert [each for each in titles if each] == [["greedy", "beam 4"], ["sample 1", "sample 2"], ["sample 3"]]
+
+
+def test_nothing_written_is_said():
+    out = shown(continued("greedy", text="", tokens=0, log_probability_per_token=None, distinct_2=None))
+    assert "(nothing)" in out
+    assert "no token · distinct-2 – · 0 tokens" in out
+    assert numbers(GREEDY | {"tokens": 1, "ended": False}).split(" · ")[2] == "1 token"
+
+
+def test_fill_ins_are_a_table_with_the_likeliest_on_top():
+    masks = [
+        {"mask": number, "position": number, "candidates": [{"token": token, "probability": chance} for token, chance in (("cat", 0.5), ("dog", 0.125))]}
+        for number in (1, 2)
+    ]
+    out = shown({"method": "fill_mask", "prompts": [{"prompt": "the [MASK] [MASK]", "masks": masks, "text": "the cat cat"}]})
+    assert "the [MASK] [MASK]" in out
+    rows = [line for line in out.splitlines() if "50.0%" in line or "12.5%" in line]
+    assert [row.count("cat") for row in rows] == [2, 0]
+    assert [row.count("dog") for row in rows] == [0, 2]
+    assert "Likeliest: the cat cat" in out
+
+
+def test_many_masks_fit_a_narrow_terminal():
+    mask = {"position": 1, "candidates": [{"token": "cat", "probability": 0.5}]}
+    out = shown({"method": "fill_mask", "prompts": [{"prompt": "p", "masks": [mask | {"mask": n} for n in range(1, 8)], "text": "t"}]}, 60)
+    assert all(f"mask {number}" in out for number in range(1, 8))
+    assert all(len(line) <= 60 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "\x07", "a\rb", "\u202eabc", "\x9b2J"])
+def test_a_model_cannot_steer_the_terminal(text):
+    out = shown({"method": "autoregressive", "prompts": [{"prompt": text, "continuations": [GREEDY | {"text": text}]}]})
+    assert not set(out) & set("\x1b\x07\r\u202e\x9b")
+    assert printable("a\tb\nc é 日") == "a b\nc é 日"
+
+
+def test_markup_in_a_text_stays_text():
+    assert "[bold]x[/bold] [/]" in shown(continued("greedy", text="[bold]x[/bold] [/]"))
+
+
+def test_every_option_reaches_the_child(recipe, pretend, capsys):
+    pretend(ECHO)
+    words = ["--max-new-tokens", "5", "--num-beams", "2", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.8", "--samples", "1", "--seed", "7"]
+    assert main(["generate", "m", "The cat", *words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["asked"] == {
+        "model": "m", "prompt": "The cat", "prompts": None, "max_new_tokens": 5, "num_beams": 2, "temperature": 0.7, "top_k": 9, "top_p": 0.8,
+        "samples": 1, "seed": 7,
+    }  # fmt: skip
+    assert main(["generate", "m", "x", "--json"]) == 0
+    usual = json.loads(capsys.readouterr().out)["asked"]
+    assert [usual[name] for name in ("max_new_tokens", "num_beams", "temperature", "top_k", "top_p", "samples", "seed")] == [64, 4, 1.0, 50, 0.95, 3, 42]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "give one prompt, or a file of them"), (["x", "--prompts", "f"], "not both"), (["x", "--penalty-alpha", "0.6"], "contrastive search"),
+        (["x", "--temperature", "0"], "must be above 0; the limit 0 is greedy"), (["x", "--temperature", "-1"], "must be above 0"),
+        (["x", "--top-p", "0"], "--top-p is 0"), (["x", "--top-p", "1.5"], "at most 1"),
+        (["x", "--samples", "-1"], "samples"), (["x", "--num-beams", "0"], "num-beams"), (["x", "--max-new-tokens", "0"], "max-new-tokens"),
+    ],
+)  # fmt: skip
+def test_what_no_model_could_do_is_refused_at_once(recipe, pretend, capsys, words, expected):
+    pretend("Path('started').touch()")
+    assert main(["generate", "m", *words]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (recipe.parent / "started").exists()
+
+
+def test_the_whole_way_from_the_command_to_the_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["generate", str(writers.folder("gpt2")), writers.TEXT, "--max-new-tokens", "4", "--samples", "1"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (writers.TEXT, "greedy", "beam 4", "sample 1", "tokens/s"))
+
+
+def test_the_command_itself_never_loads_torch(recipe, pretend):
+    script = pretend(ECHO)
+    code = (
+        "import sys\nfrom service.cli import child\nfrom service.cli.main import main\n"
+        f"child.PIPELINES = (sys.executable, {str(script)!r})\n"
+        "assert main(['generate', 'm', 'x']) == 0\nassert main(['generate', '--help']) == 0\n"
+        "print('LOADED', [each for each in ('torch', 'transformers', 'numpy') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("LOADED []\n")
