@@ -163,6 +163,10 @@ class Block(BaseModel):
         return data
 
 
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 class Pick:
     """The type of a nested block whose class a registry holds: `tuner: {name: lora, r: 8}`, or just `tuner: lora`."""
 
@@ -177,7 +181,7 @@ class Pick:
             value = {self.key: value}
         if not isinstance(value, Mapping):
             raise Mistakes(
-                [((), f"is {show(value)}, must be a {self.registry.kind}'s name or a mapping with '{self.key}'")]
+                [((), f"is {show(value)}, must be the name of {_article(self.registry.kind)} or a mapping with '{self.key}'")]
             )
         if self.key not in value:
             raise Mistakes([((), f"'{self.key}' is missing; available: {', '.join(sorted(self.registry))}")])

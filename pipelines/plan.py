@@ -277,7 +277,7 @@ class _Planner:
             found = replace(found, flops=sequences * flops, seconds=seconds)
         words = self.shape.words(head)
         if words is None:
-            unknown = "memory is unknown: the config does not name its sizes as most do"
+            unknown = "memory is unknown: no model of our own has these sizes and this head"
             return replace(found, notes=(*found.notes, unknown))
         step = Step(
             batch=each,
@@ -342,11 +342,17 @@ class _Planner:
                 return None
             written = head.kind in arithmetic.WORD_HEADS
             each = self.shape.forward(head, length, target, target if written else 0)
-            if written:  # every beam is a target of its own
-                each += (stage.generation.num_beams - 1) * (each - self.shape.forward(head, length, 1, 1))
+            if written:  # every beam, and every pass of mask-predict over each length, is a target of its own
+                each += (self._targets(stage.generation, head) - 1) * (each - self.shape.forward(head, length, 1, 1))
             flops += rows * each
             tokens += rows * (length + (target if written else 0))
         return tokens, flops
+
+    def _targets(self, generation: Any, head: Head) -> int:
+        """How many targets the decoder reads for each text that it writes."""
+        words = (self.shape.words(head) if self.shape is not None else None) or {}
+        written: int = generation.iterations * generation.length_beam if words.get("bidirectional_decoder") else generation.num_beams
+        return written
 
     def _held_out(self, stage: Any, notes: list[str]) -> tuple[int, int] | None:
         """(tokens, operations) of measuring a pretraining objective on text."""

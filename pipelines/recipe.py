@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -65,7 +66,9 @@ FolderOrName = Annotated[str, AfterValidator(_folder_or_name)]
 class Model(Block):
     """The model that the first stage reads: a shape to build from scratch, or a checkpoint to take."""
 
-    architecture: Annotated[dict[str, Any] | None, BeforeValidator(_architecture)] = Field(None, validate_default=False)
+    architecture: Annotated[
+        dict[str, Any] | None, BeforeValidator(_architecture), WithJsonSchema(architecture_fields.json_schema())
+    ] = Field(None, validate_default=False)
     """A preset with overrides in HF config words, or any transformers `model_type` with its own words."""
     checkpoint: FolderOrName | None = None
     """A Hub id, or a folder."""

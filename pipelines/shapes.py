@@ -40,7 +40,7 @@ class Shape(Protocol):
         """
 
     def words(self, head: Head) -> dict[str, Any] | None:
-        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its sizes."""
+        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its sizes, or ours has no such head."""
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
@@ -149,8 +149,9 @@ class ForeignShape:
         return 0 if output is None else int(output.weight.numel())
 
     def words(self, head: Head) -> dict[str, Any] | None:
-        model = self._model(head)
-        return _our_words(model, self.family)
+        if head.kind not in architecture_fields.HEADS[self.family]:  # such as the decoder of a BART, or a BERT made causal
+            return None
+        return _our_words(self._model(head), self.family)
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         from pipelines.models import _outermost

@@ -145,7 +145,7 @@ class FineryConfig(PreTrainedConfig):
     """No causal mask in an encoder-decoder's decoder: it predicts masked words and is decoded by mask-predict
     (Ghazvininejad et al. 2019, arxiv.org/abs/1904.09324)."""
     length_prediction: bool = False
-    """Let an encoder-decoder predict the length of its output from its encoder (same paper, section 3.2)."""
+    """Let an encoder-decoder predict the length of its output from its encoder (same paper, section 2.3)."""
     sparse_prediction: bool = False
     """Compute the masked-LM head only where a label is asked for. With labels, `logits` are then (masked, vocab)."""
 

@@ -6,7 +6,6 @@ anything heavy is imported.
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from math import isfinite
 from typing import Any
 
 from .words import CHOICES, KINDS
@@ -20,6 +19,9 @@ AT_LEAST_ONE = (
     "num_key_value_heads", "head_dim", "intermediate_size", "embedding_size", "max_position_embeddings",
     "sliding_window", "global_attn_every_n_layers", "relative_attention_max_distance",
 )  # fmt: skip
+MOST = {"num_hidden_layers": 10_000, "num_decoder_layers": 10_000}
+"""Where less than LARGEST is already beyond any use."""
+LARGEST = 2**31 - 1
 FEWEST_BUCKETS = 4
 """Each direction of an encoder needs one bucket for its own place or a near one and one for all that is farther."""
 PROBABILITIES = (
@@ -69,11 +71,11 @@ def _field(name: str, value: Any) -> str | None:
         return f"is {value!r}, must be one of: {', '.join(CHOICES[name])}{hint}"
     null = f", or null {NULLS[name]}" if name in NULLS else ""
     if name in AT_LEAST_ONE:
-        return _too_small(value, 1, null)
+        return _outside(value, 1, null, MOST.get(name, LARGEST))
     if name == "type_vocab_size":
-        return _too_small(value, 0, "; 0 means that the model knows no segments")
+        return _outside(value, 0, "; 0 means that the model knows no segments")
     if name == "relative_attention_num_buckets":
-        return _too_small(value, FEWEST_BUCKETS, "")
+        return _outside(value, FEWEST_BUCKETS, "")
     if name in PROBABILITIES and not (_number(value) and 0 <= value < 1):
         return f"is {value!r}, must be a probability of at least 0 and below 1{null}"
     if name in POSITIVE and not (_number(value) and value > 0):
@@ -85,9 +87,11 @@ def _field(name: str, value: Any) -> str | None:
     return None
 
 
-def _too_small(value: Any, fewest: int, hint: str) -> str | None:
+def _outside(value: Any, fewest: int, hint: str, most: int = LARGEST) -> str | None:
     if not _whole(value):
         return f"is {value!r}, must be a whole number of at least {fewest}{hint}"
+    if value > most:
+        return f"is {value}, must be at most {most}"
     return f"is {value}, must be at least {fewest}{hint}" if value < fewest else None
 
 
@@ -220,6 +224,11 @@ def _window(fields: Mapping[str, Any]) -> Iterator[Finding]:
                 "attention_pattern 'sliding_window' needs sliding_window, the number of tokens that each one may look away"
             ),
         )
+    if windowed and fields.get("family") == "decoder" and fields.get("sliding_window") == 1:
+        yield (
+            ("sliding_window", "family"),
+            "sliding_window 1 lets each token of a decoder see nothing but itself; choose at least 2",
+        )
     for name in ("sliding_window", "global_attn_every_n_layers", "local_rope_theta"):
         if not windowed and fields.get(name) is not None:
             yield (
@@ -295,4 +304,4 @@ def _whole(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e308

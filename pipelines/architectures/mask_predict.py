@@ -30,7 +30,7 @@ def mask_predict(
     The `length_beam` most likely lengths are decoded side by side, each from nothing but masks. After iteration t of T
     the ⌊N (T - t) / T⌋ least likely of N tokens are masked and predicted again, the others keep their word and its
     probability (section 3.1). The length whose words have the highest mean log-probability is the answer (section
-    3.2). Padding, the mask and `excluded` tokens are never predicted. Raises ValueError for a model without
+    3.3). Padding, the mask and `excluded` tokens are never predicted. Raises ValueError for a model without
     `bidirectional_decoder` and `length_prediction`, or for counts below 1.
     """
     config = model.config

@@ -273,7 +273,7 @@ def check_columns_differ(columns: tuple[str, ...], label: str) -> None:
 
 def held_out_rows(count: int) -> list[int]:
     """Numbers of the rows that stand in for a missing validation split: 10 %, at most 2,000, by a fixed seed."""
-    return sorted(Random(HELD_OUT_SEED).sample(range(count), min(HELD_OUT_MOST, max(1, round(count * HELD_OUT_SHARE)))))
+    return sorted(Random(HELD_OUT_SEED).sample(range(count), min(HELD_OUT_MOST, count, max(1, round(count * HELD_OUT_SHARE)))))
 
 
 class InlineTask(Protocol):

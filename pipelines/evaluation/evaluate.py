@@ -64,6 +64,8 @@ class Evaluate(Stage):
             found = [(("generation",), "is for benchmarks whose answers are texts, and none that is scored has such; leave it out")]
         again = [at for at, name in enumerate(self.baselines) if name in self.baselines[:at]]
         found = [*found, *((("baselines", at), f"'{self.baselines[at]}' is named twice") for at in again)]
+        if self.baselines and self.datasets and self.benchmarks is None:
+            found.append((("baselines",), "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out"))
         if self.datasets:
             found += held_out.pretrained(recipe, self)[1]
         elif self.stride is not None:

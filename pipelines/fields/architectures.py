@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from pipelines.blocks import Found, show, unknown_key
-from pipelines.fields.kinds import as_kind, misfit
+from pipelines.fields.kinds import as_kind, json_type, misfit
 from pipelines.fields.model_types import ModelType, model_types
 from pipelines.fields.places import presets
 from pipelines.marks import read_yaml
@@ -94,6 +94,20 @@ def mistakes(value: Mapping[str, object]) -> list[Found]:
         some = f"{OURS}, bert, gpt2, llama, modernbert, t5, xlnet and {len(model_types()) - 6} more of transformers"
         return [*found, (("model_type",), f"is {show(model_type)}, which is no known text model.{hint} Known: {some}")]
     return found + _foreign_mistakes(value, model_types()[model_type], model_type)
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema of a `model.architecture`: a preset or our family's words, or another `model_type` with its own."""
+    words = {key: {**json_type(kind), "default": DEFAULTS[key]} for key, kind in KINDS.items()}
+    ours = {"preset": {"enum": list(presets())}, "model_type": {"const": OURS}, **words}
+    others = {"model_type": {"type": "string", "not": {"const": OURS}}}
+    return {
+        "anyOf": [
+            {"type": "object", "properties": ours, "additionalProperties": False, "minProperties": 1},
+            {"type": "object", "properties": others, "required": ["model_type"]},
+            {"type": "null"},
+        ]
+    }
 
 
 def heads(value: Mapping[str, object]) -> tuple[str, ...]:

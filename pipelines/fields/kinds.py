@@ -7,6 +7,7 @@ stands where `float` is asked for; a boolean never stands for a number.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import float_info
 
 from pipelines.blocks import show
 from pipelines.registry import nearest
@@ -36,7 +37,7 @@ def _is(value: object, word: str) -> bool:
     if value is None or isinstance(value, bool):
         return word == ("null" if value is None else "bool")
     if isinstance(value, int):
-        return word in ("int", "float")
+        return word == "int" or (word == "float" and abs(value) <= float_info.max)
     if isinstance(value, float):
         return word == "float"
     if isinstance(value, str):

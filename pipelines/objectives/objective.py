@@ -48,6 +48,10 @@ class Objective(Block):
         """Why a model of this resolved architecture cannot learn it, as a sentence without its subject; None if it can."""
         return None
 
+    def too_long(self, block_size: int) -> str | None:
+        """Why an example cannot have `block_size` tokens, as a sentence without its subject; None if it can."""
+        return None
+
     def special_tokens(self) -> tuple[str, ...]:
         """Tokens that a tokenizer trained for it must have beside the usual ones."""
         return ()

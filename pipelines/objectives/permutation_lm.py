@@ -20,7 +20,7 @@ class PermutationLM(Objective):
     """Name tokens in a random order."""
 
     name: Literal["permutation_lm"] = "permutation_lm"
-    k: int = Field(6, ge=1)
+    k: int = Field(6, ge=1, le=1000)
     """One in k tokens is asked: the last of the order. The paper has 6."""
     max_span_length: int = Field(1, ge=1, le=100)
     """1 asks single tokens; above that, runs of 1 to so many neighbours (the paper's larger model: 5, section 3.1)."""

@@ -1,7 +1,7 @@
 """Prefix language modelling: read the first part of a text in both directions, and name what follows token by token.
 
 Dong et al. 2019, "UniLM", section 2.3 (sequence-to-sequence masks), arxiv.org/abs/1905.03197; Raffel et al. 2020, "T5",
-section 3.2.1 (masks) and 3.2.2 (a prefix of random length, loss on the rest only), arxiv.org/abs/1910.10683.
+section 3.2.1 (masks) and 3.2.3 (a prefix of random length, loss on the rest only), arxiv.org/abs/1910.10683.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class PrefixLM(Objective):
 
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
         """Decoders serve whose attention can be told who sees whom."""
+        if architecture.get("attention_pattern") == "sliding_window":
+            return "reads a prefix as a whole, of which attention_pattern sliding_window would show a part only; use attention_pattern: causal"
         return sees_ahead(architecture) or takes_masks(architecture)
 
     def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:

@@ -38,6 +38,12 @@ class SpanCorruption(Objective):
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
         return teacher_forcing.misfit(architecture)
 
+    def too_long(self, block_size: int) -> str | None:
+        _, spans = self.hidden(self.raw_length(block_size))
+        if spans <= self.sentinels:
+            return None
+        return f"hides {spans} spans in such a block, and sentinels is {self.sentinels}; lower block_size, raise mean_span_length, or raise sentinels"
+
     def special_tokens(self) -> tuple[str, ...]:
         return tuple(f"<extra_id_{number}>" for number in range(self.sentinels))
 

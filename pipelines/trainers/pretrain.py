@@ -57,6 +57,8 @@ class Pretrain(Stage):
         if objective.pairs:
             yield ("objective",), f"is {objective.name}, which learns from pairs and not from text; use a supervised stage with a task of kind seq2seq"
             return
+        if sentence := objective.too_long(self.block_size):
+            yield ("block_size",), f"is {self.block_size}, but {objective.name} {sentence}"
         if self.tuner.adapts and objective.two_models:
             yield ("tuner",), f"is {self.tuner.name}, but {objective.name} trains a second model beside the one that is kept; use full"
         if not self.cross_document_attention and not objective.separates:
@@ -71,7 +73,7 @@ class Pretrain(Stage):
             yield ("objective",), f"is {objective.name}, which {sentence}"
         elif heads is not None and objective.head.kind not in (*heads, "pretraining"):
             yield ("objective",), f"is {objective.name}, whose head this architecture does not have; it has {', '.join(heads)}"
-        elif not self.cross_document_attention and (sentence := takes_masks(shape)):
+        elif not self.cross_document_attention and objective.separates and (sentence := takes_masks(shape)):
             yield ("cross_document_attention",), f"is false, which {sentence}"
 
     def content(self, recipe: Recipe) -> dict[str, str]:

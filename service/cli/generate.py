@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,8 @@ def check(question: Question, penalty_alpha: float | None) -> None:
         )
     if (question.prompt is None) == (question.prompts is None):
         raise CommandError("give one prompt, or a file of them with --prompts FILE" + (", not both" if question.prompt is not None else ""))
-    if question.temperature <= 0:
-        raise CommandError(f"--temperature is {question.temperature:g}, must be above 0; the limit 0 is greedy, which is shown anyway")
+    if not 0 < question.temperature < math.inf:
+        raise CommandError(f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is shown anyway")
     if not 0 < question.top_p <= 1:
         raise CommandError(f"--top-p is {question.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
 

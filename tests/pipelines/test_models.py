@@ -127,6 +127,36 @@ def test_a_decoder_classifies_too(folder: Callable[..., Path]) -> None:
     assert models.open_folder(place, tiny.TWO, seed=0, trained_head=True).finery_new_modules == []
 
 
+def test_the_tokens_of_a_model_that_judges_them_have_named_classes(folder: Callable[..., Path]) -> None:
+    head = Head("token_classification", ("original", "replaced", "unsure"))
+    for family in ("finery", "electra"):
+        place = folder(family, head, name=family)
+        opened = models.open_folder(place, head, seed=0, trained_head=True)
+        assert opened.config.id2label == {0: "original", 1: "replaced", 2: "unsure"}
+        assert tiny.logits(opened, tiny.batch()).shape == (4, 10, 3)
+
+
+WRITERS: list[tuple[dict[str, Any], Head]] = [
+    ({"model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}, Head("seq2seq_lm")),
+    ({"model_type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}, Head("causal_lm")),
+    ({"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}, Head("causal_lm")),
+    (tiny.shape("gpt2"), Head("causal_lm")),
+    (tiny.shape("bert"), Head("pretraining")),
+]
+
+
+@pytest.mark.parametrize(("shape", "head"), WRITERS, ids=[shape["model_type"] for shape, _ in WRITERS])
+def test_nothing_of_a_language_model_is_new_to_its_own_pretraining(shape: dict[str, Any], head: Head, tmp_path: Path) -> None:
+    model = models.build(shape, head, tiny.tokenizer(), seed=1)
+    assert model.finery_new_modules == []
+    model.save_pretrained(tmp_path)
+    again = models.open_folder(tmp_path, head, seed=2, trained_head=True)
+    assert again.finery_new_modules == []
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
 @pytest.mark.parametrize("family", ["finery", "bert", "roberta", "modernbert"])
 def test_a_seed_decides_every_new_weight(family: str, folder: Callable[..., Path]) -> None:
     place = folder(family, tiny.MASKED)
@@ -297,6 +327,16 @@ def test_a_masked_lm_head_that_an_adapter_trained_whole_survives_merging(family:
     merged.save_pretrained(tmp_path / "merged")
     again = models.open_folder(tmp_path / "merged", tiny.MASKED, seed=2, trained_head=True)
     torch.testing.assert_close(tiny.logits(again, tiny.batch()), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_published_adapter_has_its_base_inside_itself(folder: Callable[..., Path], tmp_path: Path) -> None:
+    tuned = adapter(models.open_folder(folder("bert", tiny.THREE), tiny.THREE, seed=0), tiny.THREE, tmp_path / "published")
+    expected = tiny.logits(tuned, tiny.batch())
+    shutil.move(tmp_path / "model", tmp_path / "published/base")
+    config = tmp_path / "published/adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "base"}))
+    opened = models.open_folder(tmp_path / "published", tiny.THREE, seed=0, trained_head=True)
+    torch.testing.assert_close(tiny.logits(opened, tiny.batch()), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_base_beside_the_adapter_is_preferred_to_the_one_it_names(folder: Callable[..., Path], tmp_path: Path) -> None:

@@ -305,6 +305,18 @@ def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
     assert evaluated.flops == ROWS * (once + 2 * (once - empty))
 
 
+def test_mask_predict_reads_every_length_in_every_pass(folder):
+    (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
+    task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
+    words = "transformer-tiny, bidirectional_decoder: true, length_prediction: true"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace("bert-tiny, position: sinusoidal, norm_position: pre", words)
+    text += f"  - {{stage: supervised, id: mine, task: {task}, objective: mask_predict, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate, generation: {iterations: 3, length_beam: 2, num_beams: 7}}\n"
+    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
+    once, empty = (shape.forward(Head("seq2seq_lm"), 32, *each) for each in ((32, 32), (1, 1)))
+    assert planned(folder, text=text).stages[1].flops == ROWS * (once + 5 * (once - empty))
+
+
 # ---- models that are not ours ---------------------------------------------------------------------------------------
 
 BERT = "{model_type: bert, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64}"
@@ -336,6 +348,17 @@ def test_a_foreign_model_is_counted_as_transformers_builds_it(folder, architectu
 
 T5 = "{model_type: t5, d_model: 32, num_layers: 2, num_heads: 2, d_kv: 16, d_ff: 64}"
 BART = "{model_type: bart, d_model: 32, encoder_layers: 2, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2, encoder_ffn_dim: 64, decoder_ffn_dim: 64}"
+
+
+@pytest.mark.parametrize(("architecture", "objective"), [("BART", "causal_lm"), ("BART", "masked_lm"), ("BERT", "causal_lm")])
+def test_a_head_that_our_families_do_not_have_is_planned_without_memory(folder, architecture, objective):
+    shape = {"BART": BART, "BERT": BERT.replace("}", ", is_decoder: true}")}[architecture]
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("{preset: bert-tiny, position: sinusoidal, norm_position: pre}", shape)
+    (found,) = planned(folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=16", text=text).stages
+    assert found.parameters["total"] > 0
+    assert found.flops > 0
+    assert found.memory is None
+    assert "memory is unknown: no model of our own has these sizes and this head" in found.notes
 
 
 @pytest.mark.parametrize("architecture", [T5, BART])

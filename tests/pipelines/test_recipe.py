@@ -11,6 +11,7 @@ import pytest
 
 from pipelines import recipe as recipes
 from pipelines.errors import RecipeError
+from pipelines.fields.architectures import KINDS
 
 GOOD = """\
 name: mini
@@ -151,6 +152,24 @@ def test_the_schema_describes_every_registered_block() -> None:
     text = json.dumps(recipes.schema())
     for word in ("masked_lm", "lora", "lora_alpha", "wordpiece", "evaluate", "num_processes", "max_train_samples"):
         assert f'"{word}"' in text
+
+
+def test_the_schema_describes_the_words_of_an_architecture() -> None:
+    ours, others, nothing = recipes.schema()["$defs"]["Model"]["properties"]["architecture"]["anyOf"]
+    assert ours["properties"]["family"] == {"enum": ["encoder", "decoder", "encoder-decoder"], "default": "encoder"}
+    assert ours["properties"]["sliding_window"]["type"] == ["integer", "null"]
+    assert set(KINDS) | {"preset", "model_type"} == set(ours["properties"])
+    assert "bert-mini" in ours["properties"]["preset"]["enum"]
+    assert ours["additionalProperties"] is False
+    assert others["required"] == ["model_type"]
+    assert nothing == {"type": "null"}
+
+
+@pytest.mark.parametrize("given", ["3", "[masked_lm, causal_lm]", "null"])
+def test_a_block_that_is_neither_name_nor_mapping_is_refused(given: str) -> None:
+    text = f"name: x\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages: [{{stage: pretrain, objective: {given}, datasets: [{{path: builtin/python-docs}}]}}]\n"
+    (mistake,) = mistakes(text)
+    assert "must be the name of an objective or a mapping with 'name'" in str(mistake)
 
 
 def test_reading_a_recipe_imports_no_heavy_library(tmp_path: Path) -> None:

@@ -54,6 +54,11 @@ def test_rows_that_are_held_out_are_not_trained_on(tmp_path):
     assert sizes.task_rows(task, "train") + sizes.task_rows(task, "validation") == 57
 
 
+def test_an_empty_file_has_no_rows(tmp_path):
+    (tmp_path / "none.jsonl").write_text("")
+    assert [sizes.task_rows(task_of(tmp_path / "none.jsonl"), split) for split in ("train", "validation")] == [0, 0]
+
+
 @pytest.mark.parametrize("name", ["glue/mrpc", "glue/mnli", "glue/stsb"])
 def test_rows_of_glue(mirror, name):
     task = TASKS.load(name)

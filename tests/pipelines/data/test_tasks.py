@@ -174,12 +174,16 @@ def test_without_a_validation_file_a_tenth_is_held_out_and_not_learnt_from(tmp_p
     assert list(found.rows("train", limit=7).index) == list(train.index)[:7]
 
 
-@pytest.mark.parametrize(("count", "held_out"), [(2, 1), (14, 1), (200, 20), (20_000, 2_000), (50_000, 2_000)])
+@pytest.mark.parametrize(("count", "held_out"), [(1, 1), (2, 1), (14, 1), (200, 20), (20_000, 2_000), (50_000, 2_000)])
 def test_how_much_is_held_out(count: int, held_out: int):
     rows = held_out_rows(count)
     assert len(rows) == len(set(rows)) == held_out
     assert min(rows) >= 0
     assert max(rows) < count
+
+
+def test_nothing_is_held_out_of_nothing():
+    assert held_out_rows(0) == []
 
 
 def test_a_single_row_is_too_few_to_hold_some_out(tmp_path: Path):

@@ -76,6 +76,7 @@ def test_benchmarks_and_texts_may_stand_together(folder: Path):
         ((PRETRAIN, HELD + ", stride: 4"), "stride: moves the windows of causal_lm, but 'words' was trained with masked_lm; leave it out"),
         ((PRETRAIN, "stage: evaluate, benchmarks: [glue/mrpc], stride: 4"), "stride: moves windows over held-out text, but no 'datasets'"),
         ((PRETRAIN, HELD.replace("]", ", {path: held.txt}]")), "datasets[1]: '"),
+        ((PRETRAIN, HELD + ", baselines: [majority]"), "baselines: are guessers for benchmarks, and only text is measured"),
         ((PRETRAIN, "stage: evaluate, datasets: []"), "datasets: has 0 entries, must have at least 1"),
     ],
 )  # fmt: skip

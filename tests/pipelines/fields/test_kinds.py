@@ -18,6 +18,12 @@ def test_true_is_no_number():
     assert not fits(True, "int|float")
 
 
+def test_a_whole_number_beyond_all_floats_is_no_number():
+    assert not fits(10**400, "float|null")
+    assert fits(10**400, "int")
+    assert misfit(-(10**400), "float").endswith("must be a number")
+
+
 def test_a_sentence_says_what_was_given_and_what_is_allowed():
     assert misfit("wide", "int|float|null") == 'is "wide", must be a number or null'
     assert misfit(2.5, "int") == "is 2.5, must be a whole number"

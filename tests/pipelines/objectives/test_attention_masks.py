@@ -131,6 +131,30 @@ def test_models_that_take_no_such_mask_are_refused(model_type: str) -> None:
     assert f"which {model_type} is not known for" in str(takes_masks({"model_type": model_type}))
 
 
-@pytest.mark.parametrize("pattern", ["linear", "sliding_window"])
-def test_attention_that_takes_no_such_mask_is_refused(pattern: str) -> None:
-    assert f"attention_pattern {pattern} does not" in str(takes_masks({"attention_pattern": pattern}))
+def test_attention_that_takes_no_such_mask_is_refused() -> None:
+    assert "attention_pattern linear does not" in str(takes_masks({"attention_pattern": "linear"}))
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary", "alibi", "relative"])
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_a_window_stays_within_its_document(family: str, position: str) -> None:
+    words = {
+        "model_type": "finery", **SIZES, "family": family, "position": position, "attention_pattern": "sliding_window",
+        "sliding_window": 3, "global_attn_every_n_layers": 2,
+    }  # fmt: skip
+    assert takes_masks(words) is None
+    objective = CausalLM() if family == "decoder" else MaskedLM()
+    model = models.build(words, objective.head, tiny.tokenizer(), seed=0).eval()
+    tiny.disturb(model)
+    parts = packed([7, 3, 9])
+    block = np.array([[token for part in parts for token in part]])
+    numbers = documents(block, END)
+    allowed = numbers[:, :, None] == numbers[:, None, :]
+    allowed = allowed & earlier(block.shape[1]) if family == "decoder" else allowed
+    with torch.no_grad():
+        together = model(
+            input_ids=torch.from_numpy(block), attention_mask=torch.from_numpy(additive(allowed)),
+            position_ids=torch.from_numpy(restarted(numbers)),
+        ).logits[0]  # fmt: skip
+        alone = torch.cat([model(input_ids=torch.tensor([part])).logits[0] for part in parts])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)

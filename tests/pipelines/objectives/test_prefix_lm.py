@@ -93,6 +93,7 @@ def test_prefix_tokens_see_each_other_and_no_other_sees_ahead(model_type: str) -
     [
         ({"model_type": "finery", "family": "decoder"}, None),
         ({"model_type": "finery", "family": "decoder", "attention_pattern": "linear"}, "attention_pattern linear does not"),
+        ({"model_type": "finery", "family": "decoder", "attention_pattern": "sliding_window"}, "attention_pattern sliding_window would show a part"),
         ({"model_type": "finery", "family": "encoder"}, "family decoder"),
         ({"model_type": "mamba"}, "which mamba is not known for; known: bert, finery"),
         ({"model_type": "bert"}, "bert sees both ways"),

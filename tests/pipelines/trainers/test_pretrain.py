@@ -160,6 +160,10 @@ def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(recipe:
         ("objective: causal_lm", "objective: is causal_lm, which needs a model that sees only what comes before: family decoder, not encoder"),
         ("objective: permutation_lm", "objective: is permutation_lm, which needs attention in two streams, which finery has not; use model_type: xlnet"),
         ("objective: seq2seq", "objective: is seq2seq, which learns from pairs and not from text; use a supervised stage"),
+        (
+            "objective: {name: span_corruption, sentinels: 2}\n    block_size: 64",
+            "block_size: is 64, but span_corruption hides 3 spans in such a block, and sentinels is 2; lower block_size, raise mean_span_length",
+        ),
         ("objective: next_sentence\n    cross_document_attention: false", "cross_document_attention: is false, but next_sentence cannot keep documents apart"),
     ],
 )
@@ -179,6 +183,13 @@ def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: 
 def test_what_a_model_cannot_learn_is_refused_before_anything_loads(architecture: str, objective: str, sentence: str, recipe: Any) -> None:
     with pytest.raises(RecipeError, match=sentence):
         recipe(f"objective: {objective}\n    cross_document_attention: false", architecture=architecture)
+
+
+def test_documents_that_cannot_be_kept_apart_are_one_mistake(recipe: Any) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe("objective: permutation_lm\n    cross_document_attention: false", architecture=XLNET)
+    (mistake,) = refused.value.mistakes
+    assert "permutation_lm cannot keep documents apart" in mistake.message
 
 
 def test_a_model_without_the_objectives_head_is_refused() -> None:

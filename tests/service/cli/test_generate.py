@@ -105,7 +105,8 @@ def test_every_option_reaches_the_child(recipe, pretend, capsys):
     ("words", "expected"),
     [
         ([], "give one prompt, or a file of them"), (["x", "--prompts", "f"], "not both"), (["x", "--penalty-alpha", "0.6"], "contrastive search"),
-        (["x", "--temperature", "0"], "must be above 0; the limit 0 is greedy"), (["x", "--temperature", "-1"], "must be above 0"),
+        (["x", "--temperature", "0"], "must be a number above 0; the limit 0 is greedy"), (["x", "--temperature", "-1"], "must be a number above 0"),
+        (["x", "--temperature", "nan"], "must be a number above 0"), (["x", "--temperature", "inf"], "must be a number above 0"),
         (["x", "--top-p", "0"], "--top-p is 0"), (["x", "--top-p", "1.5"], "at most 1"),
         (["x", "--samples", "-1"], "samples"), (["x", "--num-beams", "0"], "num-beams"), (["x", "--max-new-tokens", "0"], "max-new-tokens"),
     ],
