@@ -153,5 +153,5 @@ def _another(context: Context, model: Any, head: Head, **overrides: Any) -> Any:
     models = import_module("pipelines.models")
     shape = context.recipe.model.architecture
     words = architectures.resolve(shape) if shape else {"model_type": model.config.model_type, **model.config.to_diff_dict()}
-    words = {"vocab_size": model.config.vocab_size} | words | overrides
+    words = words | {"vocab_size": model.config.vocab_size} | overrides  # a preset names its own vocabulary
     return models.build(words, head, context.open_tokenizer(), context.seed)

@@ -137,6 +137,14 @@ def test_the_other_model_of_an_objective_has_the_recipes_shape(recipe: Any, cont
     assert (again.config.model_type, again.config.hidden_size, again.config.num_hidden_layers) == ("bert", 32, 1)
 
 
+def test_the_other_model_has_the_vocabulary_of_the_first_whatever_the_preset_names(recipe: Any, context: Callable[..., Context]) -> None:
+    written = recipe("block_size: 24")  # the preset names 30,522 words
+    first = tiny.build("finery", tiny.MASKED)
+    built = pretrain._another(context(recipe=written), first, tiny.MASKED, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    assert built.config.vocab_size == first.config.vocab_size == len(tiny.tokenizer())
+    assert built.get_input_embeddings().weight.shape == (len(tiny.tokenizer()), 8)
+
+
 def test_texts_come_in_the_order_of_the_recipe_each_set_cut_by_itself(recipe: Any) -> None:
     stage = recipe("max_train_samples: 2").stages[0]
     assert list(stage.texts()) == [*tiny.TEXTS[:2], *tiny.TEXTS[::-1][:2]]
