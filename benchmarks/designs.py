@@ -7,7 +7,7 @@ change the initial weights and the order of the text; vocabulary, text, steps an
 stopped study goes on where it was.
 
     FINERY_DATA=<mirror> python benchmarks/designs.py --out designs.jsonl [--seeds 1 2 3] [--steps 200]
-    python benchmarks/designs.py --out designs.jsonl --table          # the tables of docs/designs.md
+    python benchmarks/designs.py --out designs.jsonl --table          # as Markdown
 
 The noise floor is the pooled standard deviation over the seeds of a cell. A main effect is the mean over all cells with a
 choice; its standard error follows from the noise floor and the number of runs behind it.
@@ -164,6 +164,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         cells[tuple(line[factor] for factor in FACTORS)].append(line["bits_per_byte"])
     repeated = [scores for scores in cells.values() if len(scores) > 1]
     spread = sum(statistics.variance(scores) * (len(scores) - 1) for scores in repeated)
+    if not repeated:
+        raise SystemExit("no cell has two runs yet, so the noise floor is unknown; measure a second seed first")
     noise = math.sqrt(spread / sum(len(scores) - 1 for scores in repeated))
     low, high = min(line["parameters"] for line in good), max(line["parameters"] for line in good)
     text = [
@@ -176,6 +178,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         rows = []
         for choice in choices:
             chosen = [line for line in good if line[factor] == choice]
+            if not chosen:
+                continue
             scores = [line["bits_per_byte"] for line in chosen]
             seconds = statistics.median(line["seconds"] for line in chosen)
             rows.append((statistics.mean(scores), f"| {choice} | {statistics.mean(scores):.4f} | {noise / math.sqrt(len(scores)):.4f} | {len(scores)} | {seconds:.1f} |"))
