@@ -25,6 +25,9 @@ AUTO_CLASSES = {
 """The transformers class that each kind of head is opened with."""
 
 
+MERGEABLE = ("LORA", "IA3")
+"""PEFT's types of adapters that can be folded into the weights of their base."""
+
 LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How the names of classes end whose head is one that pretraining trains."""
 
@@ -170,13 +173,21 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
     own = saved_head(folder) or head
     try:
-        named = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
-        base = open_folder(beside or named, own, seed)
+        settings = json.loads((folder / "adapter_config.json").read_text())
+        base = open_folder(beside or settings["base_model_name_or_path"], own, seed)
         model = PeftModel.from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(f"the adapter in '{folder}' cannot be opened: {sentence[:400]}") from error
     if not merge:
+        return model
+    if settings["peft_type"] not in MERGEABLE:
+        if (own != head and not trained_head) or own.kind != head.kind:
+            raise ModelError(
+                f"the adapter in '{folder}' cannot be merged into its base, so it serves only the {own.kind.replace('_', ' ')} "
+                "head it was trained with; read the model that it was trained on instead"
+            )
+        model.finery_new_modules = []
         return model
     merged = model.merge_and_unload()
     _untie(merged)

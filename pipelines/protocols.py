@@ -80,14 +80,35 @@ Score = Callable[[Any, Any], dict[str, float]]
 
 
 class Tuner(Protocol):
-    """WHICH weights learn: a block with a verb."""
+    """WHICH weights learn: a block with a verb. `pipelines.tuners.tuner.TunerBlock` says what the verbs promise."""
 
     name: str
     adapts: bool
     """Whether `apply` leaves the base alone and returns an adapter around it."""
+    merges: bool
+    """Whether what was learnt can be folded into the weights of the base."""
+
+    @property
+    def positions(self) -> int:
+        """How many of the model's positions the tuner takes for itself."""
+
+    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+        """Why this tuner cannot serve a model with these config words and this kind of head."""
 
     def apply(self, model: Any) -> Any:
         """The model with its trainable weights chosen; a PEFT model for adapters."""
+
+    def rates(self, model: Any) -> Mapping[str, float]:
+        """What the learning rate is multiplied by, by parameter name."""
+
+    def thaw(self, model: Any, epoch: int) -> None:
+        """Choose the trainable weights of the epoch."""
+
+    def factor(self, step: int, steps: int) -> float | None:
+        """What the learning rates are multiplied by at `step` of `steps`; None leaves it to `arguments`."""
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write what was learnt."""
 
 
 @dataclass(frozen=True)

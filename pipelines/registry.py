@@ -125,6 +125,16 @@ TASK_KINDS = Registry(
 )
 """Shapes of a labelled task."""
 
+LESSONS = Registry(
+    "lesson",
+    {
+        "classification": "pipelines.trainers.classifying:Classifying",
+        "regression": "pipelines.trainers.classifying:Classifying",
+        "seq2seq": "pipelines.trainers.pairs:Pairs",
+    },
+)
+"""How a kind of task is learnt."""
+
 TASKS = Registry(
     "task",
     {
@@ -188,6 +198,7 @@ REGISTRIES: dict[str, Registry] = {
     "tokenizers": TOKENIZERS,
     "sources": SOURCES,
     "task_kinds": TASK_KINDS,
+    "lessons": LESSONS,
     "tasks": TASKS,
     "metrics": METRICS,
     "baselines": BASELINES,

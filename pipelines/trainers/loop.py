@@ -19,9 +19,10 @@ from transformers.trainer_utils import set_seed
 
 from pipelines.errors import Diverged, Stopped
 from pipelines.objectives.losses import IGNORED
-from pipelines.protocols import Context, Score
+from pipelines.protocols import Context, Score, Tuner
 from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import training_arguments
+from pipelines.trainers.lesson import LABELS
 from pipelines.trainers.memory import peak_memory, reset_peak_memory
 from pipelines.trainers.sampling import PADDING, EpochSampler
 
@@ -54,10 +55,6 @@ class Draws:
         return example
 
 
-LABELS: Mapping[str, float] = {"labels": 1.0}
-"""The usual loss has one part: its items are the labels."""
-
-
 def without_padding(collate: Collate, label_names: Mapping[str, float] = LABELS) -> Collate:
     """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor counted."""
 
@@ -87,6 +84,7 @@ def fit(
     selection: Any = None,
     score: Score | None = None,
     early_stopping_patience: int | None = None,
+    tuner: Tuner | None = None,
 ) -> tuple[Any, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
@@ -94,7 +92,8 @@ def fit(
     of one part of `loss`, with the part's weight: each part is divided by its own items of the whole step, over
     accumulation and processes. `lengths` (examples,) lets similar lengths share a batch;
     `marked` gives every example its draw for counter-based randomness; `selection` is held-out train data that
-    `eval_strategy` scores with `score`.
+    `eval_strategy` scores with `score`; `tuner` is the one that chose the weights of `model`: its learning rates, its
+    schedule and its thawing are followed.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.

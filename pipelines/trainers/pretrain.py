@@ -18,6 +18,7 @@ from pipelines.fields.positions import usable_positions
 from pipelines.objectives.masked_models import takes_masks
 from pipelines.recipe import Stage
 from pipelines.registry import OBJECTIVES, TUNERS
+from pipelines.trainers import tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Pretrain(Stage):
             yield ("cross_document_attention",), f"is false, but {objective.name} cannot keep documents apart; leave it out"
         if shape:
             yield from self._unfit(architectures.resolve(shape), architectures.heads(shape))
+        yield from tuning.mistakes(self, recipe, objective.head.kind, self.block_size)
 
     def _unfit(self, shape: Mapping[str, Any], heads: tuple[str, ...] | None = None) -> Iterator[Found]:
         """Why a model of this resolved architecture cannot do the stage. `heads` are those it can have, where known."""
@@ -96,17 +98,17 @@ class Pretrain(Stage):
         from pipelines.trainers.saving import save_stage
 
         tokenizer, objective = context.open_tokenizer(), self.objective
-        model = context.open_model(objective.head, keep_base=context.folder / "base" if self.tuner.adapts else None)
+        model = tuning.opened(self, context, objective.head)
         self._refuse(model.config)
         collate = self.collator(tokenizer, context.seed, model.config)
         examples = self._examples(context, tokenizer)
         model = self.tuner.apply(objective.prepare(model, tokenizer, partial(_another, context, model)))
         model, metrics = fit(
             context, model, tokenizer, examples, collate=collate, loss=objective.loss, label_names=objective.label_names,
-            arguments=self.arguments, marked=True,
+            arguments=self.arguments, marked=True, tuner=self.tuner,
         )  # fmt: skip
         metrics["train_tokens"] = metrics["train_steps"] and round(metrics["epoch"] * self._tokens(examples))
-        save_stage(context, objective.finish(model), tokenizer, objective.head, metrics)
+        save_stage(context, objective.finish(model), tokenizer, objective.head, metrics, self.tuner)
 
     def _refuse(self, config: Any) -> None:
         """Raise ModelError when the open model cannot do the stage, for a checkpoint shows its shape only now."""

@@ -12,15 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.protocols import Context, Head
+from pipelines.protocols import Context, Head, Tuner
 
 
-def save_stage(context: Context, model: Any, tokenizer: Any, head: Head, metrics: Mapping[str, float]) -> None:
-    """Write the stage's result, whole or not at all. Only the main process writes."""
+def save_stage(
+    context: Context, model: Any, tokenizer: Any, head: Head, metrics: Mapping[str, float], tuner: Tuner | None = None
+) -> None:
+    """Write the stage's result, whole or not at all, as the tuner saves it. Only the main process writes."""
     if context.world.is_main:
         temporary = context.folder / "model.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        model.save_pretrained(str(temporary))
+        if tuner is None:
+            model.save_pretrained(str(temporary))
+        else:
+            tuner.save(model, temporary)
         tokenizer.save_pretrained(str(temporary))
         _name_final_base(temporary, context)
         (temporary / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))

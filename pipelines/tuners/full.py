@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pipelines.blocks import Block
+from pipelines.tuners.tuner import TunerBlock
 
 
-class Full(Block):
+class Full(TunerBlock):
     """Train every weight."""
 
     name: Literal["full"] = "full"
-    adapts: ClassVar[bool] = False
 
     def apply(self, model: Any) -> Any:
         """The same model, with every weight trainable."""

@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Block, Mistakes, show
+from pipelines.blocks import Mistakes, show
 from pipelines.errors import ModelError
+from pipelines.tuners.tuner import TunerBlock
 
 
 def _targets(value: Any) -> Any:
@@ -20,7 +21,7 @@ def _targets(value: Any) -> Any:
     raise Mistakes([((), f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]")])
 
 
-class LoRA(Block):
+class LoRA(TunerBlock):
     """Learn a low-rank update beside each chosen linear layer; everything else stays frozen."""
 
     name: Literal["lora"] = "lora"

@@ -1,0 +1,50 @@
+"""What every tuner shares: a block, and the questions that a training loop asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pipelines.blocks import Block
+
+
+class TunerBlock(Block):
+    """Base of every tuner: the answers of one that trains plain weights at one learning rate."""
+
+    name: str
+    adapts: ClassVar[bool] = False
+    """Whether `apply` leaves the base alone and returns an adapter around it."""
+    merges: ClassVar[bool] = True
+    """Whether what was learnt can be folded into the weights of the base."""
+
+    @property
+    def positions(self) -> int:
+        """How many of the model's positions the tuner takes for itself: the virtual tokens before a text."""
+        return 0
+
+    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+        """Why this tuner cannot serve a model with these config words (`model_type` among them) and this kind of head.
+
+        The answer completes `the tuner prefix …`; None when it can. Asked before anything loads.
+        """
+        return None
+
+    def apply(self, model: Any) -> Any:
+        """The model with its trainable weights chosen; a PEFT model for adapters."""
+        raise NotImplementedError
+
+    def rates(self, model: Any) -> Mapping[str, float]:
+        """What the learning rate is multiplied by, by parameter name of the tuned `model`; 1 for those left out."""
+        return {}
+
+    def thaw(self, model: Any, epoch: int) -> None:
+        """Choose the trainable weights of the epoch (the first is 0). Called as each epoch begins, and on a resume."""
+
+    def factor(self, step: int, steps: int) -> float | None:
+        """What the learning rates are multiplied by at `step` of `steps`; None leaves the schedule to `arguments`."""
+        return None
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write what was learnt: a checkpoint, or a PEFT adapter."""
+        model.save_pretrained(str(folder))

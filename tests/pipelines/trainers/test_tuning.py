@@ -1,0 +1,111 @@
+"""A tuner that cannot serve a stage is refused with the reason, before anything loads where the recipe tells."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from pipelines.errors import ModelError
+from pipelines.protocols import Head
+from pipelines.recipe import loads
+from pipelines.trainers import tuning
+from pipelines.tuners.tuner import TunerBlock
+
+RECIPE = """
+name: x
+model: {architecture: {preset: bert-tiny, max_position_embeddings: 64}}
+stages:
+  - {stage: supervised, id: first, task: glue/mrpc, max_length: 60}
+  - {stage: supervised, id: second, task: glue/mrpc, max_length: 60}
+"""
+
+
+class Greedy(TunerBlock):
+    """Takes positions, stays beside its base, and serves one model type."""
+
+    name: str = "greedy"
+    adapts: ClassVar[bool] = True
+    merges: ClassVar[bool] = False
+    taken: int = 8
+    serves: str = "finery"
+
+    @property
+    def positions(self) -> int:
+        return self.taken
+
+    def misfit(self, words: Any, head: str) -> str | None:
+        return None if words["model_type"] == self.serves else f"serves {self.serves} only, not {words['model_type']} with a {head} head"
+
+
+def tuned(tuner: Any) -> Any:
+    """The recipe, its first stage tuned so."""
+    recipe = loads(RECIPE)
+    return recipe.model_copy(update={"stages": (recipe.stages[0].model_copy(update={"tuner": tuner}), recipe.stages[1])})
+
+
+def sentences(tuner: Any, position: int = 0) -> dict[Any, str]:
+    recipe = tuned(tuner)
+    return dict(tuning.mistakes(recipe.stages[position], recipe, "sequence_classification", 60))
+
+
+def test_a_tuner_that_fits_is_no_mistake():
+    assert sentences(Greedy(taken=4)) == {}
+
+
+def test_a_tuner_that_does_not_serve_the_architecture_is_one():
+    assert sentences(Greedy(taken=0, serves="bert")) == {
+        ("tuner",): "is greedy, which serves bert only, not finery with a sequence_classification head"
+    }
+
+
+def test_virtual_tokens_and_text_share_the_positions():
+    assert sentences(Greedy(taken=5)) == {
+        ("tuner",): "is greedy, whose 5 virtual tokens and texts of 60 tokens are more than the model's max_position_embeddings 64; lower one of the two"
+    }
+
+
+def test_nothing_is_trained_on_top_of_an_adapter_that_cannot_be_merged():
+    found = sentences(Greedy(taken=0), position=1)
+    assert found[("from",)].startswith("is 'first', whose greedy cannot be merged into its model")
+    assert found[("from",)].endswith("from: model")
+
+
+class Config(SimpleNamespace):
+    """As much of a transformers config as is asked."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def opened(tuner: Any, **words: Any) -> tuple[Any, Any]:
+    model = SimpleNamespace(config=Config(model_type="finery", **words))
+    asked: list[Any] = []
+    from pathlib import Path
+
+    context: Any = SimpleNamespace(folder=Path("/here"), open_model=lambda head, keep_base: asked.append(keep_base) or model)
+    return tuning.opened(SimpleNamespace(tuner=tuner), context, Head("masked_lm")), asked
+
+
+def test_an_adapter_is_given_a_base_to_name_and_others_are_not():
+    assert str(opened(Greedy())[1][0]) == "/here/base"
+    plain = type("Plain", (Greedy,), {"adapts": False})
+    assert opened(plain())[1] == [None]
+
+
+def test_the_open_model_is_judged_again():
+    with pytest.raises(ModelError, match="the tuner greedy serves bert only, not finery with a masked_lm head"):
+        opened(Greedy(serves="bert"))
+
+
+@pytest.mark.parametrize(("positions", "taken", "left"), [(64, 0, 64), (64, 8, 56), (-1, 8, None), (12, 8, 4)])
+def test_what_is_left_for_text(positions: int, taken: int, left: int | None):
+    model, _ = opened(Greedy(), max_position_embeddings=positions)
+    assert tuning.room_for_text(SimpleNamespace(tuner=Greedy(taken=taken)), model) == left
+
+
+def test_no_room_for_text_is_refused():
+    model, _ = opened(Greedy(), max_position_embeddings=11)
+    with pytest.raises(ModelError, match="takes 8 of the model's 11 positions"):
+        tuning.room_for_text(SimpleNamespace(tuner=Greedy()), model)
