@@ -157,7 +157,7 @@ def read(out: Path) -> list[dict[str, Any]]:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Main effects, the noise floor, and the best and worst cells, as Markdown."""
+    """The noise floor, main effects, pairs of choices, and every cell, as Markdown."""
     good = [line for line in lines if "bits_per_byte" in line]
     cells: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for line in good:
@@ -192,11 +192,20 @@ def table(lines: list[dict[str, Any]]) -> str:
                 scores = [line["bits_per_byte"] for line in good if line[first] == one and line[second] == two]
                 means.append(f"{statistics.mean(scores):.3f}" if scores else "–")
             text.append(f"| {one} | {' | '.join(means)} |")
-    ranked = sorted(cells, key=lambda cell: statistics.mean(cells[cell]))
-    text += ["", "| cell | bits per byte of each seed |", "|---|---|"]
-    shown = [*ranked[:5], *ranked[-5:]]
-    text += [f"| {' · '.join(cell)} | {', '.join(f'{score:.3f}' for score in cells[cell])} |" for cell in shown]
+    text += ["", "Every cell, mean over seeds and, in brackets, lowest to highest:", ""]
+    text += [f"| position · norm_position | {' | '.join(SCORINGS)} |", "|---" * (len(SCORINGS) + 1) + "|"]
+    for position, norm in itertools.product(POSITIONS, NORMS):
+        found = [cells.get((position, norm, scoring), []) for scoring in SCORINGS]
+        text.append(f"| {position} · {norm} | {' | '.join(in_brackets(scores) for scores in found)} |")
     return "\n".join(text)
+
+
+def in_brackets(scores: list[float]) -> str:
+    """Mean and range of a cell's runs."""
+    if not scores:
+        return "–"
+    around = f" ({min(scores):.3f} to {max(scores):.3f})" if len(scores) > 1 else ""
+    return f"{statistics.mean(scores):.3f}{around}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
+from pipelines.cells import refuse_study
 from pipelines.errors import EXIT_DONE, EXIT_FAILED, CommandError, FineryError, OutOfMemory, RecipeError, Unforeseen
 from pipelines.signals import die_with_parent
 
@@ -27,6 +28,7 @@ def _run(words: Sequence[str]) -> int:
     if not words:
         raise CommandError("run needs a recipe: run RECIPE [key=value …]")
     recipe = recipes.load(words[0], words[1:])
+    refuse_study(recipe, words[0])
     _quiet()
     from pipelines.run import run
 
@@ -44,11 +46,48 @@ def _resume(words: Sequence[str]) -> int:
         )
     folder = Path(words[0]).absolute()
     recipe = recipes.load(folder / "recipe.yaml")
+    if recipe.matrix is not None:
+        return _study(words)
     _quiet()
     from pipelines.run import run, working_folder
 
     os.chdir(working_folder(folder))
     run(recipe, folder)
+    return EXIT_DONE
+
+
+def _study(words: Sequence[str]) -> int:
+    """study RECIPE|FOLDER [--parallel N] [key=value …]"""
+    from pipelines.cells import load_study
+
+    rest = list(words)
+    parallel = _number(rest, "--parallel")
+    if not rest:
+        raise CommandError("study needs a recipe with a matrix: study RECIPE [--parallel N] [key=value …]")
+    if parallel is not None and not parallel.is_integer():
+        raise CommandError(f"--parallel is {parallel:g}, must be a whole number")
+    place = Path(rest[0])
+    file = place / "recipe.yaml" if place.is_dir() else place
+    plan = load_study(file.absolute() if place.is_dir() else file, rest[1:])
+    folder = (place if place.is_dir() else Path("runs") / plan.recipe.name).absolute()
+    _quiet()
+    from pipelines.run import working_folder
+    from pipelines.study import run_study
+
+    if place.is_dir():
+        os.chdir(working_folder(folder))
+    source = {"recipe": str(file), "overrides": rest[1:]}
+    return run_study(plan, folder, None if parallel is None else int(parallel), source)
+
+
+def _compare(words: Sequence[str]) -> int:
+    """compare RUN RUN …: one JSON object"""
+    _quiet()
+    from pipelines.compare import compare
+
+    with redirect_stdout(sys.stderr):
+        told = compare([Path(word) for word in words])
+    print(json.dumps(told, ensure_ascii=False))
     return EXIT_DONE
 
 
@@ -71,7 +110,15 @@ def _plan(words: Sequence[str]) -> int:
     rate = _number(rest, "--flops-per-second")
     if not rest:
         raise CommandError("plan needs a recipe: plan RECIPE [--json] [key=value …]")
-    found = plan(recipes.load(rest[0], rest[1:]), flops_per_second=rate)
+    recipe = recipes.load(rest[0], rest[1:])
+    if recipe.matrix is not None:
+        from pipelines.cells import load_study
+        from pipelines.study_plan import plan_study
+
+        whole = plan_study(load_study(rest[0], rest[1:]), flops_per_second=rate)
+        print(json.dumps(whole.to_json(), indent=2) if as_json else "\n".join(whole.lines()))
+        return EXIT_DONE
+    found = plan(recipe, flops_per_second=rate)
     print(json.dumps(found.to_json(), indent=2) if as_json else "\n".join(found.lines()))
     return EXIT_DONE
 
@@ -93,6 +140,11 @@ def _attention(words: Sequence[str]) -> int:
 def _generate(words: Sequence[str]) -> int:
     """generate REQUEST: one JSON object with the fields of generation.Request"""
     return _answer("generate", "pipelines.generation", words)
+
+
+def _data(words: Sequence[str]) -> int:
+    """data REQUEST: one JSON object with the fields of data_view.Request"""
+    return _answer("data", "pipelines.data_view", words)
 
 
 def _answer(verb: str, module: str, words: Sequence[str]) -> int:
@@ -139,11 +191,14 @@ def _number(words: list[str], option: str) -> float | None:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "resume": _resume,
+    "study": _study,
+    "compare": _compare,
     "stage": _stage,
     "plan": _plan,
     "gc": _gc,
     "attention": _attention,
     "generate": _generate,
+    "data": _data,
 }
 
 

@@ -6,6 +6,7 @@ FineryError                 exit 1
 ├── StageError              exit 1   a stage could not finish; says which stage and what to do
 │   ├── DataError                    a data set, split, column or label is missing or unreadable
 │   ├── ModelError                   a checkpoint or a head does not fit
+│   │   └── Misfit                   what the recipe asks for cannot be done with this model; a study's cell is refused
 │   ├── Diverged                     the loss is no longer a finite number
 │   ├── OutOfMemory                  the device or the host ran out of memory
 │   ├── DiskFull                     a file could not be written
@@ -93,6 +94,12 @@ class ModelError(StageError):
     """A checkpoint or a head does not fit what the stage needs."""
 
     reason = "model_error"
+
+
+class Misfit(ModelError):
+    """What the recipe asks for cannot be done with this model; known only once its config was read."""
+
+    reason = "misfit"
 
 
 class Diverged(StageError):

@@ -20,7 +20,7 @@ from typing import Any
 
 from pipelines.blocks import Block
 
-CONTRACT = {"errors", "registry", "blocks", "marks", "recipe", "protocols", "events", "fields"}
+CONTRACT = {"errors", "registry", "blocks", "marks", "recipe", "protocols", "events", "fields", "matrix", "cells"}
 """Modules of `pipelines` that compute nothing that could change a result."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "numpy")
@@ -43,6 +43,14 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "absent"
     return found
+
+
+def mark_of(
+    identity: Mapping[str, Any], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
+) -> tuple[str, str]:
+    """(the fingerprint of a stage, the hash of its code), from its block, what it reads, its data and its modules."""
+    code_hash = code_of(code)
+    return digest([identity, inputs, dict(content), versions(), code_hash]), code_hash
 
 
 def modules_of(block: Block) -> set[str]:

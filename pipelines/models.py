@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines import quantization as quantizing
 from pipelines.errors import ModelError
 from pipelines.protocols import Head
 
@@ -121,10 +122,12 @@ def open_folder(
     revision: str | None = None,
     trained_head: bool = False,
     merge: bool = True,
+    quantization: Mapping[str, Any] | None = None,
 ) -> Any:
     """A model from a folder or the Hub, with `head`; weights that the checkpoint lacks are drawn by `seed`.
 
     An adapter folder is opened on its base, and merged unless told otherwise. Only safetensors are read.
+    `quantization` are the words of a `BitsAndBytesConfig` for the body's matrices; an adapter's base stays as it is.
     Raises ModelError when the body does not fit, or `trained_head` is asked for and absent.
     """
     from safetensors import SafetensorError
@@ -135,14 +138,15 @@ def open_folder(
         return _open_adapter(Path(source), head, seed, merge, trained_head)
     kind = auto_class(head)
     _refuse_unreadable(source)
+    words = {} if trained_head else head_settings(head)  # a trained head keeps the class names it was trained with
     set_seed(seed)
     loader = logging.getLogger("transformers.modeling_utils")
     loader.addFilter(_errors_only)  # missing heads are expected here and judged below
     try:
+        packed = {} if quantization is None else quantizing.loading(kind, source, revision, words, quantization)
         model, report = kind.from_pretrained(
             source, revision=revision, use_safetensors=True, dtype="float32", attn_implementation=_attention(),
-            ignore_mismatched_sizes=not trained_head, output_loading_info=True,
-            **({} if trained_head else head_settings(head)),  # a trained head keeps the class names it was trained with
+            ignore_mismatched_sizes=not trained_head, output_loading_info=True, **packed, **words,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
@@ -167,15 +171,17 @@ def open_folder(
 
 def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool) -> Any:
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
-    from peft import PeftModel
     from safetensors import SafetensorError
 
+    from pipelines.tuners import peft_types
+
+    peft_types.register()
     beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
     own = saved_head(folder) or head
     try:
         settings = json.loads((folder / "adapter_config.json").read_text())
         base = open_folder(beside or settings["base_model_name_or_path"], own, seed)
-        model = PeftModel.from_pretrained(base, str(folder))
+        model = peft_types.opener(settings["peft_type"]).from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(f"the adapter in '{folder}' cannot be opened: {sentence[:400]}") from error
@@ -268,19 +274,23 @@ def _fresh_modules(model: Any) -> list[str]:
     The same modules are trained whole by an adapter with and without pretraining, so that the two compare.
     """
     import torch
-    from transformers import AutoModelForMaskedLM
+    from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
     if type(model).__name__.endswith(LANGUAGE_MODELS):
         return []
+    prefix = f"{model.base_model_prefix}."
     weights = {name: weight.shape for name, weight in model.named_parameters()}
-    try:
-        with torch.device("meta"):
-            pretrained = AutoModelForMaskedLM.from_config(model.config)
-        brought = {name: weight.shape for name, weight in pretrained.named_parameters()}
-    except ValueError:  # a family without a masked-LM head
-        prefix = f"{model.base_model_prefix}."
-        brought = {name: shape for name, shape in weights.items() if name.startswith(prefix)}
-    return _outermost(name for name, shape in weights.items() if brought.get(name) != shape)
+    brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
+    for kind in (AutoModelForMaskedLM, AutoModelForSeq2SeqLM):
+        try:
+            with torch.device("meta"):
+                pretrained = kind.from_config(model.config)
+        except ValueError:  # a family without such a head
+            continue
+        # The body has a name of its own in some classes of a family only: T5's classifier has a `transformer`.
+        brought = {name.removeprefix(prefix): weight.shape for name, weight in pretrained.named_parameters()}
+        break
+    return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
 
 def _attention() -> str | None:

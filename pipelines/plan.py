@@ -3,8 +3,8 @@
 For our own family neither torch nor transformers is imported (see `shapes`).
 
 A training step costs three forward passes when all weights learn: one forward, one for the gradients of the inputs and
-one for those of the weights (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). Under LoRA the frozen weights
-need no gradient, which leaves two. Recomputed activations cost one more.
+one for those of the weights (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). Frozen weights need no gradient,
+which leaves two under LoRA, and one where the head alone learns. Recomputed activations cost one more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipelines.fields import devices
 from pipelines.protocols import Head
 from pipelines.recipe import START, Recipe, Stage
 from pipelines.shapes import PLAIN_HEADS, first_line, outputs, shape_of
-from pipelines.training_memory import Memory, Step
+from pipelines.training_memory import FLOAT, Memory, Step
 
 BYTES_PER_TOKEN = 4
 """Of English text under a vocabulary of some thousand pieces; used where only the size of a text is known."""
@@ -261,15 +261,15 @@ class _Planner:
         try:
             counts = self.shape.counts(head)
             adapter = None
-            if stage.tuner.name == "lora":
+            if stage.tuner.plain() or stage.tuner.name != "full":
                 adapter = self.shape.adapter(stage.tuner, head, self._fresh(stage, head))
-            forward = self.shape.forward(head, passes.length, passes.target, passes.predicted)
+            forward = self.shape.forward(head, passes.length + stage.tuner.positions, passes.target, passes.predicted)
         except Exception as error:  # transformers and PEFT refuse in many ways; the run itself says it in full
             return replace(found, notes=(*found.notes, f"the model cannot be built: {first_line(error)}"))
         learnt = counts["total"] if adapter is None else adapter.learnt
         everything = counts["total"] + (0 if adapter is None else adapter.added)
         recomputed = bool(arguments.get("activation_checkpointing"))
-        flops = forward * ((3 if adapter is None else 2) + recomputed)
+        flops = round(forward * ((3 if adapter is None else adapter.passes(counts["total"])) + recomputed))
         flops += 0 if adapter is None else 3 * adapter.flops_per_token * tokens // (2 if both else 1)
         found = replace(found, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
         if sequences is not None:
@@ -296,6 +296,9 @@ class _Planner:
             words, head.kind, outputs(head), step, parameters=everything, trainable=learnt,
             learnt=None if adapter is None else adapter.by_layer,
         )  # fmt: skip
+        if adapter is not None and adapter.packed:
+            saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))
+            memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
         return replace(found, memory=memory)
 
     def _evaluate(self, stage: Any) -> StagePlan:
@@ -377,7 +380,7 @@ class _Planner:
             return []
         source = self.recipe.model_of(stage)
         before: Any = None if source == START else self.recipe.stage(source)
-        if before is not None and before.tuner.name != "full":  # an adapter's model is opened whole, its head included
+        if before is not None and before.tuner.adapts:  # an adapter's model is opened whole, its head included
             return []
         return self.shape.lacking(head, self._head_of(before))
 
@@ -417,13 +420,31 @@ def _passes(objective: Any, block_size: int) -> _Passes:
     return _Passes(block_size, block_size, block_size if kind in arithmetic.WORD_HEADS else 0)
 
 
+PARTS = {
+    "qa": "a context longer than max_length takes several windows, which are not counted",
+    "multiple_choice": "a question is counted as one sequence, but takes as many as it has options",
+}
+"""Where a row is more than one sequence."""
+
+
 def _task_head(task: Any, notes: list[str]) -> Head:
     """The head without reading data: two classes where their names are still in it."""
+    if note := PARTS.get(task.kind):
+        notes.append(note)
     if task.labels or task.kind not in ("classification", "token_classification"):
         head: Head = task.head
         return head
     notes.append("how many classes there are will be known when the run starts; two are counted")
     return Head("token_classification" if task.kind == "token_classification" else "sequence_classification", ("0", "1"))
+
+
+def packed_bytes(quantization: Mapping[str, Any]) -> float:
+    """Of a weight of 4 bits: itself, and the scale of its block of 64, of 32 bits or, quantized in blocks of 256, about 8.
+
+    Dettmers et al. 2023, section 3, arxiv.org/abs/2305.14314.
+    """
+    scale = (8 / 64 + 32 / (64 * 256)) if quantization["bnb_4bit_use_double_quant"] else 32 / 64
+    return (4 + scale) / 8
 
 
 def _arguments(stage: Any) -> dict[str, Any]:

@@ -40,8 +40,9 @@ class Rows:
     texts: Sequence[str]
     pairs: Sequence[str] | None
     """Second text of each pair; None for tasks on single texts."""
-    labels: Sequence[int] | Sequence[float] | Sequence[str] | None
-    """Class ids, numbers, or the texts that the texts are to become; None where the split has no public labels."""
+    labels: Sequence[int] | Sequence[float] | Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[str]] | None
+    """Class ids, numbers, the texts that the texts are to become, ids of each word, or the right answers of each question;
+    None where the split has no public labels."""
     index: Sequence[int]
     """Row number in the file."""
 
@@ -87,13 +88,33 @@ class Tuner(Protocol):
     """Whether `apply` leaves the base alone and returns an adapter around it."""
     merges: bool
     """Whether what was learnt can be folded into the weights of the base."""
+    bakes: bool
+    """Whether it can become part of the model's own code instead."""
 
     @property
     def positions(self) -> int:
         """How many of the model's positions the tuner takes for itself."""
 
+    @property
+    def thaws(self) -> bool:
+        """Whether `thaw` changes what learns while training."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Ids of the earlier stages whose adapters the tuner builds on."""
+
+    def given(self, folders: Mapping[str, Path]) -> Tuner:
+        """The tuner, told in which folder the model of each of its `stages` lies."""
+
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         """Why this tuner cannot serve a model with these config words and this kind of head."""
+
+    @property
+    def quantization(self) -> Mapping[str, Any] | None:
+        """The words of the `BitsAndBytesConfig` that the base is opened with."""
+
+    def lacks(self) -> str | None:
+        """What this machine has not got that the tuner needs."""
 
     def apply(self, model: Any) -> Any:
         """The model with its trainable weights chosen; a PEFT model for adapters."""
@@ -106,6 +127,9 @@ class Tuner(Protocol):
 
     def factor(self, step: int, steps: int) -> float | None:
         """What the learning rates are multiplied by at `step` of `steps`; None leaves it to `arguments`."""
+
+    def penalty(self, model: Any) -> Any:
+        """What the tuned model adds to the loss of each step; None for nothing."""
 
     def save(self, model: Any, folder: Path) -> None:
         """Write what was learnt."""
@@ -175,8 +199,8 @@ class Context:
     the one this stage reads) with that head, in fp32 on the CPU, freshly seeded. Adapters are merged unless
     `merge=False`. With `trained_head`, raises ModelError when the checkpoint has no weights for the head. `keep_base`
     is a folder where a model that is in no folder yet is saved, so that an adapter has a base to name."""
-    open_tokenizer: Callable[[], Any]
-    """The run's tokenizer."""
+    open_tokenizer: Callable[..., Any]
+    """`open_tokenizer(stage_id=None)`: the run's tokenizer, or that of a stage as the stage left it, with its chat template."""
     score: Callable[[Task], Score]
     """How a task's logits are scored."""
     stop: StopSignal = field(default_factory=StopSignal)

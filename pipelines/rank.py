@@ -47,6 +47,7 @@ def complete_stages(run_folder: Path) -> dict[str, Path]:
         target = link.resolve()
         if target.is_dir() and not target.name.endswith(".partial"):
             found[link.name.partition("-")[2]] = target
+            found |= {f"{link.name.partition('-')[2]}/{model.parent.name}": model.parent for model in target.glob("tasks/*/model")}
     if (run_folder / "tokenizer").exists():
         found[TOKENIZER] = (run_folder / "tokenizer").resolve()
     return found

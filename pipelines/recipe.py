@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -26,6 +27,7 @@ from pipelines.blocks import Block, Found, Mistakes, Pick, Place, flatten, key_p
 from pipelines.errors import Mistake, RecipeError
 from pipelines.fields import architectures as architecture_fields
 from pipelines.marks import line_of, read_yaml, read_yaml_text, scalar, write_yaml
+from pipelines.matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
 from pipelines.registry import STAGES, TOKENIZERS, nearest
 
 if TYPE_CHECKING:
@@ -164,6 +166,10 @@ class Stage(Block):
         """Modules that the stage finds through a registry when it runs: their code is part of its fingerprint."""
         return set()
 
+    def subjects(self) -> Mapping[str, Any]:
+        """The tasks that the stage trains, by the id of the model that learns each: its own, or `id/task` of several."""
+        return {}
+
     def texts(self) -> Iterator[str] | None:
         """Text that a tokenizer may be trained on, or None when the stage has none."""
         return None
@@ -203,10 +209,21 @@ class Recipe(Block):
     """What happens, in this order."""
     launch: Launch = Field(default_factory=Launch)
     """How processes are started."""
+    matrix: Annotated[Matrix, WithJsonSchema(matrix_schema())] = Field(None, validate_default=False)
+    """Makes the recipe a study: override paths with the values they take, or words with named entries; see docs/studies.md."""
+    study: StudyOptions | None = None
+    """How the cells of `matrix` are compared, and how each method gets its learning rate."""
 
     @model_validator(mode="after")
-    def _stages_fit(self) -> Recipe:
-        found: list[Found] = []
+    def _stages_fit(self, info: ValidationInfo) -> Recipe:
+        found: list[Found] = self._unfit_study()
+        if found:
+            raise Mistakes(found)
+        if not (info.context or {}).get("stages_fit", True):
+            return self
+        found += self._unfit_models()
+        if found:
+            raise Mistakes(found)
         for position, stage in enumerate(self.stages):
             found += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
         if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
@@ -220,8 +237,24 @@ class Recipe(Block):
             raise Mistakes(found)
         return self
 
+    def _unfit_study(self) -> list[Found]:
+        if self.matrix is not None:
+            return unfit_options(self.study or StudyOptions(), axes_of(self.matrix))
+        return [] if self.study is None else [(("study",), "compares the cells of a matrix, and there is none; leave it out or add 'matrix'")]
+
+    def _unfit_models(self) -> Iterator[Found]:
+        """`from` that names one model of a stage with several, and names it wrongly."""
+        for position, stage in enumerate(self.stages):
+            owner, slash, _ = (stage.source or "").partition("/")
+            if slash:
+                known = [name for earlier in self.stages[:position] if earlier.id == owner for name in earlier.subjects() if "/" in name]
+                if stage.source not in known:
+                    allowed = f"Allowed: {', '.join(known)}" if known else f"'{owner}' leaves one model: write from: {owner}"
+                    yield ("stages", position, "from"), f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', known)} {allowed}"
+
     def stage(self, stage_id: str) -> Stage:
-        """The stage of that id. Raises KeyError."""
+        """The stage of that id; of `id/task`, the one that left that model. Raises KeyError."""
+        stage_id = stage_id.partition("/")[0]
         for stage in self.stages:
             if stage.id == stage_id:
                 found: Stage = stage
@@ -251,24 +284,50 @@ class Recipe(Block):
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe. Raises RecipeError with every mistake in it."""
-    path = Path(path)
-    data, lines = read_yaml(path)
-    return _build(data, lines, str(path), path.resolve().parent, overrides)
+    """Read and check a recipe. Raises RecipeError with every mistake in it; of a study, those of every cell."""
+    return _checked(read(path, overrides))
 
 
 def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
     """As `load`, for a text that is at hand; relative paths in it are relative to `folder`."""
     data, lines = read_yaml_text(text, file)
-    return _build(data, lines, file, folder or Path.cwd(), overrides)
+    return _checked(_source(data, lines, file, folder or Path.cwd(), overrides))
 
 
-def _build(data: Any, lines: dict[Place, int], file: str, folder: Path, overrides: Sequence[str]) -> Recipe:
+@dataclass(frozen=True)
+class Source:
+    """A recipe as it was written, its overrides applied, not checked yet."""
+
+    data: dict[str, Any]
+    lines: dict[Place, int]
+    file: str
+    folder: Path
+    """What relative paths are relative to."""
+    overridden: tuple[Place, ...] = ()
+    """Places that the command line changed."""
+
+    @property
+    def ids(self) -> list[str | None]:
+        """Ids of the stages by position, None where there is none."""
+        return stage_ids(self.data)
+
+    def error(self, found: Iterable[Found]) -> RecipeError:
+        """The mistakes with file, line and key, in the order of the file."""
+        return RecipeError(_in_order(list(found), self.ids, self.lines, self.file, list(self.overridden)))
+
+
+def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
+    """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be done."""
+    path = Path(path)
+    data, lines = read_yaml(path)
+    return _source(data, lines, str(path), path.resolve().parent, overrides)
+
+
+def _source(data: Any, lines: dict[Place, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
     if not isinstance(data, dict):
         raise RecipeError(
             [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
         )
-    found: list[Found] = []
     from_command_line: list[Place] = []
     ids = _name_stages(data)
     for override in overrides:
@@ -278,11 +337,27 @@ def _build(data: Any, lines: dict[Place, int], file: str, folder: Path, override
             raise RecipeError(
                 [Mistake(key_path(place), message, "command line") for place, message in error.found]
             ) from None
-    ids = _name_stages(data)
-    found += _unfit_sources(data, ids)
+        ids = _name_stages(data)
+    return Source(data, lines, file, folder, tuple(from_command_line))
+
+
+def _checked(source: Source) -> Recipe:
+    if source.data.get("matrix") is not None:
+        from pipelines.cells import expand
+
+        return expand(source).recipe
+    try:
+        return validated(source.data, source.folder)
+    except Mistakes as error:
+        raise source.error(error.found) from None
+
+
+def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) -> Recipe:
+    """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
+    found = _unfit_sources(data, stage_ids(data))
     recipe = None
     try:
-        recipe = Recipe.model_validate(data, context={"folder": folder})
+        recipe = Recipe.model_validate(data, context={"folder": folder, "stages_fit": stages_fit})
     except ValidationError as error:
         found += flatten(error)
     places = {place for place, _ in found}
@@ -290,7 +365,7 @@ def _build(data: Any, lines: dict[Place, int], file: str, folder: Path, override
     # A list whose entries are all wrong is not an empty one: pydantic says both.
     found = [(place, text) for place, text in found if not (place in within and text.startswith("has 0 entries"))]
     if found or recipe is None:
-        raise RecipeError(_in_order(found, ids, lines, file, from_command_line))
+        raise Mistakes(found)
     return recipe
 
 
@@ -310,6 +385,13 @@ def _in_order(
         else:
             mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
     return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
+
+
+def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
+    """Ids of the stages by position, None where there is none."""
+    stages = data.get("stages")
+    known = [stage.get("id") if isinstance(stage, Mapping) else None for stage in (stages if isinstance(stages, tuple | list) else ())]
+    return [each if isinstance(each, str) else None for each in known]
 
 
 def _name_stages(data: dict[str, Any]) -> list[str | None]:
@@ -339,7 +421,7 @@ def _name_stages(data: dict[str, Any]) -> list[str | None]:
     return ids
 
 
-def _unfit_sources(data: dict[str, Any], ids: list[str | None]) -> list[Found]:
+def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[Found]:
     """Repeated ids, and `from` that names no earlier stage."""
     found: list[Found] = []
     stages = data.get("stages")
@@ -355,6 +437,8 @@ def _unfit_sources(data: dict[str, Any], ids: list[str | None]) -> list[Found]:
                 (("stages", position, "id"), f"'{START}' stands for the recipe's own model; choose another id")
             )
         source = stage.get("from")
+        if isinstance(source, str) and "/" in source and source.partition("/")[0] in ids[:position]:
+            continue  # one model of several: the stages themselves know, see `_unfit_models`
         earlier = [each for each in ids[:position] if each is not None]
         if isinstance(source, str) and source not in (*earlier, START):
             later = " (it comes later)" if source in ids else ""
@@ -377,23 +461,28 @@ def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Pla
         value = scalar(text)
     except Exception as error:
         raise Mistakes([((path,), f"'{text}' is not a YAML value: {str(error).splitlines()[0]}")]) from None
+    return put_at(data, path, value, ids)
+
+
+def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None]) -> Place:
+    """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
+
+    A stage that is set to null is left out: `stages.pretrain=null`.
+    """
     parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     place: list[str | int] = []
     here: Any = data
-    for depth, part in enumerate(parts):
+    while parts:
+        part = parts[0]
         key: str | int = part
         if isinstance(here, tuple):
-            entries = list(here)
-            if depth == 1 and parts[0] == "stages" and part in ids:
-                key = ids.index(part)
-            elif part.isdigit() and int(part) < len(entries):
+            of_stages = place == ["stages"]
+            if of_stages and part in ids:
+                key = list(ids).index(part)
+            elif part.isdigit() and int(part) < len(here):
                 key = int(part)
             else:
-                known = (
-                    [each for each in ids if each]
-                    if depth == 1 and parts[0] == "stages"
-                    else [str(n) for n in range(len(entries))]
-                )
+                known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
                 raise Mistakes(
                     [
                         (
@@ -402,10 +491,16 @@ def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Pla
                         )
                     ]
                 )
+            if of_stages and value is None and len(parts) == 1:
+                data["stages"] = tuple(stage for at, stage in enumerate(here) if at != key)
+                return ("stages", part)
         elif not isinstance(here, dict):
             raise Mistakes([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
+        else:  # keys with dots in them: those of a matrix, and of `require`
+            key = next((joined for count in range(len(parts), 1, -1) if (joined := ".".join(parts[:count])) in here), part)
+        del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
         place.append(key)
-        if depth == len(parts) - 1:
+        if not parts:
             _put(data, place, value)
         else:
             if isinstance(here, dict) and (key not in here or here[key] is None):

@@ -60,6 +60,7 @@ STAGES = Registry(
     {
         "pretrain": "pipelines.trainers.pretrain:Pretrain",
         "supervised": "pipelines.trainers.supervised:Supervised",
+        "multi_task": "pipelines.trainers.multi_task:MultiTask",
         "evaluate": "pipelines.evaluation.evaluate:Evaluate",
         "publish": "pipelines.publishing.publish:Publish",
     },
@@ -88,7 +89,16 @@ TUNERS = Registry(
     "tuner",
     {
         "full": "pipelines.tuners.full:Full",
+        "last_layer": "pipelines.tuners.last_layer:LastLayer",
+        "bitfit": "pipelines.tuners.bitfit:BitFit",
         "lora": "pipelines.tuners.lora:LoRA",
+        "qlora": "pipelines.tuners.qlora:QLoRA",
+        "ia3": "pipelines.tuners.ia3:IA3",
+        "adapter": "pipelines.tuners.adapter:Adapter",
+        "fusion": "pipelines.tuners.fusion:Fusion",
+        "prefix": "pipelines.tuners.prefix:Prefix",
+        "prompt": "pipelines.tuners.prompt:Prompt",
+        "p_tuning": "pipelines.tuners.p_tuning:PTuning",
     },
 )
 """Which weights learn."""
@@ -121,6 +131,11 @@ TASK_KINDS = Registry(
         "classification": "pipelines.data.classification:Classification",
         "regression": "pipelines.data.regression:Regression",
         "seq2seq": "pipelines.data.seq2seq:Seq2Seq",
+        "token_classification": "pipelines.data.token_classification:TokenClassification",
+        "qa": "pipelines.data.extractive_qa:ExtractiveQA",
+        "multiple_choice": "pipelines.data.multiple_choice:MultipleChoice",
+        "causal": "pipelines.data.causal:Causal",
+        "instruction_pairs": "pipelines.data.instruction_pairs:InstructionPairs",
     },
 )
 """Shapes of a labelled task."""
@@ -131,9 +146,26 @@ LESSONS = Registry(
         "classification": "pipelines.trainers.classifying:Classifying",
         "regression": "pipelines.trainers.classifying:Classifying",
         "seq2seq": "pipelines.trainers.pairs:Pairs",
+        "token_classification": "pipelines.trainers.token_classifying:TokenClassifying",
+        "qa": "pipelines.trainers.span_finding:SpanFinding",
+        "multiple_choice": "pipelines.trainers.choosing:Choosing",
+        "causal": "pipelines.trainers.completing:Completing",
     },
 )
 """How a kind of task is learnt."""
+
+EXAMINERS = Registry(
+    "examiner",
+    {
+        "sequence_classification": "pipelines.evaluation.asking_classes:Classes",
+        "seq2seq_lm": "pipelines.evaluation.asking_texts:Texts",
+        "token_classification": "pipelines.evaluation.asking_tags:Tags",
+        "question_answering": "pipelines.evaluation.asking_spans:Spans",
+        "multiple_choice": "pipelines.evaluation.asking_options:Options",
+        "causal_lm": "pipelines.evaluation.asking_completions:Continuations",
+    },
+)
+"""How a model is asked the questions of a benchmark, by the head that answers."""
 
 TASKS = Registry(
     "task",
@@ -149,9 +181,21 @@ TASKS = Registry(
         "glue/rte": "pipelines.data.glue:RTE",
         "glue/wnli": "pipelines.data.glue:WNLI",
         "glue/ax": "pipelines.data.glue:AX",
+        "trec/coarse": "pipelines.data.text_classification:TREC_COARSE",
+        "trec/fine": "pipelines.data.text_classification:TREC_FINE",
+        "imdb": "pipelines.data.text_classification:IMDB",
+        "ag_news": "pipelines.data.text_classification:AG_NEWS",
+        "squad": "pipelines.data.squad:SQUAD",
+        "squad_v2": "pipelines.data.squad:SQUAD_V2",
+        "race/middle": "pipelines.data.race:MIDDLE",
+        "race/high": "pipelines.data.race:HIGH",
+        "race/all": "pipelines.data.race:ALL",
         "multi30k/en-de": "pipelines.data.multi30k:EN_DE",
         "multi30k/en-fr": "pipelines.data.multi30k:EN_FR",
         "multi30k/en-cs": "pipelines.data.multi30k:EN_CS",
+        "alpaca": "pipelines.data.instructions:ALPACA",
+        "self_instruct_seed": "pipelines.data.instructions:SELF_INSTRUCT_SEED",
+        "gsm8k": "pipelines.data.instructions:GSM8K",
     },
 )
 """Labelled tasks that a recipe names instead of describing."""
@@ -166,6 +210,13 @@ METRICS = Registry(
         "matthews_correlation": "pipelines.evaluation.matthews_correlation:MatthewsCorrelation",
         "pearson": "pipelines.evaluation.pearson:Pearson",
         "spearmanr": "pipelines.evaluation.spearmanr:Spearmanr",
+        "seqeval": "pipelines.evaluation.seqeval:Seqeval",
+        "squad": "pipelines.evaluation.squad:Squad",
+        "squad_v2": "pipelines.evaluation.squad_v2:SquadV2",
+        "rouge1": "pipelines.evaluation.rouge1:Rouge1",
+        "rouge2": "pipelines.evaluation.rouge2:Rouge2",
+        "rougeL": "pipelines.evaluation.rougel:Rougel",
+        "exact_match": "pipelines.evaluation.exact_match:ExactMatch",
     },
 )
 """What a prediction is worth, as `evaluate.Metric` modules that need no network."""
@@ -175,6 +226,7 @@ BASELINES = Registry(
     {
         "copy_source": "pipelines.evaluation.copy_source:copy_source",
         "majority": "pipelines.evaluation.majority:majority",
+        "majority_by_word": "pipelines.evaluation.majority_by_word:majority_by_word",
         "naive_bayes": "pipelines.evaluation.naive_bayes:naive_bayes",
         "naive_bayes_pairs": "pipelines.evaluation.naive_bayes_pairs:naive_bayes_pairs",
     },
@@ -199,6 +251,7 @@ REGISTRIES: dict[str, Registry] = {
     "sources": SOURCES,
     "task_kinds": TASK_KINDS,
     "lessons": LESSONS,
+    "examiners": EXAMINERS,
     "tasks": TASKS,
     "metrics": METRICS,
     "baselines": BASELINES,

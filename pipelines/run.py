@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import fingerprints, hardware, launch
-from pipelines.errors import DataError, FineryError, StageError, Stopped
+from pipelines.cells import refuse_study
+from pipelines.errors import DataError, FineryError, Misfit, StageError, Stopped
 from pipelines.failures import understood
 from pipelines.fields import architectures
 from pipelines.protocols import Context, Head, Score, StopSignal, Task, World
@@ -29,6 +30,7 @@ TOKENIZER = "tokenizer"
 
 def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: StopSignal | None = None) -> Path:
     """Do what the recipe describes, stage by stage; returns the run folder. Raises FineryError after telling the events."""
+    refuse_study(recipe, str(folder))
     stop = stop or StopSignal()
     job = Job(recipe, RunFolder(folder, store or StageStore()), stop)
     try:
@@ -36,6 +38,7 @@ def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: Sto
             started = time.monotonic()
             try:
                 job.begin()
+                job.refuse_what_is_lacking()
                 job.make_tokenizer()
                 for position, stage in enumerate(recipe.stages, start=1):
                     job.do(position, stage)
@@ -105,6 +108,14 @@ class Job:
         }
         self.place.save_manifest()
         self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
+
+    def refuse_what_is_lacking(self) -> None:
+        """Raise Misfit when a stage needs what this machine has not got, before the stages ahead of it take their time."""
+        for stage in self.recipe.stages:
+            tuner = getattr(stage, "tuner", None)
+            if tuner is not None and (why := tuner.lacks()) is not None:
+                self.at = stage.id
+                raise Misfit(f"the tuner {tuner.name} {why}")
 
     def make_tokenizer(self) -> None:
         """Train the tokenizer, or copy the pretrained one; reused like a stage."""
@@ -179,8 +190,7 @@ class Job:
         """Reuse or make one stage: whatever happens, it is complete or invisible."""
         started = time.monotonic()
         events, store = self.place.events.of(stage_id), self.place.store
-        code_hash = fingerprints.code_of(code)
-        mark = fingerprints.digest([identity, inputs, dict(content), fingerprints.versions(), code_hash])
+        mark, code_hash = fingerprints.mark_of(identity, inputs, content, code)
         self.marks[stage_id] = mark
 
         def reusable() -> Path | None:
@@ -219,6 +229,9 @@ class Job:
                     )
         self.place.link(name, folder)
         self.folders[stage_id] = folder
+        for model in sorted((folder / "tasks").glob("*/model")):  # a stage that leaves a model a task
+            part = f"{stage_id}/{model.parent.name}"
+            self.folders[part], self.marks[part] = model.parent, mark
         seconds = time.monotonic() - started
         metrics = json.loads((folder / "metrics.json").read_text()) if (folder / "metrics.json").is_file() else {}
         events.emit("stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=mark, metrics=metrics)
@@ -265,11 +278,13 @@ class Job:
 
         (tokenizer if self.segments else without_segments(tokenizer)).save_pretrained(str(attempt / "model"))
 
-    def open_tokenizer(self) -> Any:
-        """The run's tokenizer."""
+    def open_tokenizer(self, stage_id: str | None = None) -> Any:
+        """The run's tokenizer; that of a stage as the stage left it, with its chat template."""
         from pipelines.tokenizers import open_tokenizer
 
-        return open_tokenizer(str(self.folders[TOKENIZER] / "model"))
+        kept = self.folders[stage_id] / "model" if stage_id in self.folders else self.folders[TOKENIZER] / "model"
+        own = kept if (kept / "tokenizer_config.json").is_file() else self.folders[TOKENIZER] / "model"
+        return open_tokenizer(str(own))
 
     def fail(self, error: BaseException) -> BaseException:
         """Tell the events; returns the error that the user should see."""
@@ -329,18 +344,22 @@ def _open_model(
     job: Job, stage: Stage, world: World, head: Head, stage_id: str | None = None, merge: bool = True,
     trained_head: bool = False, keep_base: Path | None = None,
 ) -> Any:  # fmt: skip
-    from pipelines import models
+    from pipelines import models, quantization
     from pipelines.ranks import barrier
 
     seed = job.recipe.seed_of(stage)
     source = stage_id or job.recipe.model_of(stage)
     own = job.recipe.model
+    packed = quantization.settled(getattr(getattr(stage, "tuner", None), "quantization", None), job.precision) if keep_base else None
     if source == START and own.checkpoint is None:
         model = models.build(shape_of(job.recipe), head, job.open_tokenizer(), seed)
     elif source != START:
-        model = models.open_folder(job.folders[source] / "model", head, seed, merge=merge, trained_head=trained_head)
+        folder = job.folders[source] / "model"
+        model = models.open_folder(folder, head, seed, merge=merge, trained_head=trained_head, quantization=packed)
     else:
-        model = models.open_folder(str(own.checkpoint), head, seed, revision=own.revision, trained_head=trained_head)
+        model = models.open_folder(
+            str(own.checkpoint), head, seed, revision=own.revision, trained_head=trained_head, quantization=packed
+        )
     models.check_vocabulary(model, job.open_tokenizer())
     if keep_base is not None and not model.name_or_path:
         if world.is_main:
@@ -348,6 +367,10 @@ def _open_model(
             model.save_pretrained(str(keep_base))
         barrier(world)()
         model.name_or_path = str(keep_base)
+        if packed is not None:  # it is in a folder only now
+            fresh = model.finery_new_modules
+            model = models.open_folder(keep_base, head, seed, quantization=packed)
+            model.finery_new_modules = fresh
     return model
 
 

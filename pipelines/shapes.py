@@ -1,13 +1,15 @@
-"""A recipe's model as formulas see it: how many weights, how many operations, which layers LoRA finds.
+"""A recipe's model as formulas see it: how many weights, how many operations, what a tuner makes learn.
 
-Our own family is arithmetic on its config. Any other model is built by transformers on the meta device, which has
-shapes but no weights.
+Our own family is arithmetic on its config, and so is LoRA on it. Any other model, and any other tuner, is built by
+transformers on the meta device, which has shapes but no weights.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,10 @@ DEFAULT_VOCABULARY = 8192
 """Entries of the WordPiece vocabulary that a model from scratch gets when its recipe names no tokenizer."""
 PLAIN_HEADS = {"encoder": Head("masked_lm"), "decoder": Head("causal_lm"), "encoder-decoder": Head("seq2seq_lm")}
 """The language model of each family: what a checkpoint is taken to be, whose weights a stage starts from."""
+BY_FORMULA = ("lora", "qlora")
+"""Tuners whose weights are counted by arithmetic on our own family,"""
+BEYOND_FORMULA = ("exclude_modules", "layers_to_transform", "rank_pattern")
+"""unless one of these keys is used."""
 
 
 class Shape(Protocol):
@@ -46,7 +52,7 @@ class Shape(Protocol):
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
-        """What LoRA adds; `fresh` modules learn whole."""
+        """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it does not fit."""
 
 
 def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:
@@ -83,8 +89,14 @@ class OwnShape:
         return {layer.name: (layer.inputs, layer.outputs) for layer in layers if layer.part in ("pooler", "head")}
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
-        return costs.lora(
-            arithmetic.linear_layers(self.config, head.kind, outputs(head)),
+        if tuner.name not in BY_FORMULA or any(getattr(tuner, key) for key in BEYOND_FORMULA):
+            from pipelines.architectures.registration import register
+
+            register()
+            return applied({"model_type": architecture_fields.OURS, **self.config}, tuner, head, fresh)
+        layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
+        found = costs.lora(
+            layers,
             r=tuner.r,
             target_modules=tuner.target_modules,
             whole=[*fresh, *tuner.modules_to_save],
@@ -92,6 +104,10 @@ class OwnShape:
             bias=tuner.bias,
             other_biases=arithmetic.other_biases(self.config, head.kind),
         )
+        if tuner.quantization is None:
+            return found
+        body = [layer for layer in layers if layer.name.startswith("model.") and layer.part not in ("pooler", "head")]
+        return replace(found, packed=sum(layer.inputs * layer.outputs for layer in body))
 
 
 class ForeignShape:
@@ -156,28 +172,16 @@ class ForeignShape:
     def lacking(self, head: Head, before: Head) -> list[str]:
         from pipelines.models import _outermost
 
+        prefix = f"{self._model(head).base_model_prefix}."
         weights = {name: weight.shape for name, weight in self._model(head).named_parameters()}
-        try:
-            brought = {name: weight.shape for name, weight in self._model(before).named_parameters()}
+        try:  # the body has a name of its own in some classes of a family only
+            brought = {name.removeprefix(prefix): weight.shape for name, weight in self._model(before).named_parameters()}
         except ValueError:  # a family without that head
-            prefix = f"{self._model(head).base_model_prefix}."
-            brought = {name: shape for name, shape in weights.items() if name.startswith(prefix)}
-        return _outermost(name for name, shape in weights.items() if brought.get(name) != shape)
+            brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
+        return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
-        """By applying the tuner where nothing has weights."""
-        import torch
-
-        before = self.counts(head)["total"]
-        with torch.device("meta"):
-            model = self._new(head)
-            model.finery_new_modules = list(fresh)
-            tuned = tuner.apply(model)
-        weights = dict(tuned.named_parameters())
-        learnt = {name: weight.numel() for name, weight in weights.items() if weight.requires_grad}
-        updates = sum(weight.numel() for name, weight in weights.items() if "lora_" in name)
-        added = sum(weight.numel() for weight in weights.values()) - before
-        return costs.Adapter(sum(learnt.values()), added, 2 * updates)
+        return applied(self.config, tuner, head, fresh)
 
     def _model(self, head: Head) -> Any:
         if head not in self._built:
@@ -185,15 +189,41 @@ class ForeignShape:
         return self._built[head]
 
     def _new(self, head: Head) -> Any:
-        import torch
-        from transformers import AutoConfig
+        return without_weights(self.config, head)
 
-        from pipelines.models import auto_class, head_settings
 
-        words = {key: value for key, value in self.config.items() if key != "model_type"}
-        config = AutoConfig.for_model(self.config["model_type"], **words, **head_settings(head))
-        with torch.device("meta"):
-            return auto_class(head).from_config(config, attn_implementation="eager").eval()
+def without_weights(words: Mapping[str, Any], head: Head) -> Any:
+    """A model on the meta device. Raises what transformers raises when it cannot be built."""
+    import torch
+    from transformers import AutoConfig
+
+    from pipelines.models import auto_class, head_settings
+
+    known = {key: value for key, value in words.items() if key != "model_type"}
+    kind = auto_class(head)
+    config = AutoConfig.for_model(words["model_type"], **known, **head_settings(head))
+    with torch.device("meta"):
+        return kind.from_config(config, attn_implementation="eager").eval()
+
+
+def applied(words: Mapping[str, Any], tuner: Any, head: Head, fresh: Sequence[str]) -> costs.Adapter:
+    """What a tuner adds and makes learn, by applying it where nothing has weights."""
+    import torch
+
+    from pipelines.quantization import kept_whole
+    from pipelines.tuners.layers import inside, layers, sizes
+
+    model = without_weights(words, head)
+    model.finery_new_modules = list(fresh)
+    before = {name: weight.numel() for name, weight in model.named_parameters()}
+    packed = 0
+    if tuner.quantization is not None:
+        whole = kept_whole(model)
+        packed = sum(math.prod(sizes(layer)) for name, layer in layers(model).items() if not inside(name, whole))
+    body = model.base_model_prefix
+    with torch.device("meta"):
+        tuned = tuner.apply(model)
+    return replace(costs.of_tuned(before, tuned, body), packed=packed)
 
 
 def _family_of(words: Mapping[str, Any]) -> str:

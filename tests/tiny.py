@@ -27,6 +27,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "modernbert": _BERT,
     "deberta-v2": _BERT,
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 48},
+    "llama": _BERT,
+    "t5": {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2},
+    "bart": {
+        "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 48,
+    },
+    "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48},
 }
 """The sizes of each family, in its own words."""
 
@@ -34,6 +41,10 @@ NO_DROPOUT = {
     "distilbert": {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0},
     "modernbert": {},
     "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "llama": {},
+    "t5": {"dropout_rate": 0.0},
+    "bart": {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "classifier_dropout": 0.0},
+    "xlnet": {"dropout": 0.0, "summary_last_dropout": 0.0},
 }
 _BERT_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
 

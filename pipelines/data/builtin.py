@@ -1,7 +1,8 @@
 """The embedded data set `builtin/python-docs`: prose to pretrain on, and a labelled task, without any download.
 
 Configuration `text` (taken without a name) holds paragraphs, `labelled` holds the rows of the task; both are made by
-`pipelines.data.python_docs` from the documentation that the running Python carries.
+`pipelines.data.python_docs` from the documentation that the running Python carries. `words`, `questions` and `endings` hold
+rows of three other shapes of tasks, made by `pipelines.data.python_docs_tasks`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pipelines.data import python_docs
+from pipelines.data import python_docs, python_docs_tasks
 from pipelines.data.sources import check_split
 from pipelines.data.tasks import Place, Task
 from pipelines.errors import DataError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 PREFIX = "builtin/"
 NAMES = ("builtin/python-docs",)
-CONFIGURATIONS = ("text", "labelled")
+CONFIGURATIONS = ("text", "labelled", *python_docs_tasks.ROWS)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class PythonDocs:
         from datasets import ClassLabel, Dataset, Features, Value
 
         rows = self._rows(split)
+        if rows and self.name in python_docs_tasks.ROWS:
+            return Dataset.from_list(rows)
         features = {"text": Value("string"), "source": Value("string")}
         if self.name == "labelled":
             features["label"] = ClassLabel(names=list(python_docs.LABELS))
@@ -60,6 +63,8 @@ class PythonDocs:
     def _rows(self, split: str) -> list[Any]:
         check_split(split, self.splits(), self.describe())
         known = cast(Literal["train", "validation"], split)
+        if self.name in python_docs_tasks.ROWS:
+            return list(python_docs_tasks.ROWS[self.name](known))
         return list(python_docs.labelled_rows(known) if self.name == "labelled" else python_docs.text_rows(known))
 
 

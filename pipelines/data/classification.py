@@ -14,7 +14,7 @@ from pipelines.data.tasks import Task, check_columns_differ, inline_places
 Column = Annotated[str, Field(min_length=1)]
 
 
-def _class_names(value: Any) -> Any:
+def class_names(value: Any) -> Any:
     """Class names may be written as numbers or truth values, as they stand in the data."""
     if not isinstance(value, list | tuple):
         return value
@@ -29,7 +29,7 @@ class Classification(Block):
     """The column of the text, or the two columns of a pair."""
     label: Column
     """The column of the classes: texts, whole numbers or truth values."""
-    labels: Annotated[tuple[str, ...] | None, BeforeValidator(_class_names)] = None
+    labels: Annotated[tuple[str, ...] | None, BeforeValidator(class_names)] = None
     """Class names in the order of their ids. Default: those in the training rows, in natural order."""
     train: DataPath
     """The training rows: a file, folder or pattern, or a data set's name."""

@@ -106,6 +106,11 @@ def labelled_rows(split: Split) -> list[LabelledRow]:
     return rows
 
 
+def sentences_of(split: Split) -> list[str]:
+    """The plain sentences of one split, each once, in a stable order."""
+    return list(_sentences(split))
+
+
 def _topics() -> Iterator[Document]:
     try:
         from pydoc_data.topics import topics

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 HELD_OUT_SHARE = 0.1
 HELD_OUT_MOST = 2_000
 HELD_OUT_SEED = 20_260_101
-"""Of the rows that stand in for a missing validation split: fixed, so that every run is measured on the same rows."""
+"""Of the rows that stand in for a missing validation split, and of the order of rows that the file holds class by class:
+fixed, so that every run is measured on the same rows."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Task:
 
     name: str
     """`glue/mrpc`, or the id of the stage that describes the task."""
-    kind: Literal["classification", "regression", "seq2seq"]
+    kind: Literal["classification", "regression", "seq2seq", "causal", "token_classification", "qa", "multiple_choice"]
     columns: tuple[str, ...]
     """One column of texts, or two of pairs."""
     label: str
@@ -80,6 +81,9 @@ class Task:
     """The task whose model this one asks, where it has no training rows of its own."""
     empty_texts: bool = False
     """Whether empty texts are part of the data, not a mistake in it."""
+    sorted_by_label: bool = False
+    """Whether the file holds one class after another: its rows are then read in a fixed random order, so that the first
+    N of them (`max_train_samples`) hold every class."""
 
     @cached_property
     def head(self) -> Head:
@@ -107,13 +111,16 @@ class Task:
 
     def rows(self, split: str, limit: int | None = None) -> Rows:
         """The rows of a split, the first `limit` of them. Raises DataError."""
+        data, index, described = self._first(split, limit)
+        texts = [self._texts(data, column, index, described) for column in self.columns]
+        return Rows(texts[0], texts[1] if len(texts) == 2 else None, self._labels(data, index, split, described), index)
+
+    def _first(self, split: str, limit: int | None) -> tuple[Dataset, Sequence[int], str]:
+        """The rows of a split, the first `limit` of them, their numbers in the file, and what it is, for messages."""
         data, index, described = self._read(split)
         if limit is not None:
             index = index[:limit]
-        if len(index) < len(data):
-            data = data.select(index)
-        texts = [self._texts(data, column, index, described) for column in self.columns]
-        return Rows(texts[0], texts[1] if len(texts) == 2 else None, self._labels(data, index, split, described), index)
+        return (data.select(index) if self.sorted_by_label or len(index) < len(data) else data), index, described
 
     def content(self) -> dict[str, str]:
         """Content hash of the training rows and of each split that is evaluated, by split. Raises DataError."""
@@ -148,7 +155,7 @@ class Task:
             if not held_out or not rest:
                 raise DataError(f"{described} has {len(data)} rows, too few to hold some out; give a 'validation' file")
             return data, held_out if split == HELD_OUT else rest, described
-        return data, range(len(data)), described
+        return data, mixed_rows(len(data)) if self.sorted_by_label else range(len(data)), described
 
     def _texts(self, data: Dataset, column: str, index: Sequence[int], described: str) -> list[str]:
         cells = data[column][:]
@@ -274,6 +281,11 @@ def check_columns_differ(columns: tuple[str, ...], label: str) -> None:
 def held_out_rows(count: int) -> list[int]:
     """Numbers of the rows that stand in for a missing validation split: 10 %, at most 2,000, by a fixed seed."""
     return sorted(Random(HELD_OUT_SEED).sample(range(count), min(HELD_OUT_MOST, count, max(1, round(count * HELD_OUT_SHARE)))))
+
+
+def mixed_rows(count: int) -> list[int]:
+    """Numbers of all rows in an order that depends on nothing but their number."""
+    return Random(HELD_OUT_SEED).sample(range(count), count)
 
 
 class InlineTask(Protocol):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipelines.errors import DataError, ModelError
 from pipelines.evaluation.generation import Generation
 from pipelines.evaluation.predict import Progress, batched_by_length
-from pipelines.fields.positions import usable_positions
+from pipelines.fields.positions import positions_for_text
 from pipelines.protocols import Rows, World
 
 MAX_TARGET_LENGTH = 128
@@ -92,7 +92,7 @@ def _by_masks(model: Any, tokenizer: Any, settings: Generation) -> Callable[[Any
 def _by_beams(model: Any, tokenizer: Any, settings: Generation, target_length: int | None) -> Callable[[Any, Any], Any]:
     config = deepcopy(model.generation_config)
     longest = settings.max_new_tokens or target_length or MAX_TARGET_LENGTH
-    positions = usable_positions(model.config)
+    positions = positions_for_text(model)
     config.max_new_tokens = longest if positions is None else min(longest, positions - 1)
     config.max_length = None
     config.do_sample = False

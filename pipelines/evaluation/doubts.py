@@ -32,11 +32,34 @@ def constant_text(benchmark: str, split: str, texts: NDArray[Any]) -> str | None
     )
 
 
+def constant_answer(benchmark: str, split: str, answers: NDArray[Any]) -> str | None:
+    """A sentence where the model gives one answer to every question."""
+    if len(answers) < 2 or any(answer != answers[0] for answer in answers):
+        return None
+    what = f"answers {str(answers[0])[:60]!r} to" if answers[0] else "finds no answer to"
+    return (
+        f"{benchmark}: the model {what} every one of the {len(answers)} questions of '{split}'; "
+        "it has not learnt to read its texts (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
+def constant_tag(benchmark: str, split: str, tags: NDArray[Any], names: tuple[str, ...]) -> str | None:
+    """A sentence where the model gives every word of every text the same tag."""
+    found = {int(tag) for row in tags for tag in row if tag >= 0}
+    if len(found) != 1 or sum(len(row) for row in tags) < 2:
+        return None
+    return (
+        f"{benchmark}: the model gives every word of '{split}' the tag '{names[found.pop()]}'; "
+        "it has not learnt to tell them apart (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
 def no_better_than_majority(
     benchmark: str,
     scores: Mapping[str, float],
     intervals: Mapping[str, tuple[float, float]],
     majority: Mapping[str, float],
+    guess: str = "always guessing the most frequent class",
 ) -> str | None:
     """A sentence where a score's interval contains, or lies below, what always guessing one class scores."""
     within = [name for name in scores if name in majority and intervals[name][0] <= majority[name]]
@@ -46,7 +69,7 @@ def no_better_than_majority(
         f"{name} {scores[name]:.3f} [{intervals[name][0]:.3f}, {intervals[name][1]:.3f}] against {majority[name]:.3f}"
         for name in within
     )
-    return f"{benchmark}: not shown to be better than always guessing the most frequent class: {listed}"
+    return f"{benchmark}: not shown to be better than {guess}: {listed}"
 
 
 def no_better_than_ngrams(

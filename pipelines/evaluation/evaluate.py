@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from pipelines.blocks import Found, Mistakes
+from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
-from pipelines.evaluation import held_out
-from pipelines.evaluation.choice import Choice, choose
+from pipelines.evaluation import asking, held_out
+from pipelines.evaluation.asking import Asked
+from pipelines.evaluation.choice import WRITTEN, Choice, choose
 from pipelines.evaluation.generation import Generation
+from pipelines.evaluation.span_settings import SpanSettings
 from pipelines.recipe import Recipe, Stage
-from pipelines.registry import BASELINES, METRICS
+from pipelines.registry import BASELINES, EXAMINERS, METRICS
 
 if TYPE_CHECKING:
     from pipelines.evaluation.answers import Answers
@@ -57,11 +60,20 @@ class Evaluate(Stage):
     """Tokens a text, longer ones are cut. Default: the length the model was fine-tuned with, else 128."""
     generation: Generation = Generation()
     """How texts are written, for benchmarks whose answers are texts: `{num_beams: 4, length_penalty: 1.0}`."""
+    spans: SpanSettings = SpanSettings()
+    """How answers are found in texts, for benchmarks of the kind `qa`: `{n_best_size: 20, max_answer_length: 30}`."""
+    chat_template: TemplateName | None = None
+    """For benchmarks of the kind `causal`: what joins their messages. Default: what the model was trained with, else `simple`."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
         choices, found = self.choices(recipe)
-        if "generation" in self.model_fields_set and not found and all(choice.kind != "seq2seq" for choice in choices):
+        if "generation" in self.model_fields_set and not found and all(choice.kind not in WRITTEN for choice in choices):
             found = [(("generation",), "is for benchmarks whose answers are texts, and none that is scored has such; leave it out")]
+        if "spans" in self.model_fields_set and not found and all(choice.kind != "qa" for choice in choices):
+            found = [(("spans",), "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out")]
+        found = [*found, *asking.mistakes(self, choices, recipe)]
+        if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
+            found = [*found, (("chat_template",), "is for benchmarks of the kind causal, and none that is scored is one; leave it out")]
         again = [at for at, name in enumerate(self.baselines) if name in self.baselines[:at]]
         found = [*found, *((("baselines", at), f"'{self.baselines[at]}' is named twice") for at in again)]
         if self.baselines and self.datasets and self.benchmarks is None:
@@ -89,7 +101,7 @@ class Evaluate(Stage):
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The stages whose models are scored, then those that describe an inline task."""
         choices, _ = self.choices(recipe)
-        owners = [choice.owner.id for choice in choices if choice.owner is not None]
+        owners = [choice.owner for choice in choices if choice.owner is not None]
         measured = [chosen.id] if (chosen := self.text_model(recipe)) is not None else []
         return tuple(dict.fromkeys([choice.model for choice in choices] + measured + owners))
 
@@ -103,12 +115,18 @@ class Evaluate(Stage):
             hashes |= {f"{choice.name}:{split}": value for split, value in task.content().items() if split in splits}
         for position, reference in enumerate(self.datasets or ()):
             hashes[f"datasets[{position}].{reference.text}"] = reference.content()
+        if self.chat_template is not None:
+            hashes["chat_template"] = content_of(self.chat_template)
         if (chosen := self.text_model(recipe)) is not None:
             hashes |= {f"{chosen.id}.{role}": value for role, value in chosen.content(recipe).items()}
         return hashes
 
+    def special_tokens(self) -> tuple[str, ...]:
+        return marks_of(self.chat_template)
+
     def modules(self) -> set[str]:
-        return {METRICS.module(name) for name in METRICS} | {BASELINES.module(name) for name in self.baselines}
+        examiners = {EXAMINERS.module(head) for head in EXAMINERS}
+        return examiners | {METRICS.module(name) for name in METRICS} | {BASELINES.module(name) for name in self.baselines}
 
     def run(self, context: Context) -> None:
         from pipelines.evaluation.report import Report
@@ -144,51 +162,7 @@ class Evaluate(Stage):
 
     def _ask(self, choice: Choice, task: Task, context: Context) -> Answers:
         """What the chosen model says about each evaluation split."""
-        from pipelines.evaluation.answers import Answers
-        from pipelines.evaluation.labels import columns
-        from pipelines.evaluation.predict import device, predict, usable_length
-        from pipelines.evaluation.predictions import Predicted
-        from pipelines.evaluation.progress import progress_events
-
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        order = columns(task.head.labels, model.config, choice.name, choice.model) if task.head.kind == "sequence_classification" else None
-        tokenizer = context.open_tokenizer()
-        length = usable_length(model, tokenizer, self.max_length or choice.trained_length(context.recipe))
-        if task.head.kind == "seq2seq_lm":
-            return self._write(model, tokenizer, length, choice, task, context)
-        predicted = []
-        for suffix, split in task.evaluation_splits.items():
-            rows = task.rows(split, self.max_eval_samples)
-            logits = predict(
-                model,
-                tokenizer,
-                rows,
-                length,
-                world=context.world,
-                gather=context.gather,
-                device=device(),
-                batch_size=self.per_device_eval_batch_size,
-                progress=progress_events(context, f"{choice.name} {split}"),
-            )
-            predicted.append(Predicted(choice.name, split, suffix, rows, logits if order is None else logits[:, order]))
-        return Answers(predicted, length, order)
-
-    def _write(self, model: Any, tokenizer: Any, length: int, choice: Choice, task: Task, context: Context) -> Answers:
-        """What the chosen model writes for each evaluation split."""
-        from pipelines.evaluation.answers import Answers
-        from pipelines.evaluation.decoding import write
-        from pipelines.evaluation.predict import device
-        from pipelines.evaluation.predictions import Written
-        from pipelines.evaluation.progress import progress_events
-
-        written = []
-        for suffix, split in task.evaluation_splits.items():
-            rows = task.rows(split, self.max_eval_samples)
-            texts = write(
-                model, tokenizer, rows, length, self.generation,
-                target_length=choice.trained_target_length(context.recipe), world=context.world, gather=context.gather,
-                device=device(), batch_size=self.per_device_eval_batch_size,
-                progress=progress_events(context, f"{choice.name} {split}"),
-            )  # fmt: skip
-            written.append(Written(choice.name, split, suffix, rows, texts))
-        return Answers(written, length, generation=self.generation.model_dump())
+        asked = Asked(self, choice, task, context, model, context.open_tokenizer())
+        answers: Answers = EXAMINERS.load(task.head.kind)().ask(asked)
+        return answers

@@ -55,7 +55,8 @@ def corpus_intervals(
     ends: dict[str, tuple[float, float]] = {}
     for metric in metrics:
         module = import_module(METRICS.module(metric))
-        values = [module.of_counts(sums)[metric] for sums in times @ module.counts(texts, references)]
-        low, high = np.quantile(values, [tail, 1 - tail])
-        ends[metric] = float(low), float(high)
+        drawn_scores = [module.of_counts(sums) for sums in times @ module.counts(texts, references)]
+        for name in drawn_scores[0]:
+            low, high = np.quantile([scores[name] for scores in drawn_scores], [tail, 1 - tail])
+            ends[name] = float(low), float(high)
     return ends

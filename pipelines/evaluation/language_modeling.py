@@ -9,9 +9,11 @@ What can be said depends on the objective:
 - replaced_token_detection predicts no tokens; what it gives is how well replaced ones are told from original ones.
 
 `bits_per_byte` is the negative log-likelihood in bits over the bytes of the predicted text (Gao et al. 2020, "The Pile",
-section 3.1, arxiv.org/abs/2101.00027). Special tokens stand for no text and are not counted. Where a part of the text
-is predicted, a token counts with the bytes that its kind has on average in the measured text, which for tokenizers that
-keep the text is exact. Masks and orders are drawn with MASK_SEED, whatever seed the model was trained with.
+section 3.1, arxiv.org/abs/2101.00027). Special tokens stand for no text and are not counted. Where they say that a hidden
+span ends (span_corruption), a token is judged given that text goes on: the models of one and of two tokens are not asked
+where spans end either. Where a part of the text is predicted, a token counts with the bytes that its kind has on average
+in the measured text, which for tokenizers that keep the text is exact. Masks and orders are drawn with MASK_SEED, whatever
+seed the model was trained with.
 """
 
 from __future__ import annotations
@@ -199,7 +201,7 @@ def _answers(reader: Reader, examples: Any, before: Ints, low: int, high: int) -
     if (unseen := getattr(reader.collate, "hidden", None)) is not None:
         wanted &= unseen(drawn)
     inputs = {name: value for name, value in batch.items() if name not in reader.objective.label_names}
-    bits, right, outputs = _asked(reader, inputs, labels, wanted)
+    bits, right, outputs = _asked(reader, inputs, labels, wanted, reader.marks.special if reader.objective.marks_spans else None)
     left = left_neighbours(
         {name: value.numpy() for name, value in batch.items()}, before[low:high], reader.marks,
         next_token=reader.objective.head.kind == "causal_lm", wrapped=reader.objective.layout == "blocks",
@@ -213,15 +215,21 @@ def _answers(reader: Reader, examples: Any, before: Ints, low: int, high: int) -
 
 
 def _asked(
-    reader: Reader, inputs: Mapping[str, Any], labels: Ints, wanted: npt.NDArray[np.bool_]
-) -> tuple[Floats, npt.NDArray[np.bool_], Any]:
-    """(-log2 probabilities of the wanted labels, whether each is the most probable token, the model's outputs)."""
+    reader: Reader, inputs: Mapping[str, Any], labels: Ints, wanted: npt.NDArray[np.bool_],
+    never: npt.NDArray[np.bool_] | None = None,
+) -> tuple[Floats, npt.NDArray[np.bool_], Any]:  # fmt: skip
+    """(-log2 probabilities of the wanted labels, whether each is the most probable token, the model's outputs).
+
+    Probabilities are those given that the token is none of `never` (vocabulary,).
+    """
     import torch
 
     with torch.inference_mode():
         outputs = reader.model(**{name: value.to(reader.device) for name, value in inputs.items()})
         logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
         chosen = logits[torch.from_numpy(wanted).to(logits.device)].float()  # (asked, vocabulary)
+        if never is not None:
+            chosen[:, torch.from_numpy(np.flatnonzero(never)).to(chosen.device)] = -torch.inf
         target = torch.from_numpy(labels[wanted]).to(logits.device)
         loss = torch.nn.functional.cross_entropy(chosen, target, reduction="none").double().cpu().numpy()
         right = (chosen.argmax(-1) == target).cpu().numpy()

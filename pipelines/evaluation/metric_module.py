@@ -14,12 +14,18 @@ def metric_module(
     module: str,
     name: str,
     compute: Callable[..., dict[str, float]],
-    values: Literal["int64", "float64", "string"],
+    values: Literal["int64", "float64", "string", "answers", "tags"],
     description: str,
 ) -> type:
-    """The class `name` of `module`: an `evaluate.Metric` over `compute(predictions, references, **options)`."""
+    """The class `name` of `module`: an `evaluate.Metric` over `compute(predictions, references, **options)`.
+
+    `values` are what both hold: numbers or texts; `answers` are a text and a list of right ones, `tags` two lists of texts.
+    """
     import datasets
     import evaluate
+
+    text, texts = datasets.Value("string"), datasets.Sequence(datasets.Value("string"))
+    one, other = {"answers": (text, texts), "tags": (texts, texts)}.get(values) or (datasets.Value(values), datasets.Value(values))
 
     class ProjectMetric(evaluate.Metric):  # type: ignore[misc]
         def _info(self) -> Any:
@@ -27,9 +33,7 @@ def metric_module(
                 description=description,
                 citation="",
                 inputs_description=compute.__doc__ or "",
-                features=datasets.Features(
-                    {"predictions": datasets.Value(values), "references": datasets.Value(values)}
-                ),
+                features=datasets.Features({"predictions": one, "references": other}),
             )
 
         def _compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:

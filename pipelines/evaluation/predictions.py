@@ -3,7 +3,10 @@
 Columns: benchmark, split, index (row in the split), text, text_pair (null for single texts), label (null where it is
 not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are int64, or float64 once one of the
 benchmarks in the file is a regression. Benchmarks whose answers are texts have source, reference (null where it is not
-public) and hypothesis instead of the columns from text to logits; in a file with both kinds the others are null.
+public) and hypothesis instead of the columns from text to logits; in a file with both kinds the others are null. Tasks on
+words have tokens, tags, predicted_tags and logits (words by classes, one after the other); questions about a context have id,
+text (the question), text_pair, answers, answer, answer_start, window, start_token, end_token and logits (start, end) of the
+best span, and null_score_difference; questions with options have text, options, label, prediction and logits.
 """
 
 from __future__ import annotations
@@ -16,20 +19,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.data.as_text import AsText
 from pipelines.evaluation.atomic import whole_file
+from pipelines.evaluation.doubts import constant_prediction, constant_text
+from pipelines.evaluation.intervals import corpus_intervals, intervals
 from pipelines.evaluation.scoring import decide
-from pipelines.protocols import Rows
+from pipelines.protocols import Rows, Score, Task
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """One evaluation split of one benchmark, with what the model said about it."""
+class Said:
+    """One evaluation split of one benchmark, with what the model said about it. Each kind of answer is a class."""
 
     benchmark: str
     split: str
     suffix: str
     """What the names of this split's metrics end with: nothing, or `_mm`."""
     rows: Rows
+
+    @property
+    def labels(self) -> Any:
+        """The labels as an array (examples, …), None where they are not public."""
+        raise NotImplementedError
+
+    @property
+    def said(self) -> Any:
+        """What is scored against them (examples, …)."""
+        raise NotImplementedError
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        """Bootstrap intervals of the scores. Only asked where there are labels."""
+        return intervals(score, self.said, self.labels, seed)
+
+    def outputs(self, task: Task) -> int:
+        """How many classes there are to guess among; 1 where answers are no classes."""
+        return len(task.head.labels) or 1
+
+    def write_beside(self, folder: Path) -> None:
+        """Write what else the stage leaves: files in the formats of official scorers."""
+
+    def doubt(self, task: Task) -> str | None:
+        """What a reader should be told before believing the scores."""
+        return None
+
+    def table(self) -> Any:
+        """The split's part of `predictions.parquet`, one row an example."""
+        raise NotImplementedError
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that every table begins with."""
+        import pyarrow as pa
+
+        return {
+            "benchmark": pa.array([self.benchmark] * len(self.rows), pa.string()),
+            "split": pa.array([self.split] * len(self.rows), pa.string()),
+            "index": pa.array(np.asarray(self.rows.index, dtype=np.int64)),
+        }
+
+
+@dataclass(frozen=True)
+class Predicted(Said):
+    """Classes, or numbers."""
+
     logits: NDArray[Any]
     """(examples, outputs), in the order of `rows`."""
 
@@ -38,42 +89,69 @@ class Predicted:
         """The labels as an array, None where they are not public."""
         return None if self.rows.labels is None else np.asarray(self.rows.labels)
 
-
     @property
     def said(self) -> NDArray[Any]:
         """What is scored: the logits."""
         return self.logits
 
+    def doubt(self, task: Task) -> str | None:
+        return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)
+
 
 @dataclass(frozen=True)
-class Written:
-    """One evaluation split of a benchmark whose answers are texts, with what the model wrote."""
+class Written(Said):
+    """Texts."""
 
-    benchmark: str
-    split: str
-    suffix: str
-    """What the names of this split's metrics end with."""
-    rows: Rows
-    said: NDArray[Any]
-    """The written texts (examples,), in the order of `rows`."""
+    texts: NDArray[Any]
+    """What the model wrote (examples,), in the order of `rows`."""
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """What is scored: the written texts."""
+        return self.texts
 
     @property
     def labels(self) -> NDArray[Any] | None:
         """The references as an array of texts, None where they are not public."""
         return None if self.rows.labels is None else np.asarray(self.rows.labels, dtype=object)
 
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        if isinstance(task, AsText) and self.labels is not None:
+            return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed)
+        return corpus_intervals(task.metrics, self.texts, self.labels, seed)
 
-def write_predictions(path: Path, predicted: Sequence[Predicted | Written]) -> None:
+    def doubt(self, task: Task) -> str | None:
+        if isinstance(task, AsText) and self.labels is not None:
+            unread = task.read(list(self.texts), list(self.labels))[2]
+            if unread:
+                return f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and count as wrong"
+        return constant_text(self.benchmark, self.split, self.texts)
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        references = self.labels
+        return pa.table(
+            {
+                **self.columns(),
+                "source": pa.array(list(self.rows.texts), pa.string()),
+                "reference": pa.nulls(len(self.rows), pa.string()) if references is None else pa.array(list(references), pa.string()),
+                "hypothesis": pa.array(list(self.texts), pa.string()),
+            }
+        )
+
+
+def write_predictions(path: Path, predicted: Sequence[Said]) -> None:
     """Write every split into one file, atomically."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [_texts_table(each) for each in predicted if isinstance(each, Written)]
+    tables = [each.table() for each in predicted if not isinstance(each, Predicted)]
     decided = [each for each in predicted if isinstance(each, Predicted)]
     if decided or not tables:
         tables.insert(0, _decisions_table(decided))
     with whole_file(path) as temporary:
-        pq.write_table(pa.concat_tables(tables, promote_options="default"), temporary, compression="zstd")
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
 
 
 def _decisions_table(predicted: Sequence[Predicted]) -> Any:
@@ -97,22 +175,6 @@ def _decisions_table(predicted: Sequence[Predicted]) -> Any:
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _texts_table(written: Written) -> Any:
-    import pyarrow as pa
-
-    examples, references = len(written.rows), written.labels
-    return pa.table(
-        {
-            "benchmark": pa.array([written.benchmark] * examples, pa.string()),
-            "split": pa.array([written.split] * examples, pa.string()),
-            "index": pa.array(np.asarray(written.rows.index, dtype=np.int64)),
-            "source": pa.array(list(written.rows.texts), pa.string()),
-            "reference": pa.nulls(examples, pa.string()) if references is None else pa.array(list(references), pa.string()),
-            "hypothesis": pa.array(list(written.said), pa.string()),
-        }
-    )
-
-
 def _table(predicted: Predicted, schema: Any) -> Any:
     import pyarrow as pa
 
@@ -134,10 +196,19 @@ def _table(predicted: Predicted, schema: Any) -> Any:
     return pa.table(columns, schema=schema)
 
 
+OTHER_KINDS = {"tokens": ("tokens", "tags", "predicted_tags"), "answer": ("id", "text", "text_pair", "answers", "answer")}
+"""By a column that only they have: what is read of predictions that are no classes of a whole text."""
+
+
+def _holds(table: Any, column: str) -> bool:
+    return column in table.column_names and table[column].null_count < len(table)
+
+
 def read_predictions(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """By (benchmark, split): `index`, `label` (None where not public), `prediction`, `logits` (examples, outputs).
 
-    Of benchmarks whose answers are texts: `index`, and `source`, `reference`, `hypothesis` as lists.
+    Of benchmarks whose answers are texts: `index`, and `source`, `reference`, `hypothesis` as lists; of those on words and spans
+    the columns of OTHER_KINDS as lists.
     """
     import pyarrow.parquet as pq
 
@@ -149,6 +220,10 @@ def read_predictions(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
         if "hypothesis" in part.column_names and part["hypothesis"].null_count < len(part):
             texts = {name: part[name].to_pylist() for name in ("source", "reference", "hypothesis")}
             found[benchmark, split] = {"index": part["index"].to_numpy(), **texts}
+            continue
+        kind = next((names for name, names in OTHER_KINDS.items() if _holds(part, name)), None)
+        if kind is not None:
+            found[benchmark, split] = {"index": part["index"].to_numpy(), **{name: part[name].to_pylist() for name in kind}}
             continue
         hidden = part["label"].null_count == len(part)
         found[benchmark, split] = {

@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipelines.errors import DataError
 from pipelines.evaluation.answers import Answers
 from pipelines.evaluation.atomic import write_json
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.choice import Choice
-from pipelines.evaluation.doubts import (
-    constant_prediction,
-    constant_text,
-    no_better_than_majority,
-    no_better_than_ngrams,
-    trained_on,
-)
-from pipelines.evaluation.intervals import corpus_intervals, intervals
-from pipelines.evaluation.predictions import Predicted, Written, write_predictions
+from pipelines.evaluation.doubts import no_better_than_majority, no_better_than_ngrams, trained_on
+from pipelines.evaluation.predictions import Said, write_predictions
+from pipelines.fields.scores import OF_A_HUNDRED, score_names
 from pipelines.protocols import Context, Task
 from pipelines.registry import METRICS
 
@@ -35,7 +30,7 @@ class Report:
         self.baselines = baselines
         self.metrics: dict[str, dict[str, float]] = {}
         self.details: dict[str, dict[str, Any]] = {}
-        self.predicted: list[Predicted | Written] = []
+        self.predicted: list[Said] = []
         self.measured = 0
 
     def add(self, choice: Choice, task: Task, answers: Answers, started: float) -> None:
@@ -48,7 +43,7 @@ class Report:
             score = self.context.score(task)
             for each, labels in labelled:
                 given = score(each.said, labels)
-                around = self._around(task, each, labels)
+                around = each.around(task, score, self.context.seed)
                 scores |= {f"{name}{each.suffix}": value for name, value in given.items()}
                 ranges |= {f"{name}{each.suffix}": value for name, value in around.items()}
             self.metrics[choice.name] = scores
@@ -63,11 +58,13 @@ class Report:
             "precision": "no",
             "intervals": ranges,
             "baselines": guessed,
+            **({"percent": percent} if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED)) else {}),
+            **answers.details,
             **({"generation": answers.generation, "signatures": _signatures(task)} if answers.generation else {}),
             **({"skipped": skipped} if skipped else {}),
             "seconds": round(time.monotonic() - started, 3),
         }
-        self._warn(choice.name, task, predicted, scores, ranges, guessed.get("majority", {}))
+        self._warn(choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {}))
 
     def add_text(
         self, name: str, reference: Any, chosen: Any, found: Measured, stride: int | None, started: float
@@ -92,37 +89,34 @@ class Report:
             if doubt is not None:
                 self.context.events.emit("warning", message=doubt)
 
-    def _around(self, task: Task, said: Predicted | Written, references: Any) -> dict[str, tuple[float, float]]:
-        if isinstance(said, Written):
-            return corpus_intervals(task.metrics, said.said, references, self.context.seed)
-        return intervals(self.context.score(task), said.logits, references, self.context.seed)
-
     def _guess(
-        self, choice: Choice, task: Task, labelled: Sequence[Predicted | Written]
+        self, choice: Choice, task: Task, labelled: Sequence[Said]
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """The baselines, fitted on the rows that the model was fine-tuned on."""
         if not labelled or not self.baselines:
             return {}, {name: "the benchmark has no public labels" for name in self.baselines if not labelled}
-        train = task.rows("train", getattr(choice.owner, "max_train_samples", None))
+        try:
+            train = task.rows("train", getattr(choice.subject, "max_train_samples", None))
+        except DataError as error:
+            if getattr(task, "trained_by", None) is None:
+                raise
+            return {}, dict.fromkeys(self.baselines, str(error))
         splits = {each.suffix: each.rows for each in labelled}
-        return score_baselines(self.baselines, self.context.score(task), len(task.head.labels) or 1, train, splits)
+        return score_baselines(self.baselines, self.context.score(task), labelled[0].outputs(task), train, splits)
 
     def _warn(
         self,
         name: str,
         task: Task,
-        predicted: Sequence[Predicted | Written],
+        predicted: Sequence[Said],
         scores: dict[str, float],
         ranges: dict[str, tuple[float, float]],
         majority: dict[str, float],
     ) -> None:
         hidden = [each.split for each in predicted if each.labels is None]
-        doubts = [
-            constant_text(name, each.split, each.said) if isinstance(each, Written)
-            else constant_prediction(name, each.split, each.logits, task.head.labels)
-            for each in predicted
-        ]  # fmt: skip
-        doubts.append(no_better_than_majority(name, scores, ranges, majority))
+        doubts = [each.doubt(task) for each in predicted]
+        guess = {"guess": "giving each word its most frequent tag"} if task.head.kind == "token_classification" else {}
+        doubts.append(no_better_than_majority(name, scores, ranges, majority, **guess))
         if hidden:
             doubts.append(
                 f"{name}: the labels of '{', '.join(hidden)}' are not public: predictions are written, without a score"
@@ -136,6 +130,8 @@ class Report:
         folder = self.context.folder
         folder.mkdir(parents=True, exist_ok=True)
         write_predictions(folder / "predictions.parquet", self.predicted)
+        for each in self.predicted:
+            each.write_beside(folder)
         write_json(folder / "details.json", self.details)
         write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
@@ -144,4 +140,5 @@ class Report:
 
 def _signatures(task: Task) -> dict[str, str]:
     """How each metric of texts was computed, as publications state it."""
-    return {metric: import_module(METRICS.module(metric)).signature() for metric in task.metrics}
+    modules = {metric: import_module(METRICS.module(metric)) for metric in task.metrics}
+    return {metric: module.signature() for metric, module in modules.items() if hasattr(module, "signature")}

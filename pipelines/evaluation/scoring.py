@@ -10,18 +10,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.data.as_text import AsText
 from pipelines.errors import DataError, ModelError
 from pipelines.protocols import Score, Task
-from pipelines.registry import METRICS
+from pipelines.registry import EXAMINERS, METRICS
 
 
 def score(task: Task) -> Score:
-    """The task's metrics as one function of logits (examples, outputs) and labels (examples,).
+    """The task's metrics as one function of what a model said and of the labels: see the examiner of the task's head."""
+    found: Score = EXAMINERS.load(task.head.kind)().score(task)
+    return found
 
-    Of a task whose answers are texts: of the texts that were written (examples,) and the references (examples,).
-    """
-    if task.head.kind == "seq2seq_lm":
-        return partial(_score_texts, [_compute(metric) for metric in task.metrics], task.name)
+
+def score_texts(task: Task) -> Score:
+    """The task's metrics as one function of the texts that were written (examples,) and the references (examples,)."""
+    if isinstance(task, AsText):
+        return partial(_score_answers, [_compute(metric) for metric in task.metrics], task)
+    return partial(_score_texts, [_compute(metric) for metric in task.metrics], task.name)
+
+
+def score_decisions(task: Task) -> Score:
+    """The task's metrics as one function of logits (examples, outputs) and labels (examples,)."""
     classes = task.head.labels
     name = task.name
     metrics = [_compute(metric) for metric in task.metrics]
@@ -49,6 +58,15 @@ def _score_texts(metrics: Sequence[Callable[..., dict[str, float]]], name: str, 
     if len(references) == 0:
         raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
     return _merged(metric(texts, references) for metric in metrics)
+
+
+def _score_answers(metrics: Sequence[Callable[..., dict[str, float]]], task: AsText, texts: Any, references: Any) -> dict[str, float]:
+    """Classes and numbers that were written as texts, scored as what they stand for."""
+    if len(references) == 0:
+        raise DataError(f"'{task.name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+    predictions, labels, _ = task.read(list(texts), list(references))
+    settings = {} if task.task.kind == "regression" else {"classes": len(task.task.head.labels)}
+    return _merged(metric(predictions, labels, **settings) for metric in metrics)
 
 
 def decide(logits: NDArray[Any]) -> NDArray[Any]:

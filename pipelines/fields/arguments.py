@@ -205,7 +205,7 @@ RESERVED: dict[str, str] = {
     "average_tokens_across_devices": "is always so: the loss does not depend on the number of processes; leave it out",
     "ddp_find_unused_parameters": "is decided by the trainer, which knows which weights take part; leave it out",
     "dataloader_pin_memory": "follows the device; leave it out",
-    "label_smoothing_factor": "is not offered: losses are sums that Finery computes itself; leave it out",
+    "label_smoothing_factor": "is a key of a supervised stage itself, beside 'arguments', or of each task of several",
     "optim_target_modules": "belongs to optimizers that are not offered; leave it out",
     "use_liger_kernel": "needs a package that Finery does not install; leave it out",
     "liger_kernel_config": "needs a package that Finery does not install; leave it out",

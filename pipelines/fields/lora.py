@@ -24,6 +24,9 @@ KINDS: dict[str, str] = {
 """Names that a recipe may set, with type words of `kinds`. `init_lora_weights` leaves out the ways that need data or
 quantized weights: eva, corda, loftq, mica, lora_ga."""
 
+OWN: dict[str, str] = {"lora_plus_ratio": "float|null"}
+"""Names that are no part of an adapter, but of how it learns."""
+
 LEFT_OUT: dict[str, str] = {
     "task_type": "is decided by the head",
     "peft_type": "is decided by the tuner",

@@ -23,3 +23,9 @@ def usable_positions(config: Any) -> int | None:
         return positions
     padding = 1 if model_type == "mpnet" else getattr(config, "pad_token_id", None) or 0
     return positions - padding - 1
+
+
+def positions_for_text(model: Any) -> int | None:
+    """Tokens of the longest text that an open model can read: its positions but those that its virtual tokens take."""
+    positions = usable_positions(model.config)
+    return None if positions is None else positions - getattr(model, "virtual_tokens", 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 COUNTS = ("tokens", "bytes", "pairs", "replaced")
 """What a figure of held-out text stands on."""
 PEERS = ("unigram", "bigram", "majority")
@@ -18,6 +20,20 @@ TEXT_SCORES = {
 }
 """By objective, what is measured on held-out text; where it is not named here, the next line holds."""
 HIDDEN_SCORES = ("hidden_bits_per_byte", "accuracy")
+
+SEVERAL = {
+    "seqeval": ("f1", "precision", "recall", "accuracy"),
+    "squad": ("exact_match", "f1"),
+    "squad_v2": ("exact_match", "f1"),
+}
+"""Metrics that give several scores, the one to select models by first. All others give one, under their own name."""
+OF_A_HUNDRED = ("squad", "squad_v2", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match")
+"""Metrics whose scores lie between 0 and 100, as their official scorers print them."""
+
+
+def score_names(metrics: Iterable[str]) -> tuple[str, ...]:
+    """The names of the scores that these metrics give."""
+    return tuple(name for metric in metrics for name in SEVERAL.get(metric, (metric,)))
 
 
 def text_scores(objective: str) -> tuple[str, ...]:

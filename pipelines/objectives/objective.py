@@ -31,6 +31,8 @@ class Objective(Block):
     """Whether it can keep documents of one block apart: its `input_ids` keep their length and every end of a document."""
     pairs: ClassVar[bool] = False
     """Whether it learns from pairs of a source and a target, as a task, and not from text."""
+    marks_spans: ClassVar[bool] = False
+    """Whether special tokens among the labels say where hidden spans begin and end, which is nothing about the text."""
     two_models: ClassVar[bool] = False
     """Whether `prepare` puts another model beside the one that is kept, so that no adapter can hold what was learnt."""
 

@@ -23,6 +23,7 @@ class SpanCorruption(Objective):
 
     name: Literal["span_corruption"] = "span_corruption"
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
+    marks_spans: ClassVar[bool] = True
     probability: float = Field(0.15, gt=0, le=0.5)
     """The share of the tokens that is hidden."""
     mean_span_length: float = Field(3.0, ge=1)

@@ -9,21 +9,31 @@ from typing import Any
 
 from pipelines.errors import ModelError
 from pipelines.protocols import Context, Head
+from pipelines.publishing.bake import bake
+from pipelines.publishing.clean_room import beside
+from pipelines.publishing.heads import USES
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BASE = "base"
+CHAT_TEMPLATE = "chat_template.jinja"
+"""Where transformers keeps a tokenizer's chat template."""
 
 
-def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter: bool) -> None:
+def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter: bool, baked: bool = False) -> None:
     """Fill `folder` with everything that `from_pretrained` needs."""
     folder.mkdir(parents=True)
-    model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
-    if adapter:
-        _adapter(context.stage_folders[stage_id] / "model", folder)
+    model = context.open_model(head, stage_id=stage_id, merge=not (adapter or baked), trained_head=True)
+    trained = context.stage_folders[stage_id] / "model"
+    if baked:
+        bake(model, trained, folder, USES[head.kind].auto_class)
+    elif adapter:
+        _adapter(trained, folder)
         _save(_base_of(model), folder / BASE)
     else:
         _save(model, folder)
     context.open_tokenizer().save_pretrained(str(folder))
+    if (trained / CHAT_TEMPLATE).is_file():  # what the model was taught to answer to
+        shutil.copyfile(trained / CHAT_TEMPLATE, folder / CHAT_TEMPLATE)
     _name_itself(folder / BASE if adapter else folder)
     pickles = [path.name for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt")]
     if pickles:
@@ -36,7 +46,7 @@ def _save(model: Any, folder: Path) -> None:
 
 def _adapter(trained: Path, folder: Path) -> None:
     """The trained stage's own bytes; only the base gets a name that stays true when the folder moves."""
-    for name in ADAPTER_FILES:
+    for name in (*ADAPTER_FILES, *(f"{module}.py" for module in beside(str(trained)))):
         shutil.copyfile(trained / name, folder / name)
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config |= {"base_model_name_or_path": BASE, "revision": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.fields.scores import text_scores
+from pipelines.fields.scores import score_names, text_scores
 from pipelines.protocols import Task
 from pipelines.recipe import START, Recipe, Stage
 from pipelines.registry import TASKS
@@ -30,20 +30,23 @@ def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
 
 def _scored_by(recipe: Recipe, evaluate: Stage) -> dict[str, str]:
     earlier = recipe.stages[: recipe.stages.index(evaluate)]
-    trained = {stage.id: _name(stage) for stage in earlier if stage.stage == "supervised"}
+    subjects = {model: subject for stage in earlier for model, subject in stage.subjects().items()}
+    trained = {model: subject.task if isinstance(subject.task, str) else model for model, subject in subjects.items()}
+    source = evaluate.source
+    meant = [model for model in trained if source in (None, model, model.partition("/")[0])]
     named = getattr(evaluate, "benchmarks", None)
     texts = _texts_of(recipe, evaluate)
     if texts and named is None:
         return texts
     if named is None:
-        chosen = {each: task for each, task in trained.items() if evaluate.source in (None, each)}
-        return {task: evaluate.source or each for each, task in chosen.items()}
-    latest = {task: each for each, task in trained.items()}
+        return {trained[model]: model for model in meant}
+    latest = {task: each for each, task in trained.items() if len(meant) < 2 or each in meant}
     found = {}
     for name in named:
         benchmark = trained.get(name, name)
         owner = name if name in trained else latest.get(name) or latest.get(TRAINED_AS.get(name, ""))
-        found[benchmark] = evaluate.source or owner or START
+        one = meant[0] if source is not None and len(meant) == 1 else None if len(meant) > 1 else source
+        found[benchmark] = one or owner or START
     return found | texts
 
 
@@ -51,11 +54,6 @@ def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
     """Held-out texts that an evaluate stage measures, and the stage whose model it asks."""
     chosen = evaluate.text_model(recipe)
     return {} if chosen is None else dict.fromkeys(evaluate.text_names(recipe), chosen.id)
-
-
-def _name(stage: Any) -> str:
-    """The benchmark's name of a supervised stage's task: an inline one is named after its stage."""
-    return stage.task if isinstance(stage.task, str) else str(stage.id)
 
 
 def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
@@ -67,9 +65,9 @@ def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
             return list(text_scores(pretrained.objective.name))
     task: Task = TASKS.load(benchmark) if benchmark in TASKS else _inline(recipe, benchmark)
     suffixes: Mapping[str, str] = task.evaluation_splits
-    return [f"{metric}{suffix}" for suffix in suffixes for metric in task.metrics]
+    return [f"{metric}{suffix}" for suffix in suffixes for metric in (getattr(task, "scores", None) or score_names(task.metrics))]
 
 
-def _inline(recipe: Recipe, stage_id: str) -> Any:
-    stage: Any = recipe.stage(stage_id)
-    return stage.task.task(stage_id)
+def _inline(recipe: Recipe, model: str) -> Any:
+    subject: Any = recipe.stage(model).subjects()[model]
+    return subject.task.task(model)

@@ -15,12 +15,17 @@ from typing import Any
 
 from pipelines.fields.scores import better, is_score
 from pipelines.protocols import Head
+from pipelines.publishing import loading
+from pipelines.publishing.clean_room import beside
 from pipelines.publishing.heads import USES
 from pipelines.publishing.scores import Scored
-from pipelines.recipe import START, Recipe, Stage
+from pipelines.recipe import Recipe, Stage
 from pipelines.registry import METRICS
 
-HUB_NAMES = {"glue": "nyu-mll/glue", "multi30k": "bentrevett/multi30k"}
+HUB_NAMES = {
+    "glue": "nyu-mll/glue", "multi30k": "bentrevett/multi30k", "trec": "CogComp/trec", "imdb": "stanfordnlp/imdb",
+    "ag_news": "fancyzhx/ag_news", "squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2", "race": "ehovy/race",
+}  # fmt: skip
 """Where the data of a benchmark's family lies on the Hub."""
 TRANSLATION = ("multi30k/",)
 """Benchmarks on which models translate."""
@@ -50,14 +55,16 @@ def card(
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     baselines = list(dict.fromkeys(name for about in scored.details.values() for name in about.get("baselines", {})))
     return environment.from_string(template).render(
-        metadata=metadata(recipe, head, scored, adapter, own_code, license).to_yaml().strip(),
+        metadata=metadata(recipe, head, scored, _method(made_by(recipe, stage)) if adapter else None, own_code, license).to_yaml().strip(),
         name=recipe.name,
         summary=_summary(recipe, head, use.words),
         adapter=adapter,
         own_code=own_code,
-        fetch=_fetch(destination),
-        load=_load(use.auto_class, destination.load_from(), adapter, own_code),
-        use=_use(head, recipe, stage, config),
+        module=", ".join(f"`{name}.py`" for name in beside(str(folder))),
+        baked=bool(config.get("finery_adapter")),
+        fetch=loading.fetch(destination),
+        load=loading.load(use.auto_class, destination, folder, adapter, own_code),
+        use=_use(head, recipe, stage, config, (folder / "chat_template.jinja").is_file()),
         labels=head.labels,
         scores=list(_rows(scored, baselines)),
         baselines=[name.replace("_", " ") for name in baselines],
@@ -67,7 +74,7 @@ def card(
         text_scores=_text_scores(scored),
         verified=_verified(proof),
         origin=_origin(recipe),
-        steps=[_step(each, trained.get(each.id, {})) for each in _history(recipe, stage)],
+        steps=[_step(each, trained.get(each.id, {})) for each in made_by(recipe, stage)],
         seed=recipe.seed,
         version=_version(),
         hardware=_hardware(manifest),
@@ -76,20 +83,20 @@ def card(
     )
 
 
-def metadata(recipe: Recipe, head: Head, scored: Scored, adapter: bool, own_code: bool, license: str | None) -> Any:
-    """The YAML block as a ModelCardData."""
+def metadata(recipe: Recipe, head: Head, scored: Scored, method: str | None, own_code: bool, license: str | None) -> Any:
+    """The YAML block as a ModelCardData. `method` is the tuner's name, where an adapter is published."""
     from huggingface_hub import ModelCardData
 
     results = list(_results(recipe.name, head, scored))
     checkpoint = recipe.model.checkpoint
     return ModelCardData(
         license=license,
-        library_name="peft" if adapter else "transformers",
+        library_name="peft" if method else "transformers",
         pipeline_tag=_task_of(head, scored),
         base_model=checkpoint if checkpoint and _is_hub_id(checkpoint) else None,
         datasets=sorted({each.dataset_type for each in results if each.dataset_type in HUB_NAMES.values()}) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        tags=["finery", *(["custom_code"] if own_code else []), *(["lora"] if adapter else [])],
+        tags=["finery", *(["custom_code"] if own_code else []), *([method] if method else [])],
         model_name=recipe.name if results else None,
         eval_results=results or None,
     )
@@ -115,7 +122,7 @@ def _results(name: str, head: Head, scored: Scored) -> Iterable[Any]:
                 task_type=_task_of(head, scored),
                 dataset_type=HUB_NAMES.get(family, benchmark),
                 dataset_name=benchmark,
-                dataset_config=config if family in HUB_NAMES else None,
+                dataset_config=(config or None) if family in HUB_NAMES else None,
                 dataset_split=_split(scored.details[benchmark], metric.removeprefix(kind)),
                 metric_type=kind,
                 metric_name=metric,
@@ -145,9 +152,9 @@ def _rows(scored: Scored, baselines: Iterable[str]) -> Iterable[dict[str, Any]]:
             yield {
                 "benchmark": benchmark,
                 "metric": metric,
-                "value": _number(value, metric),
-                "interval": f"{_number(ends[0], metric)} … {_number(ends[1], metric)}" if ends else "–",
-                "baselines": ["–" if guess is None else _number(guess, metric) for guess in guesses],
+                "value": _number(value, metric, about),
+                "interval": f"{_number(ends[0], metric, about)} … {_number(ends[1], metric, about)}" if ends else "–",
+                "baselines": ["–" if guess is None else _number(guess, metric, about) for guess in guesses],
             }
 
 
@@ -155,24 +162,26 @@ LARGE = ("bleu", "chrf", "perplexity")
 """Metrics that are no fractions: two decimals say enough."""
 
 
-def _number(value: float, metric: str = "") -> str:
+def _number(value: float, metric: str, about: Mapping[str, Any]) -> str:
     if not math.isfinite(value):
         return "undefined"
-    return f"{value:,.2f}" if _kind(metric) in LARGE else f"{value:.4f}"
+    large = _kind(metric) in LARGE or _kind(metric) in about.get("percent", ())
+    return f"{value:,.2f}" if large else f"{value:.4f}"
 
 
 def _behind(scored: Scored) -> Iterable[str]:
     """Where a guesser is at least as good: said aloud, in the card too."""
     for benchmark, metrics in scored.metrics.items():
-        guessers = scored.details[benchmark].get("baselines", {})
+        about = scored.details[benchmark]
+        guessers = about.get("baselines", {})
         for metric, value in metrics.items():
             ahead = [
-                f"{name.replace('_', ' ')} {_number(guesses[metric], metric)}"
+                f"{name.replace('_', ' ')} {_number(guesses[metric], metric, about)}"
                 for name, guesses in guessers.items()
                 if metric in guesses and not better(metric, value, guesses[metric])
             ]
             if ahead:
-                yield f"{benchmark} {metric} ({_number(value, metric)}, {', '.join(ahead)})"
+                yield f"{benchmark} {metric} ({_number(value, metric, about)}, {', '.join(ahead)})"
 
 
 def _examples(scored: Scored) -> Iterable[str]:
@@ -240,33 +249,11 @@ def _summary(recipe: Recipe, head: Head, words: str) -> str:
     return f"{words[0].upper()}{words[1:]}, made from {body}."
 
 
-def _load(auto_class: str, place: str, adapter: bool, own_code: bool) -> str:
-    trust = ", trust_remote_code=True" if own_code else ""
-    lines = [f"from transformers import {auto_class}, AutoTokenizer"]
-    if adapter:
-        lines.append("from peft import PeftModel")
-    lines += ["", f"folder = {json.dumps(place)}", f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"]
-    if adapter:
-        lines.append(f'base = {auto_class}.from_pretrained(folder + "/base"{trust})')
-        lines.append("model = PeftModel.from_pretrained(base, folder)")
-    else:
-        lines.append(f"model = {auto_class}.from_pretrained(folder{trust})")
-    return "\n".join(lines)
-
-
-def _fetch(destination: Any) -> str:
-    url = destination.location
-    if "://" in url:
-        place, folder = json.dumps(url), json.dumps(destination.load_from())
-        return f"import fsspec\n\nfsspec.url_to_fs({place})[0].get({place}, {folder}, recursive=True)"
-    return ""
-
-
-def _use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any]) -> str:
+def _use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any], answers: bool = False) -> str:
     """Lines that run behind those of `_load`, and show what the model is for."""
     taught = _objective(recipe, stage)
     if head.kind == "causal_lm":
-        return _continue(recipe, taught, config)
+        return loading.answer(_new_tokens(config)) if answers else _continue(recipe, taught, config)
     if head.kind == "seq2seq_lm":
         return _write(taught, config)
     if head.kind in ("masked_lm", "pretraining"):
@@ -276,6 +263,21 @@ def _use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any]) ->
             'inputs = tokenizer("The answer is short.", return_tensors="pt")\n'
             "answers = model.eval()(**inputs).logits[0].argmax(-1).tolist()\n"
             "print([(token, model.config.id2label[answer]) for token, answer in zip(inputs.tokens(), answers)])"
+        )
+    if head.kind == "question_answering":
+        return (
+            'question, context = "Who wrote the letter?", "Ada wrote the letter in the morning."\n'
+            'inputs = tokenizer(question, context, return_tensors="pt")\n'
+            "outputs = model.eval()(**inputs)\n"
+            "start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()\n"
+            "print(tokenizer.decode(inputs.input_ids[0, start : end + 1]))"
+        )
+    if head.kind == "multiple_choice":
+        return (
+            'options = ["It rained.", "It was dry."]\n'
+            'inputs = tokenizer(["The street is wet."] * 2, options, padding=True, return_tensors="pt")\n'
+            "logits = model.eval()(**{name: value[None] for name, value in inputs.items()}).logits  # one question, its options\n"
+            "print(options[logits.argmax(-1).item()])"
         )
     answer = "logits.argmax(-1).item()" if head.labels else "logits.item()"
     shown = f"model.config.id2label[{answer}]" if head.labels else answer
@@ -364,8 +366,18 @@ def _origin(recipe: Recipe) -> str:
     return f"It starts from random weights ({shape}). The complete recipe is in `recipe.yaml`."
 
 
-def _history(recipe: Recipe, stage: Stage) -> list[Stage]:
-    return [*reversed([each for each in recipe.lineage(stage) if each.id != START])]
+def made_by(recipe: Recipe, stage: Stage) -> list[Stage]:
+    """The stages that led to the model of `stage`, the first first; those whose adapters it builds on stand before it."""
+    found: dict[str, Stage] = {}
+    for each in reversed([*recipe.lineage(stage)]):
+        members = getattr(getattr(each, "tuner", None), "stages", ())
+        found |= {name: recipe.stage(name) for name in members} | {each.id: each}
+    return [*found.values()]
+
+
+def _method(stages: list[Stage]) -> str:
+    """The name of the tuner that made the adapter."""
+    return str(getattr(getattr(stages[-1], "tuner", None), "name", "adapter"))
 
 
 def _step(stage: Stage, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 BATCH = 32
-LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits")
+LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits", "start_logits", "end_logits")
 """What models call their answers; all that a model gives are compared."""
 FORBIDDEN = ("pipelines", "service", "finery")
 
@@ -36,8 +36,18 @@ def load(folder: str, auto_class: str, adapter: bool) -> tuple[Any, Any]:
     if adapter:
         from peft import PeftModel
 
+        for module in beside(folder):
+            sys.path.insert(0, folder)
+            sys.dont_write_bytecode = True  # the folder is to stay as it is
+            __import__(module)
+            sys.path.remove(folder)
         model = PeftModel.from_pretrained(model, folder)
     return model.eval(), tokenizer
+
+
+def beside(folder: str) -> list[str]:
+    """The modules that teach PEFT the method of an adapter in `folder`, where PEFT does not know it."""
+    return sorted(name[: -len(".py")] for name in os.listdir(folder) if name.startswith("finery_") and name.endswith(".py"))
 
 
 def answer(
@@ -47,15 +57,28 @@ def answer(
     pairs: list[str] | None = None,
     max_length: int | None = None,
     targets: list[str] | None = None,
+    words: list[list[str]] | None = None,
+    choices: int | None = None,
+    spans: list[list[int]] | None = None,
+    stride: int = 0,
 ) -> Any:
     """Logits in fp32 on the CPU, a row for each text; for token heads, the rows of all tokens but padding, in order.
 
     A model that writes one text from another is told the `targets` (default: the texts themselves), and answers with
     what it would write after each of their tokens. A model with several outputs answers with one column of all numbers.
+    Asked about `words`, a row for each word that has a token of its own; with `choices`, texts and pairs are that many for
+    each question, and a row is a question; with `spans` (window, first token, last token), a row is the two logits of a span
+    in the windows of a pair, which share `stride` tokens.
     """
     import torch
 
     limit = max_length if max_length is not None else min(tokenizer.model_max_length, 512)
+    if words is not None:
+        return of_words(model, tokenizer, words, limit)
+    if choices is not None:
+        return of_options(model, tokenizer, texts, pairs, limit, choices)
+    if spans is not None:
+        return of_spans(model, tokenizer, texts, pairs, limit, spans, stride)
     lengths = [len(text) + len(pairs[row] if pairs else "") for row, text in enumerate(texts)]
     order = sorted(range(len(texts)), key=lengths.__getitem__)  # like lengths together: little padding
     at_once = BATCH if tokenizer.pad_token is not None else 1
@@ -76,9 +99,93 @@ def answer(
         said = [outputs[name].float().cpu() for name in LOGITS if outputs.get(name) is not None]
         for position, row in enumerate(chosen):
             whole = [logits[position] for logits in said]
-            parts = [part[None] if part.dim() == 1 else part[answered[position].bool()] for part in whole]
+            ends = outputs.get("start_logits") is not None
+            parts = [part[None] if part.dim() == 1 and not ends else part[answered[position].bool()] for part in whole]
             rows[row] = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1, 1) for part in parts])
     return torch.cat(rows)
+
+
+def batches(tokenizer: Any, count: int, each: int = 1) -> list[range]:
+    """Places of what is asked at once; one by one with a tokenizer that cannot pad."""
+    size = max(1, BATCH // each) if tokenizer.pad_token is not None else 1
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def of_options(model: Any, tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int, choices: int) -> Any:
+    """(questions, choices)."""
+    import torch
+
+    rows = []
+    for chosen in batches(tokenizer, len(texts) // choices, choices):
+        part = slice(chosen.start * choices, chosen.stop * choices)
+        batch = encoded(tokenizer, texts[part], pairs and pairs[part], limit)
+        with torch.no_grad():
+            outputs = model(**{name: value.reshape(len(chosen), choices, -1) for name, value in batch.items()})
+        rows.append(outputs["logits"].float().cpu())
+    return torch.cat(rows)
+
+
+def of_words(model: Any, tokenizer: Any, words: list[list[str]], limit: int) -> Any:
+    """(words that have a token of their own, classes), in order: the logits of the first token of each.
+
+    Words are joined by spaces; a text longer than the limit is read in several parts.
+    """
+    import torch
+
+    rows = []
+    for chosen in batches(tokenizer, len(words)):
+        texts = [" ".join(words[row]) for row in chosen]
+        batch = tokenizer(
+            texts, truncation=True, max_length=limit, stride=0, return_overflowing_tokens=True, return_offsets_mapping=True,
+            return_special_tokens_mask=True, padding=tokenizer.pad_token is not None, return_tensors="pt",
+        )  # fmt: skip
+        owners, offsets = batch.pop("overflow_to_sample_mapping").tolist(), batch.pop("offset_mapping").tolist()
+        special = batch.pop("special_tokens_mask").tolist()
+        with torch.no_grad():
+            logits = model(**batch)["logits"].float().cpu()
+        tokens: list[list[Any]] = [[] for _ in chosen]  # of each text (begin, end, logits)
+        for part, owner in enumerate(owners):
+            tokens[owner] += [(*span, logits[part, at]) for at, span in enumerate(offsets[part]) if not special[part][at]]
+        for row, found in zip(chosen, tokens, strict=True):
+            rows += first_tokens(words[row], found)
+    return torch.stack(rows)
+
+
+def first_tokens(words: list[str], tokens: list[Any]) -> list[Any]:
+    """What stands with the first token of each word; of several words that one token begins, only for the first."""
+    found, begin, place, used = [], 0, 0, -1
+    for word in words:
+        while place < len(tokens) and tokens[place][1] <= begin:
+            place += 1
+        if place < len(tokens) and tokens[place][0] < begin + len(word) and place != used:
+            found.append(tokens[place][2])
+            used = place
+        begin += len(word) + 1
+    return found
+
+
+def of_spans(
+    model: Any, tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int, spans: list[list[int]], stride: int
+) -> Any:
+    """(texts, 2): the logits of a span's first and last token, in the window where it was found."""
+    import torch
+
+    rows = []
+    for chosen in batches(tokenizer, len(texts)):
+        batch = tokenizer(
+            [texts[row] for row in chosen], [(pairs or texts)[row] for row in chosen], truncation="only_second", max_length=limit,
+            stride=stride, return_overflowing_tokens=True, padding=tokenizer.pad_token is not None, return_tensors="pt",
+        )  # fmt: skip
+        owners = batch.pop("overflow_to_sample_mapping").tolist()
+        wanted = [owners.index(at) + spans[row][0] for at, row in enumerate(chosen)]
+        asked = {name: value[wanted] for name, value in batch.items()}
+        with torch.no_grad():
+            outputs = model(**asked)
+        for at, row in enumerate(chosen):
+            real = asked["attention_mask"][at].bool()
+            ends = [outputs[name][at][real][place] for name, place in zip(("start_logits", "end_logits"), spans[row][1:], strict=True)]
+            rows.append(torch.stack(ends).float().cpu())
+    return torch.stack(rows)
 
 
 def encoded(tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int) -> Any:

@@ -26,6 +26,10 @@ USES = {
     "token_classification": Use(
         "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
     ),
+    "question_answering": Use(
+        "AutoModelForQuestionAnswering", "question-answering", "a model that finds the answer to a question in a text"
+    ),
+    "multiple_choice": Use("AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"),
     "masked_lm": Use("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
     "pretraining": Use(
         "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"

@@ -60,8 +60,10 @@ class Publish(Stage):
         ),
     ] = Field(default_factory=dict)
     """What the model must score: `{"glue/mrpc.f1": ">= 0.80"}`. All of them must hold, or nothing is published."""
-    merge: bool = True
-    """Publish an adapter merged into its base; `false` publishes the adapter with its base in `base/`."""
+    merge: bool | None = None
+    """Publish an adapter merged into its base, or, `false`, with its base in `base/`. Default: merged where its method can be."""
+    bake: bool = False
+    """Publish an adapter that cannot be merged as part of the model's own code: one folder, one `from_pretrained`."""
     private: bool = True
     """Whether a repository on the Hub is private."""
     license: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9.+-]*$")
@@ -81,22 +83,40 @@ class Publish(Stage):
             )
             return
         source = recipe.model_of(self)
-        trained = next((stage for stage in recipe.stages[:position] if stage.id == source and stage.trains), None)
+        owner = source.partition("/")[0]
+        trained = next((stage for stage in recipe.stages[:position] if stage.id == owner and stage.trains), None)
+        if trained is not None and trained.subjects() and source not in trained.subjects():
+            yield ("from",), f"'{source}' leaves a model for each task; name one: {', '.join(trained.subjects())}"
+            return
         if trained is None:
             if source == START or any(stage.id == source for stage in recipe.stages[:position]):
                 allowed = ", ".join(stage.id for stage in recipe.stages[:position] if stage.trains)
                 yield ("from",), f"'{source}' is no stage that trains a model. Allowed: {allowed}"
             return
-        if not self.merge and not getattr(getattr(trained, "tuner", None), "adapts", False):
-            yield (
-                ("merge",),
-                f"is false, but stage '{trained.id}' trains every weight and leaves no adapter; leave merge out",
-            )
+        yield from self._unfit_for(trained)
         scored = scored_before(recipe, position)
         for requirement in self._requirements():
             found = _unscored(requirement, recipe, source, scored)
             if found:
                 yield ("require", requirement.path), found
+
+    def _unfit_for(self, trained: Stage) -> Iterable[Found]:
+        """Ways to publish that the tuner of the stage rules out."""
+        tuner = getattr(trained, "tuner", None)
+        if not getattr(tuner, "adapts", False):
+            for key, asked in (("merge", self.merge is False), ("bake", self.bake)):
+                if asked:
+                    why = f"stage '{trained.id}' trains every weight and leaves no adapter; leave {key} out"
+                    yield (key,), f"is {show(getattr(self, key))}, but {why}"
+            return
+        assert tuner is not None
+        if self.merge and not tuner.merges:
+            baked = ", or write bake: true instead" if tuner.bakes else ""
+            yield ("merge",), f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its base in base/{baked}"
+        if self.bake and not tuner.bakes:
+            yield ("bake",), f"is true, but {tuner.name} {'is merged' if tuner.merges else 'is loaded by PEFT'}; leave bake out"
+        elif self.bake and self.merge is False:
+            yield ("bake",), "is true, but merge: false asks for an adapter beside its base; leave one of the two out"
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The model's stage, and every earlier evaluate stage."""
@@ -158,31 +178,32 @@ class Publish(Stage):
     ) -> dict[str, Any]:
         """The complete folder, proven; returns what its marker says."""
         from pipelines.publishing.assemble import assemble
-        from pipelines.publishing.card import card
+        from pipelines.publishing.card import card, made_by
         from pipelines.publishing.heads import USES, is_adapter, read_head
         from pipelines.publishing.manifest import manifest_of, read_json
         from pipelines.publishing.verify import prove
 
         trained = context.stage_folders[source] / "model"
         head = read_head(trained)
-        trained_adapter = is_adapter(trained)
-        adapter = trained_adapter and not self.merge
+        tuner = getattr(context.recipe.stage(source), "tuner", None)
+        mergeable = is_adapter(trained) and getattr(tuner, "merges", True)
+        adapter = is_adapter(trained) and not self.bake and (self.merge is False or not mergeable)
         written = assembled.with_name(f"{ASSEMBLED}.written")
         for place in (assembled, written):
             shutil.rmtree(place, ignore_errors=True)  # left by an attempt that was killed
         try:
             context.events.emit("progress", what="writing the checkpoint")
-            assemble(context, head, source, written, adapter)
+            assemble(context, head, source, written, adapter, self.bake)
             written.rename(assembled)  # moved before it is proven: no file may know where it was written
         finally:
             shutil.rmtree(written, ignore_errors=True)
         auto_class = USES[head.kind].auto_class
-        proof = prove(context, head, source, assembled, auto_class, trained_adapter, adapter, scored)
+        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored)
         self._report(context, proof)
 
-        history = [*reversed([stage.id for stage in context.recipe.lineage(self)])]
+        history = [stage.id for stage in made_by(context.recipe, self)]
         manifest = manifest_of(
-            context, [*history, *(each for each in self.reads(context.recipe) if each not in history)]
+            context, [*history, *(each for each in self.reads(context.recipe) if each.partition("/")[0] not in history)]
         )
         _write(assembled / "recipe.yaml", context.recipe.to_yaml())
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipelines.blocks import show
-from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.fields.scores import SMALLER_IS_BETTER, score_names
 from pipelines.registry import METRICS, nearest
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -21,8 +21,11 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 EXAMPLE = "write an operator and a number, such as '>= 0.80'"
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _COMPARISON = re.compile(r"\s*(?P<operator>[^\s\d.+\-\w]*)\s*(?P<number>.*?)\s*", re.DOTALL)
-FRACTIONS = "glue/"
-"""Benchmarks under this name score between -1 and 1, so that a threshold of 80 can never have been meant."""
+FRACTIONS = ("glue/", "race/")
+"""Benchmarks under these names score between -1 and 1, so that a threshold of 80 can never have been meant."""
+
+PERCENT = ("squad", "squad_v2")
+"""Benchmarks that score between 0 and 100, so that a threshold of 0.8 can never have been meant."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    known = sorted({*METRICS, *SMALLER_IS_BETTER, "pair_accuracy"})
+    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, "pair_accuracy"})
     if not any(metric == name or metric.startswith(f"{name}_") for name in known):
         raise ValueError(f"unknown metric '{metric}'.{nearest(metric, known)} Available: {', '.join(known)}")
     if not isinstance(comparison, str):
@@ -83,4 +86,6 @@ def parse(path: str, comparison: object) -> Requirement:
             f"is {show(comparison)}, but the scores of {benchmark} lie between -1 and 1; "
             f"write {threshold / 100:g} for {threshold:g} %"
         )
+    if benchmark in PERCENT and 0 < abs(threshold) < 1:
+        raise ValueError(f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write {threshold * 100:g}")
     return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.errors import PublishError
-from pipelines.fields.positions import usable_positions
+from pipelines.fields.positions import positions_for_text
 from pipelines.publishing import clean_room
 from pipelines.publishing.scores import Scored
 
@@ -67,18 +67,33 @@ class Questions:
     """The model's output behind each column of `logits`, where the task orders its classes otherwise."""
     targets: list[str] | None = None
     """What the evaluation wrote for each text, where the answers are texts."""
+    words: list[list[str]] | None = None
+    """The words of each text, where each has an answer: a row of logits a word that was read."""
+    choices: int | None = None
+    """Options of each question, where texts and pairs are as many for each: a row of logits a question."""
+    spans: list[list[int]] | None = None
+    """(window, first token, last token) of the answer that the evaluation found in each pair: two logits a row."""
+    stride: int = 0
+    """Tokens that the windows of a pair share."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of predictions."""
+        return len(self.texts) // (self.choices or 1)
 
     def first(self, rows: int) -> Questions:
-        """The first rows only."""
-        return Questions(
-            self.texts[:rows], self.pairs and self.pairs[:rows], self.max_length,
-            None if self.logits is None else self.logits[:rows], self.precision, self.columns,
-            self.targets and self.targets[:rows],
+        """The first rows only, without what the evaluation answered."""
+        texts = rows * (self.choices or 1)
+        return replace(
+            self, texts=self.texts[:texts], pairs=self.pairs and self.pairs[:texts], logits=None,
+            targets=self.targets and self.targets[:rows], words=self.words and self.words[:rows], spans=self.spans and self.spans[:rows],
         )  # fmt: skip
 
     def asked(self) -> dict[str, Any]:
         """What the model is asked, as plain data."""
-        return {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
+        plain = {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
+        others = {"words": self.words, "choices": self.choices, "spans": self.spans, "stride": self.stride}
+        return plain | {name: value for name, value in others.items() if value}
 
 
 @dataclass
@@ -145,13 +160,36 @@ def _is_written(table: Any) -> bool:
 
 
 def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) -> Questions:
+    """The questions behind predictions with logits, by the columns that the kind of answer leaves."""
     import numpy as np
 
+    settings: dict[str, Any] = {
+        "max_length": about.get("max_length"), "precision": about.get("precision", precision), "columns": about.get("columns")
+    }  # fmt: skip
+    if _filled(part, "tokens"):
+        rows = [np.asarray(row, dtype=np.float32).reshape(len(words), -1) for row, words in zip(part["logits"], part["tokens"], strict=True)]
+        each = np.concatenate(rows)
+        read = ~np.isnan(each).any(axis=1)  # a word without a token of its own has no logits
+        return Questions([" ".join(words) for words in part["tokens"]], None, logits=each[read], words=part["tokens"], **settings)
+    if _filled(part, "options"):
+        texts = [text for text, options in zip(part["text"], part["options"], strict=True) for _ in options]
+        beside = [option for options in part["options"] for option in options]
+        return Questions(texts, beside, logits=np.asarray(part["logits"], dtype=np.float32), choices=len(part["options"][0]), **settings)
+    if "answer" in part and _filled(part, "id"):
+        found = [row for row, window in enumerate(part["window"]) if window is not None]
+        spans = [[part[name][row] for name in ("window", "start_token", "end_token")] for row in found]
+        texts, contexts, ends = ([part[name][row] for row in found] for name in ("text", "text_pair", "logits"))
+        answers = np.asarray(ends, dtype=np.float32).reshape(-1, 2)
+        stride = about.get("spans", {}).get("doc_stride", 0)
+        return Questions(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
     pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
     logits = np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1)
-    return Questions(
-        part["text"], pairs, about.get("max_length"), logits, about.get("precision", precision), about.get("columns")
-    )
+    return Questions(part["text"], pairs, logits=logits, **settings)
+
+
+def _filled(part: Mapping[str, Any], column: str) -> bool:
+    """Whether the predictions have a column, and not only because others in the file do."""
+    return bool(part.get(column)) and any(value is not None for value in part[column])
 
 
 def _written(part: Mapping[str, Any], about: Mapping[str, Any]) -> Questions:
@@ -225,7 +263,7 @@ def largest(logits: Mapping[str, Any]) -> float:
 
 def _usable_length(model: Any, tokenizer: Any) -> int:
     """Tokens that the model can read at once, MOST_TOKENS at most."""
-    limits = (MOST_TOKENS, usable_positions(model.config), tokenizer.model_max_length)
+    limits = (MOST_TOKENS, positions_for_text(model), tokenizer.model_max_length)
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
@@ -246,18 +284,18 @@ def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Pr
                 f"allowed are {tolerance:.3g}; run the evaluate stage again, and report this if it stays"
             )
         flips = 0
-        if group.logits.shape[1] > 1:
+        if group.logits.shape[1] > 1 and group.spans is None:
             flips = int((group.logits.argmax(axis=1) != again.argmax(axis=1)).sum())
-        if flips > max(1, FLIPS * len(group.texts)) and group.precision not in HALF:
+        if flips > max(1, FLIPS * len(group.logits)) and group.precision not in HALF:
             raise PublishError(
-                f"the checkpoint does not reproduce its evaluation: {flips} of {len(group.texts)} predictions "
+                f"the checkpoint does not reproduce its evaluation: {flips} of {len(group.logits)} predictions "
                 f"of '{name}' change when it is loaded again; run the evaluate stage again, and report this if it stays"
             )
-        proof.rows += len(group.texts)
+        proof.rows += group.rows
         proof.flips += flips
         proof.largest_difference = max(proof.largest_difference, difference)
         proof.tolerance = max(proof.tolerance, tolerance)
-        proof.groups[name] = len(group.texts)
+        proof.groups[name] = group.rows
 
 
 def prove(
@@ -266,17 +304,22 @@ def prove(
     stage_id: str,
     folder: Path,
     auto_class: str,
-    trained_adapter: bool,
+    mergeable: bool,
     adapter: bool,
     scored: Scored,
 ) -> Proof:
-    """Everything that must hold before `folder` may be published. Raises PublishError."""
+    """Everything that must hold before `folder` may be published. Raises PublishError.
+
+    `adapter` says that the folder holds an adapter beside its base, `mergeable` that the stage left one that is published
+    merged or could be: then both ways must agree.
+    """
     groups, there_are = questions_of(scored, context.precision)
     proof = Proof(of=there_are)
     tokenizer = context.open_tokenizer()
     model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
     if not groups:
-        groups = {FIXED: Questions(list(SENTENCES), None, _usable_length(model, tokenizer))}
+        choices = 1 if head.kind == "multiple_choice" else None
+        groups = {FIXED: Questions(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
     context.events.emit("progress", what="loading the checkpoint in a clean process")
     clean = clean_answers(folder, groups, auto_class, adapter)
     compare(groups, clean, proof)
@@ -285,7 +328,7 @@ def prove(
     here = answers_here(model, tokenizer, probes)
     # Padding depends on the batch, so a probe is not bit-equal to the same rows among others; all are in fp32.
     proof.here = largest_difference(here, {name: logits[: len(here[name])] for name, logits in clean.items()})
-    proof.texts = sum(len(group.texts) for group in probes.values())
+    proof.texts = sum(group.rows for group in probes.values())
     proof.written = not there_are and FIXED not in groups
     allowed = SAVED * largest(here)
     if not proof.here <= allowed:
@@ -293,7 +336,7 @@ def prove(
             f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are {allowed:.3g}; "
             "report this with the recipe"
         )
-    if trained_adapter:
+    if mergeable:
         other = answers_here(
             context.open_model(head, stage_id=stage_id, merge=adapter, trained_head=True), tokenizer, probes
         )

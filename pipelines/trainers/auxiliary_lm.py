@@ -8,10 +8,11 @@ model: the embeddings where the two are tied, else a copy that learns along and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pipelines.blocks import Found
 from pipelines.errors import ModelError
 from pipelines.objectives.causal_models import sees_ahead
 from pipelines.protocols import Head
@@ -19,10 +20,19 @@ from pipelines.protocols import Head
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pipelines.trainers.subject import Subject
+
 MODEL_TYPES = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
 """Decoders whose logits are nothing but the output matrix times what the body says."""
 HEAD = "auxiliary_lm_head"
 """The module that a model carries while it learns."""
+
+
+def useless(subject: Subject, name: str) -> Iterable[Found]:
+    """A mistake where the loss is asked for beside a task without one answer a text."""
+    if subject.auxiliary_lm is not None:
+        kind = subject.resolved(name).kind
+        yield ("auxiliary_lm",), f"is for tasks with one answer a text, but this task's kind is {kind}; leave it out"
 
 
 def misfit(architecture: Mapping[str, Any]) -> str | None:

@@ -34,6 +34,11 @@ def mark_complete(folder: Path, state: dict[str, Any]) -> None:
     temporary.rename(folder / MARKER)
 
 
+def unmark(folder: Path) -> None:
+    """Declare that a checkpoint is about to be written again."""
+    (folder / MARKER).unlink(missing_ok=True)
+
+
 def newest_complete(folder: Path) -> Path | None:
     """The complete checkpoint of the highest step."""
     found = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]

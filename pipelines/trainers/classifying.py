@@ -10,7 +10,7 @@ from pipelines.blocks import Found
 from pipelines.errors import DataError
 from pipelines.fields import architectures
 from pipelines.protocols import HeadKind
-from pipelines.trainers import auxiliary_lm, pair_keys
+from pipelines.trainers import auxiliary_lm, class_keys, pair_keys
 from pipelines.trainers.lesson import LABELS, Lesson, Teacher, tell_truncated, training_rows
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Classifying(Teacher):
     """Cross-entropy over classes, squared error for numbers, and GPT's auxiliary loss beside them on demand."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    smoothed: ClassVar[tuple[str, ...]] = ("classification",)
 
     def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[Found]:
         shape = recipe.model.architecture
@@ -42,7 +43,10 @@ class Classifying(Teacher):
         examples = encode(tokenizer, rows, limit)
         tell_truncated(context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit")
         together: Any = partial(collate, tokenizer)
-        loss: Any = classification_loss if task.head.labels else regression_loss
+        loss: Any = regression_loss
+        if task.head.labels:
+            weights = class_keys.class_weights(subject, task, rows.labels or ())
+            loss = partial(classification_loss, smoothing=subject.label_smoothing_factor, weights=weights)
         if subject.auxiliary_lm is None:
             return Lesson(examples, together, loss, LABELS, score=context.score(task), metric=task.metrics[0])
         auxiliary_lm.attach(model, context.open_model)

@@ -53,6 +53,8 @@ class Teacher:
 
     head_kind: ClassVar[HeadKind]
     """The head that the kind is learnt with."""
+    smoothed: ClassVar[tuple[str, ...]] = ()
+    """The kinds of tasks whose `label_smoothing_factor` its lessons follow."""
 
     def head(self, subject: Subject, task: Task) -> Head:
         """The head the task is learnt with. May read the training rows to find the class names."""

@@ -22,6 +22,7 @@ from pipelines.objectives.losses import IGNORED
 from pipelines.protocols import Context, Score, Tuner
 from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import training_arguments
+from pipelines.trainers.learning_rates import schedule, split_by_rate
 from pipelines.trainers.lesson import LABELS
 from pipelines.trainers.memory import peak_memory, reset_peak_memory
 from pipelines.trainers.sampling import PADDING, EpochSampler
@@ -85,6 +86,7 @@ def fit(
     score: Score | None = None,
     early_stopping_patience: int | None = None,
     tuner: Tuner | None = None,
+    trainer_of: Callable[..., FineryTrainer] | None = None,
 ) -> tuple[Any, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
@@ -93,7 +95,8 @@ def fit(
     accumulation and processes. `lengths` (examples,) lets similar lengths share a batch;
     `marked` gives every example its draw for counter-based randomness; `selection` is held-out train data that
     `eval_strategy` scores with `score`; `tuner` is the one that chose the weights of `model`: its learning rates, its
-    schedule and its thawing are followed.
+    schedule and its thawing are followed. `trainer_of` builds another trainer than FineryTrainer, for models of which a
+    step may leave parts unused; its `examples` are seen through draws already, and its `collate` knows of filling.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.
@@ -101,6 +104,8 @@ def fit(
     reset_peak_memory()
     set_seed(context.seed)
     live = training_arguments(context, arguments)
+    thaws = tuner is not None and tuner.thaws
+    live.ddp_find_unused_parameters = thaws or trainer_of is not None  # what is frozen or unused has no gradients to share
     folder = context.folder / "checkpoints"
     if context.world.is_main:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,17 +117,18 @@ def fit(
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)
-    trainer = FineryTrainer(
+    trainer = (trainer_of or FineryTrainer)(
         context=context,
         loss=loss,
         label_weights=label_names,
         lengths=lengths,
         patience=patience,
+        tuner=tuner,
         model=model,
         args=live,
-        train_dataset=Draws(examples, marked),
+        train_dataset=Draws(examples, marked) if trainer_of is None else examples,
         eval_dataset=None if selection is None else Draws(selection, marked),
-        data_collator=without_padding(collate, label_names),
+        data_collator=without_padding(collate, label_names) if trainer_of is None else collate,
         processing_class=tokenizer,
         compute_metrics=None if score is None else _scored_by(score),
         callbacks=callbacks,
@@ -152,9 +158,10 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
 
     def __init__(
         self, *, context: Context, loss: Loss, label_weights: Mapping[str, float], lengths: np.ndarray | None,
-        patience: EarlyStoppingCallback | None, **keywords: Any,
+        patience: EarlyStoppingCallback | None, tuner: Tuner | None, **keywords: Any,
     ) -> None:  # fmt: skip
         self.context = context
+        self.tuner = tuner
         self.patience = patience
         self.loss = loss
         self.label_weights = label_weights
@@ -165,6 +172,19 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
         self.started = time.monotonic()
         super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """transformers' own groups, split by the tuner's rates. All that will ever learn is in them from the start."""
+        optimizer = super().create_optimizer(model)
+        if self.tuner is not None:
+            split_by_rate(optimizer, self.model if model is None else model, self.tuner.rates(self.model))
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        if self.lr_scheduler is None:
+            self.lr_scheduler = schedule(optimizer or self.optimizer, self.tuner, num_training_steps)
+            self._created_lr_scheduler = self.lr_scheduler is not None
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         at_once = self.args.train_batch_size * self.args.world_size
@@ -194,6 +214,9 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
         weights = torch.tensor(list(self.label_weights.values()), device=sums.device)
         # Gradients are averaged over processes, while the count is over all of them.
         value = (weights * sums.reshape(-1) / items).sum() * shared
+        if model.training and self.tuner is not None:
+            penalty = self.tuner.penalty(model)  # once a step, whatever the number of its micro-batches
+            value = value if penalty is None else value + penalty / self.current_gradient_accumulation_steps
         return (value, outputs) if return_outputs else value
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
@@ -226,6 +249,8 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.refuse_spoiled_weights()
+        if self.args.should_save:  # the same step may be saved again, with the scores of its epoch
+            checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
         losses = self.context.gather(self._tr_loss.item())  # every process has written its part once this returns
         if self.args.should_save:
@@ -240,6 +265,7 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
                     "step_logged": self._globalstep_last_logged,
                     "seconds": self.seconds(),
                     "without_better": 0 if self.patience is None else self.patience.early_stopping_patience_counter,
+                    **self.own_state(),
                 },
             )
             self.context.events.emit("checkpoint", step=step, path=str(folder))
@@ -257,10 +283,18 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
         self.seconds_before = state["seconds"]
         if self.patience is not None:
             self.patience.early_stopping_patience_counter = state["without_better"]
+        self.restore_own(state)
         if self.context.world.is_main:
             self.context.events.emit(
                 "progress", step=self.state.global_step, total=self.state.max_steps, what="resumed"
             )
+
+    def own_state(self) -> dict[str, Any]:
+        """What a kind of trainer keeps in a checkpoint besides, as JSON. Called on every process."""
+        return {}
+
+    def restore_own(self, state: Mapping[str, Any]) -> None:
+        """Take back what `own_state` gave."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
@@ -286,7 +320,16 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
             "trainable_parameters": sum(each.numel() for each in parameters if each.requires_grad),
             "all_parameters": sum(each.numel() for each in parameters),
             "peak_memory_bytes": peak_memory(),
+            **self.selection_scores(),
         }
+
+    def selection_scores(self) -> dict[str, float]:
+        """What the kept weights scored on the rows set aside, as `eval_<metric>`; nothing without `eval_strategy`."""
+        told = [each for each in self.state.log_history if "eval_loss" in each]
+        if self.args.load_best_model_at_end:
+            told = [each for each in told if each.get("step") == self.state.best_global_step] or told
+        beside = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
+        return {key: value for key, value in (told[-1] if told else {}).items() if key.startswith("eval_") and not key.endswith(beside)}
 
 
 class _Companion(TrainerCallback):  # type: ignore[misc]
@@ -304,7 +347,9 @@ class _Companion(TrainerCallback):  # type: ignore[misc]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
         assert self.trainer is not None
         assert self.trainer.sampler is not None
-        self.trainer.sampler.epoch = int((state.epoch or 0.0) + 1e-6)
+        epoch = self.trainer.sampler.epoch = int((state.epoch or 0.0) + 1e-6)
+        if self.trainer.tuner is not None and self.trainer.tuner.thaws:
+            self.trainer.tuner.thaw(self.trainer.model, epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
         assert self.trainer is not None
@@ -318,6 +363,15 @@ class _Companion(TrainerCallback):  # type: ignore[misc]
             control.should_save = True
             control.should_training_stop = True
             self.trainer.stopped_early = state.global_step < state.max_steps
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
+        """A stop is no end of an epoch: nothing is scored in its middle. At a true end the scores belong to the checkpoint."""
+        assert self.trainer is not None
+        if self.trainer.stopped_early:
+            ended = abs((state.epoch or 0.0) - round(state.epoch or 0.0)) < 1e-6
+            control.should_evaluate = control.should_evaluate and ended
+            control.should_save = control.should_evaluate
         return control
 
     def _asked_to_stop(self) -> bool:

@@ -27,8 +27,8 @@ def save_stage(
         else:
             tuner.save(model, temporary)
         tokenizer.save_pretrained(str(temporary))
-        _name_final_base(temporary, context)
-        (temporary / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
+        name_final_base(temporary, context)
+        write_head(temporary, head)
         for name, other in getattr(model, "finery_beside", {}).items():
             shutil.rmtree(context.folder / name, ignore_errors=True)
             other.save_pretrained(str(context.folder / name))
@@ -37,6 +37,11 @@ def save_stage(
         temporary.rename(final)
         write_json(context.folder / "metrics.json", metrics)
     context.barrier()
+
+
+def write_head(folder: Path, head: Head) -> None:
+    """Write down which head the model was trained with."""
+    (folder / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -49,7 +54,7 @@ def write_json(path: Path, data: Any) -> None:
     temporary.rename(path)
 
 
-def _name_final_base(folder: Path, context: Context) -> None:
+def name_final_base(folder: Path, context: Context) -> None:
     """An adapter names its base by path: that of the complete stage, not of the attempt."""
     path = folder / "adapter_config.json"
     if path.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -52,12 +52,22 @@ class Supervised(Subject, Stage):
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.training_content(self.id)
 
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """The model's stage, and those whose adapters the tuner builds on."""
+        return tuple(dict.fromkeys((*super().reads(recipe), *self.tuner.stages)))
+
+    def subjects(self) -> Mapping[str, Any]:
+        return {self.id: self}
+
     def modules(self) -> set[str]:
         return {LESSONS.module(self.resolved(self.id).kind)}
 
     def texts(self) -> Iterator[str]:
         """The texts of the training rows."""
         return self.training_texts(self.id)
+
+    def special_tokens(self) -> tuple[str, ...]:
+        return self.needed_tokens()
 
     def run(self, context: Context) -> None:
         """Encode, train, save."""
@@ -77,22 +87,26 @@ class Supervised(Subject, Stage):
             examples, selection = set_aside(examples, context.seed, self.max_eval_samples)
             if not words.get("metric_for_best_model"):
                 arguments = {"metric_for_best_model": lesson.metric} | arguments
+        tuner, model = tuning.adapted(self, context, model)
         model, metrics = fit(
-            context, self.tuner.apply(model), tokenizer, examples,
+            context, model, tokenizer, examples,
             collate=lesson.collate, loss=lesson.loss, label_names=lesson.label_names, arguments=arguments,
             lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
             marked=lesson.marked, selection=selection, score=lesson.score if selection is not None else None,
-            early_stopping_patience=self.early_stopping_patience, tuner=self.tuner,
+            early_stopping_patience=self.early_stopping_patience, tuner=tuner,
         )  # fmt: skip
         lesson.finish(model)
-        save_stage(context, model, tokenizer, head, metrics, self.tuner)
+        save_stage(context, model, tokenizer, head, metrics, tuner)
 
 
 def set_aside(examples: Any, seed: int, most: int | None) -> tuple[Any, Any]:
-    """(what is trained on, what models are selected by), drawn by the seed."""
+    """(what is trained on, what models are selected by), rows drawn by the seed: all parts of a long text go together."""
     import numpy as np
 
-    count = min(max(1, round(len(examples) * SELECTION_SHARE)), SELECTION_MOST)
-    order = np.random.default_rng([seed, 0x5E1EC7]).permutation(len(examples))
-    held_out = np.sort(order[:count])[:most]
-    return examples.select(np.sort(order[count:])), examples.select(held_out)
+    rows, row_of = np.unique(getattr(examples, "index", range(len(examples))), return_inverse=True)
+    if len(rows) < 2:
+        raise DataError("there is one training row, too few to set one aside for eval_strategy")
+    count = min(max(1, round(len(rows) * SELECTION_SHARE)), SELECTION_MOST)
+    order = np.random.default_rng([seed, 0x5E1EC7]).permutation(len(rows))
+    held_out = np.flatnonzero(np.isin(row_of, np.sort(order[:count])[:most]))
+    return examples.select(np.flatnonzero(np.isin(row_of, order[count:]))), examples.select(held_out)

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pipelines.blocks import Found
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
 from pipelines.fields import architectures
 from pipelines.fields.positions import usable_positions
+from pipelines.recipe import START
+from pipelines.registry import nearest
+from pipelines.trainers.arguments import in_todays_names
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context, Head
@@ -28,7 +31,20 @@ def mistakes(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[Fo
             f"is {stage.tuner.name}, whose {taken} virtual tokens and texts of {longest} tokens are more than "
             f"the model's max_position_embeddings {positions}; lower one of the two"
         )
+    yield from _two_schedules(stage)
     yield from _on_unmergeable(stage, recipe)
+    yield from _on_adapters(stage, recipe)
+
+
+def _two_schedules(stage: Any) -> Iterable[Found]:
+    """A tuner with a schedule of its own leaves none to `arguments`."""
+    if stage.tuner.factor(0, 1) is None:
+        return
+    words = in_todays_names(stage.arguments)
+    for key in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
+        if key in words:
+            written = key if key in stage.arguments else "warmup_ratio"
+            yield ("arguments", written), f"is given, but the tuner {stage.tuner.name} brings a schedule of its own; leave one of the two out"
 
 
 def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[Found]:
@@ -42,23 +58,54 @@ def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[Found]:
         )
 
 
-def opened(stage: Any, context: Context, head: Head) -> Any:
-    """The model that the stage reads, with `head`; refused when the tuner cannot serve it. Raises ModelError."""
-    model = context.open_model(head, keep_base=context.folder / "base" if stage.tuner.adapts else None)
+def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[Found]:
+    """A tuner that builds on the adapters of other stages needs them earlier, and trained on the model it reads itself."""
+    mine = recipe.model_of(stage)
+    earlier = {each.id: each for each in recipe.stages[: recipe.stages.index(stage)]}
+    fitting = [each.id for each in earlier.values() if getattr(getattr(each, "tuner", None), "name", "") == "adapter"]
+    for position, name in enumerate(stage.tuner.stages):
+        place = ("tuner", "adapters", position)
+        if name not in fitting:
+            yield place, f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: {', '.join(fitting) or 'none'}"
+        elif (also := [key for key in ("train_layer_norm", "modules_to_save") if getattr(earlier[name].tuner, key)]):  # type: ignore[attr-defined]
+            yield place, f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on that; leave {also[0]} out"
+        elif recipe.model_of(earlier[name]) != mine:
+            base = recipe.model_of(earlier[name])
+            yield place, f"'{name}' adapts the model of '{base}', but this stage reads that of '{mine}'; write from: {base}"
+    if stage.tuner.stages and not set(stage.tuner.stages) <= set(stage.reads(recipe)):
+        yield ("tuner",), f"is {stage.tuner.name}, which a {stage.stage} stage cannot use; use it in a supervised stage"
+    if stage.tuner.stages and mine == START and recipe.model.architecture is not None:
+        yield ("tuner",), f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take a checkpoint"
+
+
+def adapted(stage: Any, context: Context, model: Any) -> tuple[Any, Any]:
+    """(the stage's tuner, told where the stages lie that it builds on; the model as it tunes it)."""
+    tuner = stage.tuner.given({name: context.stage_folders[name] / "model" for name in stage.tuner.stages})
+    if getattr(tuner, "init_text", None):
+        model.finery_tokenizer = context.open_tokenizer()
+    return tuner, tuner.apply(model)
+
+
+def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True) -> Any:
+    """The model that the stage reads, with `head`; refused when the tuner cannot serve it. Raises Misfit.
+
+    `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base.
+    """
+    model = context.open_model(head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None)
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
     if (why := stage.tuner.misfit(words, head.kind)) is not None:
-        raise ModelError(f"the tuner {stage.tuner.name} {why}")
+        raise Misfit(f"the tuner {stage.tuner.name} {why}")
     return model
 
 
 def room_for_text(stage: Any, model: Any) -> int | None:
-    """Tokens of the longest text the tuned model can read; None where there is no bound. Raises ModelError."""
+    """Tokens of the longest text the tuned model can read; None where there is no bound. Raises Misfit."""
     positions = usable_positions(model.config)
     if positions is None:
         return None
     left: int = positions - stage.tuner.positions
     if left < 4:
-        raise ModelError(
+        raise Misfit(
             f"the tuner {stage.tuner.name} takes {stage.tuner.positions} of the model's {positions} positions, which leaves no room for text"
         )
     return left

@@ -6,19 +6,39 @@ values: they are trained whole and saved with the adapter, so that adapter and b
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pipelines.blocks import Mistakes, show
-from pipelines.errors import ModelError
+from pipelines.blocks import Found, Mistakes, show
+from pipelines.errors import Misfit
 from pipelines.tuners.tuner import TunerBlock
+
+STARTS = ("gaussian", "orthogonal", "pissa", "olora")
+"""Names of starts beside the paper's own."""
 
 
 def _targets(value: Any) -> Any:
     if value == "all-linear" or (isinstance(value, tuple) and value and all(isinstance(each, str) for each in value)):
         return value
     raise Mistakes([((), f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]")])
+
+
+def _start(value: Any) -> Any:
+    if value is True or value in STARTS or (isinstance(value, str) and re.fullmatch(r"pissa_niter_[1-9]\d*", value)):
+        return value
+    raise Mistakes([((), f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as pissa_niter_16")])
+
+
+def _indices(value: Any) -> Any:
+    numbers = (value,) if isinstance(value, int) else value
+    whole = isinstance(numbers, tuple) and numbers and all(type(each) is int and each >= 0 for each in numbers)
+    if value is None or whole:
+        return None if value is None else tuple(sorted(set(numbers)))
+    raise Mistakes([((), f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions")])
 
 
 class LoRA(TunerBlock):
@@ -34,72 +54,102 @@ class LoRA(TunerBlock):
     """Dropout on the input of each update."""
     target_modules: Annotated[tuple[str, ...] | Literal["all-linear"], BeforeValidator(_targets)] = "all-linear"
     """Linear layers that receive an update: all of them but the head, or those whose names end so."""
+    exclude_modules: tuple[str, ...] = ()
+    """Of these layers, those to leave out: the ends of their names, or of the names of modules that hold them."""
+    layers_to_transform: Annotated[
+        tuple[int, ...] | None, BeforeValidator(_indices),
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "null"}]}),
+    ] = None  # fmt: skip
+    """Only layers of the blocks at these positions, 0 the first; in an encoder-decoder, of both stacks."""
+    layers_pattern: tuple[str, ...] = ()
+    """What the stacks are called whose blocks `layers_to_transform` counts. Default: any."""
     modules_to_save: tuple[str, ...] = ()
     """Further modules that are trained whole and saved with the adapter."""
     bias: Literal["none", "all", "lora_only"] = "none"
     """Which biases learn too."""
+    rank_pattern: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Ranks of single layers, by the end of a name (a regular expression): `{query: 16, layer.0.output.dense: 4}`."""
+    alpha_pattern: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The same for `lora_alpha`. A layer with its own rank and no alpha of its own keeps `lora_alpha`."""
     use_rslora: bool = False
     """Scale by lora_alpha / sqrt(r) instead. Kalajdzievski 2023, arxiv.org/abs/2312.03732."""
     use_dora: bool = False
     """Learn magnitude and direction apart. Liu et al. 2024, arxiv.org/abs/2402.09353."""
+    init_lora_weights: Annotated[
+        bool | str, BeforeValidator(_start),
+        WithJsonSchema({"anyOf": [{"const": True}, {"enum": list(STARTS)}, {"type": "string", "pattern": r"^pissa_niter_[1-9]\d*$"}]}),
+    ] = True  # fmt: skip
+    """Where the updates begin: `true` (A random, B zero), `gaussian` (A normal), `orthogonal` (both random, their product zero);
+    or taking over the weight's main directions: `pissa` (singular values; `pissa_niter_16` finds them faster), `olora` (QR)."""
+    lora_plus_ratio: float | None = Field(None, gt=0)
+    """LoRA+: how many times the learning rate of A that of B is, 16 in the paper. Hayou et al. 2024, arxiv.org/abs/2402.12354."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        found: list[Found] = []
+        for key in ("rank_pattern", "alpha_pattern"):
+            for pattern in getattr(self, key):
+                try:
+                    re.compile(pattern)
+                except re.error as error:
+                    found.append(((key, pattern), f"is no regular expression: {error}"))
+        if self.init_lora_weights == "orthogonal":
+            odd = [(("r",), self.r), *((("rank_pattern", name), rank) for name, rank in self.rank_pattern.items())]
+            found += [(place, f"is {rank}, must be even for init_lora_weights: orthogonal") for place, rank in odd if rank % 2]
+        if self.layers_pattern and self.layers_to_transform is None:
+            found.append((("layers_pattern",), "says where layers_to_transform counts, which is not given"))
+        if found:
+            raise Mistakes(found)
+        return self
 
     def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises ModelError when no layer matches `target_modules`."""
+        """A PEFT model around `model`. Raises Misfit when no layer matches `target_modules`, or a key would have no effect."""
         from peft import LoraConfig, get_peft_model
 
-        fresh = list(getattr(model, "finery_new_modules", ()))
-        modules = [name for name, _ in model.named_modules() if name]
-        absent = [each for each in self.modules_to_save if not any(_ends(name, each) for name in modules)]
-        if absent:
-            known = sorted({name.rpartition(".")[2] for name in modules if not name.rpartition(".")[2].isdigit()})
-            raise ModelError(f"lora.modules_to_save {absent} match no module of the model; it has {', '.join(known)}")
-        # Full names: PEFT compares mere ends of names, and "embeddings" would be "word_embeddings" too.
-        asked = [name for name in modules if any(_ends(name, each) for each in self.modules_to_save)]
-        whole = [*dict.fromkeys([*fresh, *asked])]
-        whole = [name for name in whole if not any(name.startswith(f"{other}.") for other in whole)]
+        from pipelines.tuners import layers, lora_start
+
+        whole = layers.trained_whole(model, self.modules_to_save, self.name)
+        targets = layers.chosen(
+            model, self.name, self.target_modules, whole, self.exclude_modules, self.layers_to_transform, self.layers_pattern
+        )
+        self._refuse_idle_patterns(list(targets))
         config = LoraConfig(
             r=self.r,
             lora_alpha=self.lora_alpha,
             lora_dropout=self.lora_dropout,
-            target_modules=linear_layers(model, self.target_modules, whole),
+            target_modules=list(targets),
             modules_to_save=whole or None,
             bias=self.bias,
+            rank_pattern=dict(self.rank_pattern),
+            alpha_pattern=dict(self.alpha_pattern),
+            fan_in_fan_out=all(layers.is_transposed(each) for each in targets.values()),
             use_rslora=self.use_rslora,
             use_dora=self.use_dora,
+            init_lora_weights=True if lora_start.takes_over(self.init_lora_weights) else self.init_lora_weights,
         )
-        return get_peft_model(model, config)
+        tuned = get_peft_model(model, config)
+        if lora_start.takes_over(self.init_lora_weights):
+            tuned.finery_start = lora_start.start(tuned, str(self.init_lora_weights))
+        return tuned
 
+    def _refuse_idle_patterns(self, targets: list[str]) -> None:
+        for key in ("rank_pattern", "alpha_pattern"):
+            idle = [each for each in getattr(self, key) if not any(re.match(rf"(.*\.)?({each})$", name) for name in targets)]
+            if idle:
+                known = ", ".join(sorted({name.rpartition(".")[2] for name in targets}))
+                raise Misfit(f"{self.name}.{key} {', '.join(idle)}: no target layer is named so; they are {known}")
 
-def linear_layers(model: Any, wanted: tuple[str, ...] | str, left_out: list[str]) -> list[str]:
-    """Full names of the linear layers that receive an update."""
-    from torch import nn
-    from transformers.pytorch_utils import Conv1D
+    def rates(self, model: Any) -> Mapping[str, float]:
+        """LoRA+ (algorithm 1): the matrices B learn `lora_plus_ratio` times as fast."""
+        if self.lora_plus_ratio is None:
+            return {}
+        return {name: self.lora_plus_ratio for name, _ in model.named_parameters() if ".lora_B." in name}
 
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    body = getattr(model, "base_model_prefix", "")
-    in_body = {name for name, _ in model.named_modules() if not body or name.startswith(f"{body}.")}
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
-    head_names = [name for name, module in model.named_modules() if module is head]
-    free = [
-        name for name in linear
-        if name not in head_names
-        and not any(_ends(name, each) or name.startswith(f"{each}.") or f".{each}." in name for each in left_out)
-    ]  # fmt: skip
-    if isinstance(wanted, str):
-        layers = [name for name in free if name in in_body or not in_body]
-        unmatched = [] if layers else [wanted]
-    else:
-        layers = [name for name in free if any(_ends(name, each) for each in wanted)]
-        unmatched = [each for each in wanted if not any(_ends(name, each) for name in free)]
-    if unmatched:
-        known = sorted({name.rpartition(".")[2] for name in free})
-        raise ModelError(
-            f"lora.target_modules {', '.join(unmatched)}: no linear layer of the model is named so; "
-            f"those that can have an update are {', '.join(known)}"
-        )
-    return layers
+    def save(self, model: Any, folder: Path) -> None:
+        """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain LoRA."""
+        from pipelines.tuners import lora_start
 
-
-def _ends(name: str, ending: str) -> bool:
-    """Whether a module's full name ends with these whole words."""
-    return name == ending or name.endswith(f".{ending}")
+        model.save_pretrained(str(folder))
+        begun = getattr(model, "finery_start", None)
+        if begun is not None:
+            lora_start.convert(Path(folder), begun)

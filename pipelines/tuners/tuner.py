@@ -17,16 +17,44 @@ class TunerBlock(Block):
     """Whether `apply` leaves the base alone and returns an adapter around it."""
     merges: ClassVar[bool] = True
     """Whether what was learnt can be folded into the weights of the base."""
+    bakes: ClassVar[bool] = False
+    """Whether what was learnt, where it cannot be folded in, can become part of the model's own code when it is published."""
 
     @property
     def positions(self) -> int:
         """How many of the model's positions the tuner takes for itself: the virtual tokens before a text."""
         return 0
 
+    @property
+    def thaws(self) -> bool:
+        """Whether `thaw` changes what learns while training: what learns later waits in the optimizer from the start."""
+        return False
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Ids of the earlier stages whose adapters the tuner builds on."""
+        return ()
+
+    def given(self, folders: Mapping[str, Path]) -> TunerBlock:
+        """The tuner, told in which folder the model of each of its `stages` lies."""
+        return self
+
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         """Why this tuner cannot serve a model with these config words (`model_type` among them) and this kind of head.
 
         The answer completes `the tuner prefix …`; None when it can. Asked before anything loads.
+        """
+        return None
+
+    @property
+    def quantization(self) -> Mapping[str, Any] | None:
+        """The words of the `BitsAndBytesConfig` that the base is opened with; None opens it in full precision."""
+        return None
+
+    def lacks(self) -> str | None:
+        """What this machine has not got that the tuner needs, completing `the tuner qlora …`; None when it has all.
+
+        A recipe is valid all the same. Asked when a run begins, before anything loads.
         """
         return None
 
@@ -43,6 +71,10 @@ class TunerBlock(Block):
 
     def factor(self, step: int, steps: int) -> float | None:
         """What the learning rates are multiplied by at `step` of `steps`; None leaves the schedule to `arguments`."""
+        return None
+
+    def penalty(self, model: Any) -> Any:
+        """What the tuned `model` adds to the loss of each step, a number that carries gradients; None for nothing."""
         return None
 
     def save(self, model: Any, folder: Path) -> None:

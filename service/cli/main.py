@@ -122,6 +122,31 @@ def resume(
 
 
 @app.command()
+def study(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe with a matrix, or the folder of a study to continue.", show_default=False)],
+    overrides: Overrides = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", min=1, metavar="N", help="Runs at once: on a CPU 1 by default, else one a GPU.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every cell of a recipe's matrix, and hold the methods against each other over their seeds."""
+    from service.cli.study import study as start
+
+    raise typer.Exit(start(recipe, overrides or [], parallel, as_json, quiet))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_FOLDER...", help="Finished runs; the others are held against the first.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Hold finished runs against the first of them, on the same examples."""
+    from service.cli.study import compare as hold
+
+    raise typer.Exit(hold(runs, as_json))
+
+
+@app.command()
 def validate(
     recipes: Annotated[
         list[str], typer.Argument(metavar="RECIPE... KEY=VALUE", help="Recipes, and values to change in all of them.", show_default=False)
@@ -189,6 +214,29 @@ def generate(
         model, prompt, None if prompts is None else str(prompts), max_new_tokens, num_beams, temperature, top_k, top_p, samples, seed
     )
     raise typer.Exit(write(question, penalty_alpha, as_json))
+
+
+data_app = typer.Typer(no_args_is_help=True, help="Look at the data that a recipe learns from.", rich_markup_mode="rich")
+app.add_typer(data_app, name="data")
+
+
+@data_app.callback()
+def data() -> None:
+    """Look at the data that a recipe learns from."""
+
+
+@data_app.command()
+def show(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    stage: Annotated[str | None, typer.Option("--stage", metavar="ID", help="The stage; by default the first that learns a task.")] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, max=100, metavar="N", help="Examples shown of each task.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a stage reads and what of it is learnt: template, loss mask, lengths, warnings. Nothing is trained."""
+    from service.cli.data import Question, show_data
+
+    raise typer.Exit(show_data(Question(str(recipe), tuple(overrides or ()), stage, rows), as_json))
 
 
 @app.command()

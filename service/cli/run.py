@@ -46,9 +46,11 @@ class Work:
 
 def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> int:
     """Check the recipe, then do what it describes. Returns the exit code."""
+    from pipelines.cells import refuse_study
     from pipelines.recipe import load
 
     checked = load(recipe, overrides)
+    refuse_study(checked, str(recipe))
     work = Work(
         ("run", str(recipe), *overrides), Path("runs") / checked.name,
         tuple((stage.id, stage.stage) for stage in checked.stages),
@@ -63,6 +65,11 @@ def resume(folder: Path, as_json: bool, quiet: bool) -> int:
         raise CommandError(f"{folder}: there is no such run folder; runs lie in runs/<name> of the folder they were started in")
     if not (folder / "recipe.yaml").is_file():
         raise CommandError(f"{folder} holds no recipe.yaml, so it is not a run folder; give the folder runs/<name>")
+    from service.cli.study import is_study
+    from service.cli.study import resume as resume_study
+
+    if is_study(folder):
+        return resume_study(folder, as_json, quiet)
     work = Work(("resume", str(folder)), folder, stages_of(folder), shlex.join(["finery", "resume", str(folder)]))
     return do(work, as_json, quiet)
 

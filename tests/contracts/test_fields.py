@@ -322,5 +322,6 @@ def test_lora_keys_have_the_types_of_the_live_config():
 def test_the_lora_block_only_has_keys_of_the_table():
     from pipelines.tuners.lora import LoRA
 
-    assert set(LoRA.model_fields) - {"name"} <= set(lora.KINDS)
-    assert all(fits(value, lora.KINDS[key]) for key, value in LoRA().model_dump(exclude={"name"}).items())
+    kinds = {**lora.KINDS, **lora.OWN}
+    assert set(LoRA.model_fields) - {"name"} <= set(kinds)
+    assert all(fits(value, kinds[key]) for key, value in LoRA().model_dump(exclude={"name"}).items())

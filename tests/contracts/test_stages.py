@@ -36,6 +36,14 @@ EXAMPLES: dict[str, list[str]] = {
         "{stage: supervised, id: copy, task: {kind: seq2seq, source: text, target: source, train: builtin/python-docs}, "
         "objective: {name: mask_predict, label_smoothing: 0.2}, max_source_length: 64, max_target_length: 16}",
     ],
+    "multi_task": [
+        "{stage: multi_task, from: model, tasks: [{task: glue/rte}, {task: glue/mrpc}]}",
+        "{stage: multi_task, id: several, from: model, tasks: [{task: glue/rte, weight: 2.0}, {task: glue/mrpc, id: again, max_length: 64}, "
+        "{id: own, task: {kind: classification, columns: [text], label: source, train: builtin/python-docs}}], "
+        "sampling: {name: explicit, shares: {rte: 2.0, again: 1.0, own: 1.0}}, loss_weighting: uncertainty, tasks_per_step: 2, "
+        "gradient_conflicts: 10, arguments: {eval_strategy: epoch, global_batch_size: 16}, early_stopping_patience: 2}",
+        "{stage: multi_task, from: model, form: text_to_text, tasks: [{task: glue/rte}, {task: glue/stsb}], gradient_surgery: pcgrad, tuner: lora}",
+    ],
     "evaluate": [
         "{stage: evaluate}",
         "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,27 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "classification": {"columns": ("a", "b"), "label": "class", "train": "train.csv"},
     "regression": {"columns": ("a",), "label": "score", "train": "train.csv"},
     "seq2seq": {"source": "a", "target": "b", "train": "train.csv"},
+    "causal": {"train": "train.csv"},
+    "instruction_pairs": {"train": "train.csv"},
+    "token_classification": {"train": "train.csv"},
+    "qa": {"train": "train.csv"},
+    "multiple_choice": {"train": "train.csv"},
 }
-"""A new kind needs an example here."""
-HEADS = {"seq2seq": "seq2seq_lm"}
+"""A new kind needs an example here: the keys that it must have."""
+MORE: dict[str, dict[str, Any]] = {
+    "causal": {"columns": {"prompt": "a", "completion": "b"}},
+    "instruction_pairs": {"columns": {"prompt": "a", "completion": "b"}},
+    "token_classification": {"train": "train.jsonl"},
+    "qa": {"train": "train.jsonl"},
+    "multiple_choice": {"train": "train.jsonl"},
+}
+"""Keys that this file needs beside those."""
+LEARNT_AS = {"instruction_pairs": "seq2seq"}
+"""Kinds that are another way to write one that is learnt."""
+HEADS = {
+    "seq2seq": "seq2seq_lm", "causal": "causal_lm", "instruction_pairs": "seq2seq_lm", "token_classification": "token_classification",
+    "qa": "question_answering", "multiple_choice": "multiple_choice",
+}  # fmt: skip
 """Kinds that no sequence classification head answers."""
 
 
@@ -34,18 +53,32 @@ def folder(tmp_path: Path) -> Path:
     lines = [f"one {n},two {n},{'yes' if n % 2 else 'no'},{n}.25" for n in range(30)]
     for name in ("train.csv", "dev.csv"):
         (tmp_path / name).write_text("\n".join(["a,b,class,score", *lines]))
+    rows = [
+        {
+            "tokens": ["two", str(n)], "tags": ["O", "B-N"], "question": f"which {n}?", "context": f"one {n} and two",
+            "answers": {"text": [str(n)], "answer_start": [4]}, "options": [str(n), "none"], "answer": "AB"[n % 2],
+        }
+        for n in range(30)
+    ]  # fmt: skip
+    for name in ("train.jsonl", "dev.jsonl"):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
     return tmp_path
 
 
+def dev(kind: str) -> str:
+    """The validation file of the kind's example."""
+    return str({**EXAMPLES[kind], **MORE.get(kind, {})}["train"]).replace("train", "dev")
+
+
 def block(kind: str, folder: Path, **changes: Any) -> Any:
-    data = {"kind": kind} | EXAMPLES[kind] | changes
+    data = {"kind": kind} | EXAMPLES[kind] | MORE.get(kind, {}) | changes
     return TASK_KINDS.load(kind).model_validate(data, context={"folder": folder})
 
 
 def test_it_makes_a_task_with_rows_a_head_and_known_metrics(kind: str, folder: Path):
-    task = block(kind, folder, validation="dev.csv").task("my-stage")
+    task = block(kind, folder, validation=dev(kind)).task("my-stage")
     assert isinstance(task, Task)
-    assert (task.name, task.kind) == ("my-stage", kind)
+    assert (task.name, task.kind) == ("my-stage", LEARNT_AS.get(kind, kind))
     assert set(task.metrics) <= set(METRICS)
     assert len(task.rows("train")) == len(task.rows("validation")) == 30
     assert len(task.rows("train").labels or ()) == 30
@@ -60,7 +93,7 @@ def test_without_validation_rows_some_are_held_out(kind: str, folder: Path):
 
 
 def test_it_writes_itself_down_and_reads_itself_back(kind: str, folder: Path):
-    made = block(kind, folder, validation="dev.csv")
+    made = block(kind, folder, validation=dev(kind))
     assert isinstance(made, Block)
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in made.plain().items()}
     assert type(made).model_validate(plain, context={"folder": Path("/")}) == made

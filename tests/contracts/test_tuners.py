@@ -1,10 +1,11 @@
-"""What every tuner must do, on every kind of encoder and head: what is in the table is tested, a new entry at once."""
+"""What every tuner must do, on every family and head it can serve: what is in the table is tested, a new entry at once."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,124 +14,196 @@ import torch
 
 from pipelines import models
 from pipelines.blocks import Block
+from pipelines.errors import ModelError
 from pipelines.protocols import Head
 from pipelines.registry import TUNERS
+from pipelines.shapes import ForeignShape, OwnShape
 from tests import tiny
+from tests.contracts import tuner_cases as cases
 
-FAMILIES = ("finery", "bert", "distilbert")
-HEADS = {"masked_lm": tiny.MASKED, "three_classes": tiny.THREE, "number": tiny.NUMBER}
-CASES = [(tuner, family, head) for tuner in TUNERS for family in FAMILIES for head in HEADS]
+STARTS_ELSEWHERE = {
+    "prefix": "virtual tokens begin at random and are read from the first step",
+    "prompt": "virtual tokens begin as words and are read from the first step",
+    "p_tuning": "virtual tokens begin at random and are read from the first step",
+    "fusion": "it begins as a mix of what its adapters have learnt",
+}
+"""Tuners that do not promise to begin at the base, and why. All others do."""
+REFUSALS = {
+    ("bitfit", "t5"): "trains biases, but this t5 has none",
+    ("last_layer", "finery-decoder"): "trains a head of its own, but a language model's is the matrix of its embeddings",
+    ("last_layer", "finery-encoder-decoder"): "trains a head of its own, but a language model's is the matrix of its embeddings",
+    ("last_layer", "gpt2"): "trains a head of its own, but a language model's is the matrix of its embeddings",
+    ("last_layer", "t5"): "trains a head of its own, but a language model's is the matrix of its embeddings",
+}
+"""Where a tuner cannot serve, and how its sentence begins."""
+
 ADAPTERS = [name for name in TUNERS if TUNERS.load(name).adapts]
-every_case = pytest.mark.parametrize(("tuner", "family", "head"), CASES, ids=["-".join(case) for case in CASES])
+every_case = pytest.mark.parametrize(("tuner", "family", "head"), cases.CASES, ids=["-".join(case) for case in cases.CASES])
+every_adapter = pytest.mark.parametrize(
+    ("tuner", "family", "head"), adapting := [case for case in cases.CASES if case[0] in ADAPTERS], ids=["-".join(case) for case in adapting]
+)
+ONE_HEAD = [case for case in cases.CASES if case[2] == "sequences"]
+one_head = pytest.mark.parametrize(("tuner", "family", "head"), ONE_HEAD, ids=["-".join(case) for case in ONE_HEAD])
 
 
-def block(name: str) -> Any:
-    return TUNERS.load(name)(name=name)
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> cases.Bases:
+    return cases.Bases(tmp_path_factory.mktemp("bases"))
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Any:
-    """`base(family, head)`: a model pretrained on masked tokens, opened from its folder with that head."""
-
-    def build(family: str, head: Head) -> Any:
-        folder = tmp_path / "base"
-        if not folder.exists():
-            pretrained = tiny.build(family, tiny.MASKED, seed=5)
-            tiny.disturb(pretrained, by=0.05)
-            pretrained.save_pretrained(folder)
-        model = models.open_folder(folder, head, seed=1)
-        if model.finery_new_modules:  # the head too is to be found again
-            model.save_pretrained(tmp_path / "with-head")
-            fresh = model.finery_new_modules
-            model = models.open_folder(tmp_path / "with-head", head, seed=2)
-            assert model.finery_new_modules == []
-            model.finery_new_modules = fresh
-        return model
-
-    return build
-
-
-def saved(model: Any, head: Head, folder: Path) -> Path:
-    model.save_pretrained(folder)
+def saved(block: Any, model: Any, head: Head, folder: Path) -> Path:
+    block.save(model, folder)
     (folder / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
     return folder
 
 
-def three_steps(model: Any, head: Head) -> None:
+def three_steps(model: Any, head: str, rate: float = 1e-2) -> None:
     """Three updates by AdamW with a large learning rate."""
-    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-2)
-    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=rate)
     for step in range(3):
-        said = model.train()(**tiny.batch(seed=step)).logits
         optimizer.zero_grad()
-        (said - torch.randn(said.shape, generator=generator)).square().mean().backward()
+        cases.loss(model.train(), head, seed=step).backward()
         optimizer.step()
 
 
-@every_case
-def test_it_begins_where_the_base_was(tuner: str, family: str, head: str, base: Any) -> None:
-    model = base(family, HEADS[head])
-    before = tiny.logits(model, tiny.batch())
-    assert torch.equal(tiny.logits(block(tuner).apply(model), tiny.batch()), before)
+def test_what_is_refused_is_known() -> None:
+    found = {}
+    for tuner, family, head in sorted(cases.REFUSED):
+        found[tuner, family] = cases.block(tuner).misfit(cases.words_of(family), cases.HEADS[head].kind)
+        assert head not in cases.DECIDING or tuner == "bitfit", "a classifier has a head of its own"
+    assert {place: REFUSALS[place] for place in found} == {place: sentence[: len(REFUSALS[place])] for place, sentence in found.items()}
+    assert set(found) == set(REFUSALS)
+
+
+@pytest.mark.parametrize(("tuner", "family", "head"), cases.LATE, ids=["-".join(case) for case in cases.LATE])
+def test_what_a_built_model_lacks_is_told(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    with pytest.raises(ModelError, match=cases.LATE[tuner, family, head]):
+        bases.tuned(tuner, family, head)
 
 
 @every_case
-def test_only_what_it_claims_learns(tuner: str, family: str, head: str, base: Any) -> None:
-    model = block(tuner).apply(base(family, HEADS[head]))
+def test_what_learns_is_what_the_formula_counts(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    block, model = bases.tuned(tuner, family, head)
+    claimed = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert sum(weight.numel() for name, weight in model.named_parameters() if name in claimed) == cases.learnt(block, family, head)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    three_steps(model, HEADS[head])
+    three_steps(model, head)
     after = dict(model.named_parameters())
-    claimed = {name for name, weight in after.items() if weight.requires_grad}
-    assert claimed
     moved = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
-    silent = {name for name in claimed - moved if after[name].grad is None or not after[name].grad.any()}  # unused
+    silent = {name for name in claimed - moved if after[name].grad is None or not after[name].grad.any()}
     assert moved <= claimed
-    assert claimed - moved <= silent
-    assert len(silent) <= 0.1 * len(claimed), silent
+    assert claimed - moved <= silent  # what gets no gradient: a pooler that this head does not read
+    assert len(silent) <= 0.15 * len(claimed), silent
 
 
 @every_case
-def test_a_trained_model_is_saved_and_opened_unchanged(tuner: str, family: str, head: str, base: Any, tmp_path: Path) -> None:
-    model = block(tuner).apply(base(family, HEADS[head]))
-    three_steps(model, HEADS[head])
-    wanted = tiny.logits(model, tiny.batch())
-    folder = saved(model, HEADS[head], tmp_path / "tuned")
+def test_it_begins_where_the_base_was_if_it_promises_so(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    before = cases.answers(bases.model(family, head), head)
+    first = cases.answers(bases.tuned(tuner, family, head)[1], head)
+    assert first.shape == before.shape
+    assert torch.equal(first, before) == (tuner not in STARTS_ELSEWHERE)
+
+
+@every_case
+def test_a_trained_model_is_saved_and_opened_unchanged(tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path) -> None:
+    block, model = bases.tuned(tuner, family, head)
+    three_steps(model, head)
+    wanted = cases.answers(model, head)
+    folder = saved(block, model, cases.HEADS[head], tmp_path / "tuned")
     assert not list(folder.glob("*.bin"))
-    plain = models.open_folder(folder, HEADS[head], seed=9, merge=False)
-    assert torch.equal(tiny.logits(plain, tiny.batch()), wanted)
-    merged = models.open_folder(folder, HEADS[head], seed=9)
-    assert merged.finery_new_modules == []
-    assert not hasattr(merged, "peft_config") or not merged.peft_config
-    torch.testing.assert_close(tiny.logits(merged, tiny.batch()), wanted, rtol=1e-5, atol=1e-5)
-    merged.save_pretrained(tmp_path / "merged")
-    again = models.open_folder(tmp_path / "merged", HEADS[head], seed=10, trained_head=True)
-    torch.testing.assert_close(tiny.logits(again, tiny.batch()), wanted, rtol=1e-5, atol=1e-5)
+    beside = models.open_folder(folder, cases.HEADS[head], seed=9, merge=False)
+    assert torch.equal(cases.answers(beside, head), wanted)
+    opened = models.open_folder(folder, cases.HEADS[head], seed=9)
+    assert opened.finery_new_modules == []
+    torch.testing.assert_close(cases.answers(opened, head), wanted, rtol=1e-5, atol=1e-5)
+    assert bool(getattr(opened, "peft_config", None)) == (block.adapts and not block.merges)
+    if block.adapts and block.merges:
+        opened.save_pretrained(tmp_path / "merged")
+        again = models.open_folder(tmp_path / "merged", cases.HEADS[head], seed=10, trained_head=True)
+        torch.testing.assert_close(cases.answers(again, head), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("family", FAMILIES)
+@every_adapter
+def test_an_adapter_can_be_taken_off(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    before = cases.answers(bases.model(family, head), head)
+    _, model = bases.tuned(tuner, family, head)
+    three_steps(model, head)
+    wanted = cases.answers(model, head)
+    assert not torch.equal(wanted, before)
+    with model.disable_adapter():
+        assert torch.equal(cases.answers(model, head), before)
+    assert torch.equal(cases.answers(model, head), wanted)
+
+
+@pytest.mark.parametrize(("tuner", "family", "head"), two := [case for case in ONE_HEAD if case[0] in ADAPTERS], ids=["-".join(case) for case in two])
+def test_two_adapters_on_one_base_do_not_disturb_each_other(tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path) -> None:
+    wanted = {}
+    for name, rate in (("first", 1e-2), ("second", 3e-2)):
+        block, model = bases.tuned(tuner, family, head)
+        three_steps(model, head, rate)
+        wanted[name] = cases.answers(model, head)
+        saved(block, model, cases.HEADS[head], tmp_path / name)
+    assert not torch.equal(wanted["first"], wanted["second"])
+    model = models.open_folder(tmp_path / "first", cases.HEADS[head], seed=9, merge=False)
+    model.load_adapter(str(tmp_path / "second"), "second")
+    for name in ("default", "second", "default"):
+        model.set_adapter(name)
+        assert torch.equal(cases.answers(model, head), wanted["first" if name == "default" else name])
+    model.set_adapter("second")
+    model.delete_adapter("default")
+    assert torch.equal(cases.answers(model, head), wanted["second"])
+
+
+@one_head
+def test_recomputed_activations_give_the_same_gradients(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    gradients = []
+    for recomputed in (False, True):
+        _, model = bases.tuned(tuner, family, head)
+        tiny.disturb(model, by=0.05)  # where one side of a product is zero the other has no gradient yet
+        if recomputed:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        cases.loss(model.train(), head).backward()
+        gradients.append({name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad})
+    plain, again = gradients
+    assert any(gradient is not None and gradient.any() for gradient in plain.values())
+    for name, gradient in plain.items():
+        assert (gradient is None) == (again[name] is None), name
+        if gradient is not None:
+            torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)  # rounding: the pass is made twice
+
+
+@one_head
+def test_it_learns_in_bfloat16(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    _, model = bases.tuned(tuner, family, head)
+    tiny.disturb(model, by=0.05)
+    exact = cases.loss(model.train(), head)
+    exact.backward()
+    learning = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    expected = torch.cat([weight.grad.flatten() for weight in learning.values() if weight.grad is not None])
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = cases.loss(model, head)
+    rounded.backward()
+    assert all(weight.dtype == torch.float32 for weight in learning.values())
+    found = torch.cat([weight.grad.flatten() for weight in learning.values() if weight.grad is not None])
+    assert rounded.item() == pytest.approx(exact.item(), rel=0.02)
+    assert torch.cosine_similarity(found, expected, dim=0) > 0.98
+
+
 @pytest.mark.parametrize("tuner", ADAPTERS)
-def test_an_adapter_can_be_taken_off(tuner: str, family: str, head: str, base: Any) -> None:
-    model = base(family, HEADS[head])
-    before = tiny.logits(model, tiny.batch())
-    tuned = block(tuner).apply(model)
-    three_steps(tuned, HEADS[head])
-    assert not torch.equal(tiny.logits(tuned, tiny.batch()), before)
-    with tuned.disable_adapter():
-        assert torch.equal(tiny.logits(tuned, tiny.batch()), before)
-
-
-@pytest.mark.parametrize("tuner", ADAPTERS)
-def test_an_adapter_is_read_by_peft_alone(tuner: str, base: Any, tmp_path: Path) -> None:
-    model = block(tuner).apply(base("bert", tiny.THREE))
-    three_steps(model, tiny.THREE)
-    saved(model, tiny.THREE, tmp_path / "tuned")
-    torch.save((tiny.batch(), tiny.logits(model, tiny.batch())), tmp_path / "expected.pt")
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_an_adapter_is_read_by_peft_alone(tuner: str, family: str, bases: cases.Bases, tmp_path: Path) -> None:
+    """PEFT runs no code of an adapter: where it does not know the method, one module beside the adapter is imported first."""
+    block, model = bases.tuned(tuner, family, "sequences")
+    three_steps(model, "sequences")
+    folder = saved(block, model, cases.HEADS["sequences"], tmp_path / "tuned")
+    torch.save((cases.batch(model, "sequences"), cases.answers(model, "sequences")), tmp_path / "expected.pt")
+    modules = [path.stem for path in folder.glob("*.py")]
     code = (
-        "import sys, torch\n"
-        "from peft import PeftModel\nfrom transformers import AutoModelForSequenceClassification\n"
-        f"base = AutoModelForSequenceClassification.from_pretrained({str(tmp_path / 'with-head')!r}, attn_implementation='eager')\n"
-        f"model = PeftModel.from_pretrained(base, {str(tmp_path / 'tuned')!r}).eval()\n"
+        f"import sys, torch\nsys.path.insert(0, {str(folder)!r})\n" + "".join(f"import {name}\n" for name in modules) + "from peft import PeftModel\n"
+        "from transformers import AutoModelForSequenceClassification\n"
+        f"base = AutoModelForSequenceClassification.from_pretrained({str(bases.folder / f'{family}-sequences')!r}, attn_implementation='eager')\n"
+        f"model = PeftModel.from_pretrained(base, {str(folder)!r}).eval()\n"
         f"batch, expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
         "with torch.no_grad():\n    assert torch.equal(model(**batch).logits, expected)\n"
         "assert not [name for name in sys.modules if name.startswith('pipelines')]\n"
@@ -138,38 +211,50 @@ def test_an_adapter_is_read_by_peft_alone(tuner: str, base: Any, tmp_path: Path)
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["finery-encoder", "bert", "t5"])
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, base: Any) -> None:
-    scratch = block(tuner).apply(tiny.build(family, tiny.TWO))
-    pretrained = block(tuner).apply(base(family, tiny.TWO))
+def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, bases: cases.Bases) -> None:
+    if (tuner, family, "sequences") in cases.REFUSED:
+        assert (tuner, family) in REFUSALS
+        return
+    model_type, words, _ = cases.FAMILIES[family]
+    scratch = tiny.build(model_type, cases.HEADS["sequences"], **words)
+    assert sorted(scratch.finery_new_modules) == sorted(bases.model(family, "sequences").finery_new_modules)
 
-    def trained(model: Any) -> dict[str, torch.Size]:
-        return {name: weight.shape for name, weight in model.named_parameters() if weight.requires_grad}
 
-    assert trained(scratch) == trained(pretrained)
+@one_head
+def test_a_plan_counts_the_weights_that_learn(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    if tuner == "fusion":
+        pytest.xfail("the adapters that a fusion mixes are there only once the stages before it have run")
+    block, model = bases.tuned(tuner, family, head)
+    words = {**cases.words_of(family), "vocab_size": cases.V}
+    shape = OwnShape(words) if words["model_type"] == "finery" else ForeignShape(words)
+    fresh = bases.model(family, head).finery_new_modules
+    counted = shape.adapter(block, cases.HEADS[head], fresh)
+    assert counted.learnt == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    base = sum(weight.numel() for weight in bases.model(family, head).parameters())
+    assert counted.added == sum(weight.numel() for weight in model.parameters()) - base
+    assert shape.counts(cases.HEADS[head])["total"] == base
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_it_learns_under_autocast_and_activation_checkpointing(tuner: str, family: str, base: Any) -> None:
-    model = block(tuner).apply(base(family, tiny.THREE))
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
-    with torch.autocast("cpu", torch.bfloat16):
-        said = model(**tiny.batch()).logits
-    said.float().square().sum().backward()
-    learning = [weight for weight in model.parameters() if weight.requires_grad]
-    assert all(weight.dtype == torch.float32 for weight in learning)
-    reached = [weight for weight in learning if weight.grad is not None and weight.grad.any()]
-    assert len(reached) >= len(learning) // 3  # a zero on one side of a product stops the other's first gradient
-    assert all(torch.isfinite(weight.grad).all() for weight in reached)
+def test_learning_rates_and_schedules_are_for_what_is_there(tuner: str, bases: cases.Bases) -> None:
+    block, model = bases.tuned(tuner, "bert", "sequences")
+    assert set(block.rates(model)) <= {name for name, _ in model.named_parameters()}
+    assert all(rate > 0 for rate in block.rates(model).values())
+    learning = Counter(weight.requires_grad for weight in model.parameters())
+    block.thaw(model, 0)
+    assert block.thaws or Counter(weight.requires_grad for weight in model.parameters()) == learning
+    assert block.factor(1, 10) is None or block.factor(1, 10) >= 0
 
 
 @pytest.mark.parametrize("name", TUNERS)
 def test_it_is_a_block_that_answers_without_heavy_libraries(name: str) -> None:
+    tuner = cases.block(name)
     assert issubclass(TUNERS.load(name), Block)
-    assert isinstance(block(name).adapts, bool)
+    assert isinstance(tuner.adapts, bool)
+    assert isinstance(tuner.merges, bool)
+    assert tuner.positions >= 0
     assert TUNERS.load(name).__doc__
     assert all(field.description for key, field in TUNERS.load(name).model_fields.items() if key != "name")
     heavy = ("torch", "transformers", "peft", "numpy")

@@ -37,7 +37,11 @@ stages:
     arguments: {num_train_epochs: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
   - {stage: evaluate, max_eval_samples: 40}
 """
-TUNERS = {"full": "stages.supervised.tuner=full", "lora": "stages.supervised.tuner={name: lora, r: 4}"}
+TUNERS = {
+    "full": "stages.supervised.tuner=full",
+    "lora": "stages.supervised.tuner={name: lora, r: 4}",
+    "adapter": "stages.supervised.tuner={name: adapter, kind: parallel, bottleneck_size: 6, adapter_dropout: 0.1}",
+}
 STEPS = 21  # 50 rows in batches of 8 are 7 steps an epoch
 MOMENTS = [
     ("training step", "pretrain"), ("training step", "supervised"), ("optimizer state being saved", "supervised"),
@@ -112,6 +116,18 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
             break
     assert forked(*arguments) == 0
     assert outcome(tmp_path / "run") == whole(tuner)
+
+
+def test_a_run_killed_while_layers_wake_ends_as_if_it_had_not_been(recipe: Path, tmp_path: Path) -> None:
+    """Killed in the second epoch's middle and in the third's, when one and two layers have joined the head."""
+    tricks = "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}"
+    assert forked(str(recipe), [tricks], str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
+    expected = outcome(tmp_path / "whole")
+    arguments = (str(recipe), [tricks], str(tmp_path / "run"), str(tmp_path / "home"))
+    assert forked(*arguments, ("training step", 4 + 10)) == -signal.SIGKILL  # 4 of pretraining, then 7 an epoch
+    assert forked(*arguments, ("training step", 8)) == -signal.SIGKILL
+    assert forked(*arguments) == 0
+    assert outcome(tmp_path / "run") == expected
 
 
 PRETRAINING = """\

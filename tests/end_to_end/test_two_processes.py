@@ -134,6 +134,20 @@ def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_p
     assert scores[0] == scores[1]
 
 
+def test_layers_wake_on_both_processes(recipe: Path, tmp_path: Path) -> None:
+    """Weights that are frozen have no gradient to share, on either process, and join the sharing when they wake."""
+    tricks = [
+        "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}",
+        "stages.supervised.arguments.num_train_epochs=3", "stages.pretrain.arguments.max_steps=1",
+    ]  # fmt: skip
+    assert forked_run(forked.run_recipe, str(recipe), tricks, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *tricks], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    assert code == 0, ranks_log(tmp_path / "two")
+    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
+    one, two = (json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text()) for run in (tmp_path / "one", tmp_path / "two"))
+    assert one["trainable_parameters"] == two["trainable_parameters"] < one["all_parameters"]
+
+
 def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, tmp_path: Path) -> None:
     nan = ["stages.pretrain.arguments.learning_rate=1e30", "stages.pretrain.arguments.max_grad_norm=0"]
     code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *nan], str(tmp_path / "run"), str(tmp_path / "home"))

@@ -86,7 +86,7 @@ stages:
         (("stage: pretrain,", "stage: pretrain, block_size: 4096,"), "stages.pretrain.block_size", "max_position_embeddings"),
         (("max_steps: 10", "max_steps: 1e1"), "stages.pretrain.arguments.max_steps", "whole number"),
         (("{path: builtin/python-docs}", "{path: absent.jsonl}"), "stages.pretrain.datasets[0].path", "does not exist"),
-        (("name: mini", "name: mini\nmatrix: {}"), "matrix", "unknown key"),
+        (("name: mini", "name: mini\nmatrix: {}"), "matrix", "is empty, must have at least one key"),
         (("name: mini", "name: mini\nlaunch: {num_processes: 0}"), "launch.num_processes: is 0, must be auto or", "1024"),
         (("name: mini", "name: mini\nlaunch: {mixed_precision: bf17}"), "launch.mixed_precision", "Did you mean 'bf16'?"),
     ],

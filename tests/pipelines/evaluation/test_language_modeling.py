@@ -123,8 +123,11 @@ PARTS = ["masked_lm", "prefix_lm", "permutation_lm", "span_corruption", "denoisi
 def test_parts_of_a_text_are_counted_with_the_bytes_of_their_tokens(objective: str, tmp_path: Path):
     found = measure(reader(objective), HELD_OUT, ngrams(), tmp_path, "k", 0).metrics
     hidden = "" if objective in ("prefix_lm", "permutation_lm") else "hidden_"
+    answers = len(tokenizer())
+    if objective == "span_corruption":  # padding, the ends of a text, the mask and the sentinels are no text
+        answers -= 4 + len(SENTINELS)
     assert found[f"{hidden}bits_per_byte"] == pytest.approx(
-        found["tokens"] * math.log2(len(tokenizer())) / found["bytes"], rel=1e-3  # bytes are rounded to a whole number
+        found["tokens"] * math.log2(answers) / found["bytes"], rel=1e-3  # bytes are rounded to a whole number
     )
     whole = sum(len(text.encode()) for text in HELD_OUT)
     assert 0 < found["bytes"] < whole
@@ -134,6 +137,41 @@ def test_parts_of_a_text_are_counted_with_the_bytes_of_their_tokens(objective: s
         assert 0 <= found["pair_accuracy"] <= 1
         assert found["pairs"] > 0
     assert ("perplexity" in found) == (not hidden)
+
+
+class _SpansEndAnywhere(torch.nn.Module):
+    """Nine in ten that the span ends here, by a sentinel or the text's end; else one text token or another, equally likely."""
+
+    config = None
+
+    def forward(self, input_ids: Any, decoder_input_ids: Any, **others: Any) -> Any:
+        chance = torch.zeros(len(tokenizer()))
+        chance[tokenizer().convert_tokens_to_ids([*SENTINELS, tokenizer().eos_token])] = 0.9 / (len(SENTINELS) + 1)
+        words = [token for token in range(len(tokenizer())) if token not in tokenizer().all_special_ids]
+        chance[words] = 0.1 / len(words)
+        return {"logits": chance.log().expand(*decoder_input_ids.shape, -1)}
+
+
+def test_where_a_span_ends_is_not_asked_for_as_the_ngrams_are_not_asked_either(tmp_path: Path):
+    found = measure(reader("span_corruption", _SpansEndAnywhere()), HELD_OUT, ngrams(), tmp_path, "k", 0).metrics
+    words = len(tokenizer()) - len(tokenizer().all_special_ids)
+    # not log2(words / 0.1), 3.3 bits more a token
+    assert found["hidden_bits_per_byte"] == pytest.approx(found["tokens"] * math.log2(words) / found["bytes"], rel=1e-3)
+
+
+def test_the_text_token_is_the_answer_where_a_sentinel_is_more_probable(tmp_path: Path):
+    """Hidden spans are short, so that a sentinel is nearly always the most probable single token."""
+    given = reader("span_corruption", block_size=40)
+
+    class Knows(torch.nn.Module):
+        def forward(self, input_ids: Any, decoder_input_ids: Any, **others: Any) -> Any:
+            following = torch.roll(decoder_input_ids, -1, dims=1)
+            logits = torch.nn.functional.one_hot(following, len(tokenizer())).float()
+            logits[..., tokenizer().convert_tokens_to_ids(SENTINELS[0])] = 2.0
+            return {"logits": logits}
+
+    found = measure(replace(given, model=Knows()), HELD_OUT * 9, ngrams(), tmp_path, "k", 0).metrics
+    assert found["accuracy"] > 0.5  # all but the last of a target, which the decoder never reads
 
 
 @pytest.mark.parametrize("objective", ["masked_lm", "prefix_lm", "permutation_lm", "span_corruption", "denoising"])

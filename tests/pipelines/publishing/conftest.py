@@ -313,7 +313,7 @@ def pretrained(tmp_path: Path) -> Callable[..., Job]:
             model = made.recipe.stages[0].tuner.apply(model)
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
-                    if "lora_B" in name:
+                    if "lora_B" in name or ".up." in name:
                         parameter.add_(torch.randn_like(parameter) * 0.1)
         model.save_pretrained(stage / "model")
         (stage / "model/head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))

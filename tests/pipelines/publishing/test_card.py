@@ -176,8 +176,10 @@ def test_the_lines_are_python_and_ask_for_trust_only_where_the_code_is_ours(tmp_
     assert ("trust_remote_code=True" in text) is own
     assert ("PeftModel.from_pretrained(base, folder)" in text) is adapter
     assert ("import fsspec" in text) is ("://" in to)
-    folder = {"registry/tiny": "registry/tiny", "hub:ada/tiny": "ada/tiny", "memory://shelf/tiny": "tiny"}[to]
-    assert f'folder = "{folder}"' in text
+    folder = {"registry/tiny": '"registry/tiny"', "hub:ada/tiny": '"ada/tiny"', "memory://shelf/tiny": '"tiny"'}[to]
+    if adapter and to.startswith("hub:"):  # `owner/name/base` is no repository
+        folder = f"snapshot_download({folder})"
+    assert f"folder = {folder}\n" in text
     assert ("ForSequenceClassification" in text) is (head.kind == "sequence_classification")
 
 

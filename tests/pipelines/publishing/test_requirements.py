@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from pipelines.fields.scores import score_names
 from pipelines.publishing.requirements import OPERATORS, parse
 from pipelines.registry import METRICS
 
@@ -22,7 +23,7 @@ SPACE = some.sampled_from(["", " ", "  ", "\t"])
     SPACE,
     SPACE,
     SPACE,
-    some.sampled_from(sorted(METRICS)),
+    some.sampled_from(sorted(score_names(METRICS))),
     some.sampled_from(["", "_mm"]),
 )
 def test_what_python_compares_is_what_is_required(symbol, threshold, before, between, after, metric, suffix):
@@ -103,3 +104,9 @@ def test_figures_of_held_out_text_may_be_required():
     assert requirement.unmet({"english_novels": {"bits_per_byte": 2.0}}) is None
     assert requirement.unmet({"english_novels": {"bits_per_byte": 2.2}}) == "english_novels.bits_per_byte is 2.2, must be <= 2.1"
     assert parse("held.txt.pair_accuracy", ">= 0.6").metric == "pair_accuracy"
+
+
+@pytest.mark.parametrize(("path", "comparison", "better"), [("squad.f1", ">= 0.8", "write 80"), ("squad_v2.exact_match", "> .5", "write 50"), ("race/all.accuracy", ">= 60", "write 0.6")])
+def test_a_threshold_on_the_other_scale_is_refused(path, comparison, better):
+    with pytest.raises(ValueError, match=better):
+        parse(path, comparison)

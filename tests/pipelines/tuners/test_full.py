@@ -1,9 +1,27 @@
-"""Full fine-tuning trains every weight."""
+"""Full fine-tuning trains every weight, or all but those that are frozen by name or not yet awake, each at its layer's rate."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.errors import ModelError, RecipeError
+from pipelines.recipe import loads
 from pipelines.tuners.full import Full
 from tests import tiny
+
+HEAD = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
+
+
+def learning(model: Any) -> set[str]:
+    return {name for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def of(model: Any, *starts: str) -> set[str]:
+    return {name for name, _ in model.named_parameters() if name.startswith(starts)}
 
 
 def test_every_weight_learns_even_those_frozen_before() -> None:
@@ -12,3 +30,106 @@ def test_every_weight_learns_even_those_frozen_before() -> None:
     assert Full().apply(model) is model
     assert all(weight.requires_grad for weight in model.parameters())
     assert not Full.adapts
+    assert Full().rates(model) == {}
+    assert Full().factor(0, 100) is None
+    assert not Full().thaws
+
+
+def test_each_layer_learns_2_6_times_slower_than_the_one_above() -> None:
+    """Howard and Ruder 2018, section 3.2: the head at the full rate, then 1 / 2.6, 1 / 2.6², 1 / 2.6³."""
+    model = Full(discriminative=2.6).apply(tiny.build("bert", tiny.TWO))
+    rates = Full(discriminative=2.6).rates(model)
+    assert rates.keys() == {name for name, _ in model.named_parameters()}
+    expected = [(HEAD, 1.0), (of(model, "bert.encoder.layer.1."), 1 / 2.6), (of(model, "bert.encoder.layer.0."), 1 / 6.76), (of(model, "bert.embeddings."), 1 / 17.576)]
+    for names, rate in expected:
+        assert [rates[name] for name in names] == pytest.approx([rate] * len(names))
+    assert sum(len(names) for names, _ in expected) == len(rates)
+
+
+def test_one_more_layer_wakes_with_every_epoch() -> None:
+    model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing=True)
+    assert tuner.thaws
+    tuner.apply(model)
+    assert all(weight.requires_grad for weight in model.parameters())  # the optimizer is made now, of all that will learn
+    awake = set()
+    for epoch, more in enumerate((HEAD, of(model, "bert.encoder.layer.1."), of(model, "bert.encoder.layer.0."), of(model, "bert.embeddings."), set())):
+        awake |= more
+        tuner.thaw(model, epoch)
+        assert learning(model) == awake
+    tuner.thaw(model, 1)  # a resume may begin anywhere
+    assert learning(model) == HEAD | of(model, "bert.encoder.layer.1.")
+
+
+def test_what_is_frozen_by_name_is_no_layer_that_waits() -> None:
+    model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing={"epochs_per_layer": 2}, freeze=("layer.1", "embeddings"))
+    tuner.apply(model)
+    assert learning(model) == HEAD | of(model, "bert.encoder.layer.0.")
+    for epoch, awake in ((0, HEAD), (1, HEAD), (2, HEAD | of(model, "bert.encoder.layer.0.")), (9, HEAD | of(model, "bert.encoder.layer.0."))):
+        tuner.thaw(model, epoch)
+        assert learning(model) == awake
+
+
+def test_only_what_is_named_learns_and_the_new_head() -> None:
+    model = tiny.build("bert", tiny.TWO)
+    Full(train=("LayerNorm",)).apply(model)
+    assert learning(model) == HEAD | {name for name, _ in model.named_parameters() if ".LayerNorm." in name}
+
+
+def test_a_new_head_learns_whatever_is_frozen() -> None:
+    model = tiny.build("bert", tiny.TWO)
+    Full(freeze=("*",)).apply(model)
+    assert learning(model) == HEAD
+    model.finery_new_modules = []  # now the checkpoint brought everything
+    with pytest.raises(ModelError, match=r"full.freeze \['\*'\] leaves no weight that learns; freeze less"):
+        Full(freeze=("*",)).apply(model)
+
+
+def test_a_pattern_that_means_nothing_or_only_the_new_head_is_refused() -> None:
+    model = tiny.build("bert", tiny.TWO)
+    with pytest.raises(ModelError, match=r"full.freeze 'nope' matches no weight of the model; it has the modules bert, embeddings"):
+        Full(freeze=("embeddings", "nope")).apply(model)
+    with pytest.raises(ModelError, match=r"full.train 'nope' matches no weight"):
+        Full(train=("nope",)).apply(model)
+    with pytest.raises(ModelError, match="matches only weights that the checkpoint did not bring: they must learn"):
+        Full(freeze=("classifier",)).apply(model)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "sentence"),
+    [
+        ({"discriminative": 1.0}, "discriminative", "greater than 1"),
+        ({"gradual_unfreezing": 3}, "gradual_unfreezing", r"is 3, must be true, or a mapping such as \{epochs_per_layer: 2\}"),
+        ({"gradual_unfreezing": {"epochs_per_layer": 0}}, "epochs_per_layer", "at least 1"),
+        ({"slanted_triangular": "yes"}, "slanted_triangular", r"is .*yes.*, must be true, or a mapping such as \{cut_frac: 0.1, ratio: 32\}"),
+        ({"freeze": ()}, "freeze", "at least 1"),
+        ({"freeze": ("a",), "train": ("b",)}, "train", "is given beside freeze; name either what is frozen or what learns"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], key: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Full(**words)
+    import re
+
+    assert key in str(caught.value)
+    assert re.search(sentence, str(caught.value))
+
+
+RECIPE = """\
+name: two-schedules
+model: {architecture: {preset: bert-tiny}}
+stages:
+  - stage: supervised
+    task: builtin/python-docs
+    tuner: {name: full, slanted_triangular: true}
+    arguments: {num_train_epochs: 1, KEY}
+"""
+
+
+@pytest.mark.parametrize("key", ["lr_scheduler_type: cosine", "warmup_steps: 0.1", "warmup_ratio: 0.1", "lr_scheduler_kwargs: {num_cycles: 2}"])
+def test_a_second_schedule_is_refused_at_its_line(key: str) -> None:
+    name = key.partition(":")[0]
+    with pytest.raises(RecipeError) as caught:
+        loads(RECIPE.replace("KEY", key))
+    assert f"stages.supervised.arguments.{name}: is given, but the tuner full brings a schedule of its own; leave one of the two out" in str(caught.value)
+    loads(RECIPE.replace(", KEY", ""))
+    loads(RECIPE.replace("KEY", key).replace("slanted_triangular: true", "slanted_triangular: false"))

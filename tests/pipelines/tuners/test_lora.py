@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from torch.nn.functional import linear
 
 from pipelines import models
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
+from pipelines.protocols import Head
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -118,7 +119,7 @@ def test_modules_to_save_are_trained_whole_beside_the_new_ones() -> None:
 )
 def test_a_target_that_is_not_there_is_answered_with_what_is(family: str, known: str) -> None:
     for targets in (("nope",), ("nope", known.split(", ")[-1])):
-        with pytest.raises(ModelError) as caught:
+        with pytest.raises(Misfit) as caught:
             LoRA(target_modules=targets).apply(tiny.build(family, tiny.THREE))
         assert str(caught.value) == (
             f"lora.target_modules nope: no linear layer of the model is named so; those that can have an update are {known}"
@@ -126,15 +127,98 @@ def test_a_target_that_is_not_there_is_answered_with_what_is(family: str, known:
 
 
 def test_a_module_to_save_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"lora.modules_to_save \['nope'\] match no module of the model; it has LayerNorm, "):
+    with pytest.raises(Misfit, match=r"lora.modules_to_save \['nope'\] match no module of the model; it has LayerNorm, "):
         LoRA(modules_to_save=("nope",)).apply(tiny.build("bert", tiny.THREE))
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
     [({"r": 0}, "r"), ({"lora_alpha": 0.0}, "lora_alpha"), ({"lora_dropout": 1.0}, "lora_dropout"), ({"target_modules": ()}, "target_modules"),
-     ({"target_modules": "query"}, "target_modules"), ({"bias": "some"}, "bias"), ({"rank": 8}, "rank")],
+     ({"target_modules": "query"}, "target_modules"), ({"bias": "some"}, "bias"), ({"rank": 8}, "rank"),
+     ({"init_lora_weights": "pizza"}, "is \"pizza\", must be true, or one of gaussian, orthogonal, pissa, olora, or pissa_niter_N"),
+     ({"init_lora_weights": False}, "is false, must be true"), ({"init_lora_weights": "pissa_niter_0"}, "must be true"),
+     ({"init_lora_weights": "orthogonal", "r": 3}, "r: is 3, must be even for init_lora_weights: orthogonal"),
+     ({"init_lora_weights": "orthogonal", "rank_pattern": {"query": 5}}, "rank_pattern.query: is 5, must be even"),
+     ({"rank_pattern": {"query": 0}}, "rank_pattern.query"), ({"alpha_pattern": {"query[": 2.0}}, "is no regular expression"),
+     ({"layers_to_transform": -1}, "must be the position of a layer"), ({"layers_to_transform": ()}, "must be the position of a layer"),
+     ({"layers_pattern": ("layer",)}, "says where layers_to_transform counts"), ({"lora_plus_ratio": 0.0}, "lora_plus_ratio")],
 )  # fmt: skip
 def test_settings_out_of_bounds_are_refused(words: dict[str, Any], key: str) -> None:
     with pytest.raises(ValidationError, match=key):
         LoRA.model_validate({"name": "lora", **words})
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "count"),
+    [("bert", tiny.THREE, 6), ("distilbert", tiny.THREE, 6), ("electra", tiny.THREE, 6), ("deberta-v2", tiny.THREE, 6),
+     ("modernbert", tiny.THREE, 4), ("gpt2", tiny.THREE, 4), ("llama", tiny.THREE, 7), ("xlnet", tiny.THREE, 2),
+     ("t5", Head("seq2seq_lm"), 6 + 10), ("bart", Head("seq2seq_lm"), 6 + 10)],
+    ids=lambda value: value if isinstance(value, str) else None,
+)  # fmt: skip
+def test_all_linear_is_every_layer_of_the_body_on_any_architecture(family: str, head: Head, count: int) -> None:
+    """Two layers of `count` matrices: XLNet's attention multiplies bare parameters; a decoder beside an encoder has 4 more."""
+    model = tiny.build(family, head)
+    names = updated(LoRA(r=2).apply(model))
+    inside = {name for name in names if any(part.isdigit() for part in name.split("."))}
+    assert len(inside) == 2 * count
+    assert names - inside == ({"electra.embeddings_project"} if family == "electra" else set())
+
+
+def test_albert_shares_one_update_among_its_layers() -> None:
+    names = updated(LoRA(r=2).apply(tiny.build("albert", tiny.THREE)))
+    group = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    attention = {f"{group}.attention.{name}" for name in ("query", "key", "value", "dense")}
+    assert names == attention | {f"{group}.ffn", f"{group}.ffn_output", "albert.encoder.embedding_hidden_mapping_in"}
+
+
+def test_excluded_modules_are_left_out_by_their_ends_or_by_what_holds_them() -> None:
+    model = LoRA(exclude_modules=("attention", "layer.0.output.dense")).apply(tiny.build("bert", tiny.THREE))
+    assert updated(model) == {f"bert.encoder.layer.{name}.dense" for name in ("0.intermediate", "1.intermediate", "1.output")}
+    with pytest.raises(Misfit, match=r"lora.exclude_modules nope: none of the target layers is named so; they are dense, key, query, value"):
+        LoRA(exclude_modules=("nope",)).apply(tiny.build("bert", tiny.THREE))
+    with pytest.raises(Misfit, match="leaves no layer of the model to learn"):
+        LoRA(exclude_modules=("bert",)).apply(tiny.build("bert", tiny.THREE))
+
+
+def test_layers_to_transform_are_counted_as_peft_counts_them() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    ours = updated(LoRA.model_validate({"target_modules": ("query", "value"), "layers_to_transform": 1}).apply(tiny.build("bert", tiny.THREE)))
+    config = LoraConfig(target_modules=["query", "value"], layers_to_transform=[1], layers_pattern="layer")
+    assert ours == updated(get_peft_model(tiny.build("bert", tiny.THREE), config)) == {
+        f"bert.encoder.layer.1.attention.self.{name}" for name in ("query", "value")
+    }  # fmt: skip
+    both = updated(LoRA(target_modules=("q",), layers_to_transform=(0,), layers_pattern=("block",)).apply(tiny.build("t5", Head("seq2seq_lm"))))
+    assert both == {
+        "encoder.block.0.layer.0.SelfAttention.q", "decoder.block.0.layer.0.SelfAttention.q", "decoder.block.0.layer.1.EncDecAttention.q",
+    }  # fmt: skip
+    with pytest.raises(Misfit, match=r"lora.layers_to_transform has \[2\], but the model's layers are numbered 0 to 1"):
+        LoRA(layers_to_transform=(1, 2)).apply(tiny.build("bert", tiny.THREE))
+    with pytest.raises(Misfit, match=r"lora.layers_pattern block: no stack of layers is called so; the model has layer"):
+        LoRA(layers_to_transform=(0,), layers_pattern=("block",)).apply(tiny.build("bert", tiny.THREE))
+
+
+def test_patterns_give_single_layers_their_own_rank_and_alpha() -> None:
+    block = LoRA(r=4, lora_alpha=8, rank_pattern={"query": 2, "layer.1.output.dense": 6}, alpha_pattern={"query": 3.0})
+    model = block.apply(tiny.build("bert", tiny.THREE)).base_model.model.bert.encoder
+    query, key, output = (model.layer[1].attention.self.query, model.layer[1].attention.self.key, model.layer[1].output.dense)
+    assert [each.lora_A["default"].weight.shape[0] for each in (query, key, output)] == [2, 4, 6]
+    assert [each.scaling["default"] for each in (query, key, output)] == [3 / 2, 8 / 4, 8 / 6]
+    for words in ({"rank_pattern": {"nope": 2}}, {"alpha_pattern": {"nope": 2.0}}):
+        with pytest.raises(Misfit, match="pattern nope: no target layer is named so; they are dense, key, query, value"):
+            LoRA(**words).apply(tiny.build("bert", tiny.THREE))
+
+
+def test_lora_plus_is_pefts_own_grouping_of_the_two_matrices() -> None:
+    from peft.optimizers import create_loraplus_optimizer
+
+    model = LoRA(r=2, lora_plus_ratio=16, target_modules=("query",)).apply(tiny.build("bert", tiny.THREE))
+    rates = LoRA(lora_plus_ratio=16).rates(model)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    theirs = create_loraplus_optimizer(model, torch.optim.SGD, lr=1e-3, loraplus_lr_ratio=16)
+    fast = {names[id(weight)] for group in theirs.param_groups if group["lr"] == pytest.approx(1.6e-2) for weight in group["params"]}
+    matrices = {name for name in fast if "lora_" in name}  # PEFT's vectors of whole modules learn fast too, the paper's do not
+    assert set(rates) == matrices
+    assert len(rates) == 2
+    assert set(rates.values()) == {16}
+    assert LoRA().rates(model) == {}

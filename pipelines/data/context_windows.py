@@ -1,0 +1,191 @@
+"""Questions and their contexts as token ids: a long context is read in windows that overlap.
+
+Devlin et al. 2019, "BERT", section 4.2, and its `run_squad.py`: a window is the question and as much of the context as fits;
+the next one begins so far on that both share `doc_stride` tokens, as `--doc_stride` of transformers' `run_qa.py` has it. A
+window that does not hold the whole answer has the answer "not here": its blank, a token that stands for no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.data.encoding import collate, settings_kept
+from pipelines.data.extractive_qa import QuestionRows
+from pipelines.data.window_sizes import question_room
+from pipelines.data.word_labels import check_offsets
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = 1_000
+"""Questions that are tokenised at a time: offsets take far more memory than ids."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of tokenised contexts, as columns."""
+
+    input_ids: list[npt.NDArray[np.int32]]
+    token_type_ids: list[npt.NDArray[np.int32]] | None
+    """None where the model has no segments."""
+    blanks: npt.NDArray[np.int64]
+    """The place of the token that stands for "no answer here" (windows,)."""
+    labels: npt.NDArray[np.int64] | None
+    """Places of the first and last token of the answer (windows, 2); twice the blank where the window does not hold it."""
+    contexts: list[npt.NDArray[np.int32]] | None
+    """For each window the places of the context's tokens and the characters they stand for: (tokens, 3) of place, begin, end.
+    Only kept for evaluation."""
+    rows: npt.NDArray[np.int64]
+    """The row that each window belongs to: its position, from 0."""
+    lengths: npt.NDArray[np.int64]
+    """Tokens of each window."""
+    truncated: int
+    """Rows whose context takes several windows."""
+    cut: int
+    """Rows whose question lost its end."""
+    unanswered: int
+    """Rows with an answer that no window holds: it is cut by the border between two."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        example: dict[str, Any] = {"input_ids": self.input_ids[position]}
+        if self.token_type_ids is not None:
+            example["token_type_ids"] = self.token_type_ids[position]
+        if self.labels is not None:
+            example["labels"] = self.labels[position].tolist()
+        return example
+
+    @property
+    def index(self) -> list[int]:
+        """The row of each window: windows of one row are set aside together."""
+        return [int(row) for row in self.rows]
+
+    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> Windows:
+        """The windows at `positions`, in that order. The counts stay those of the whole."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        types, contexts = self.token_type_ids, self.contexts
+        return Windows(
+            [self.input_ids[position] for position in chosen],
+            None if types is None else [types[position] for position in chosen],
+            self.blanks[chosen],
+            None if self.labels is None else self.labels[chosen],
+            None if contexts is None else [contexts[position] for position in chosen],
+            self.rows[chosen], self.lengths[chosen], self.truncated, self.cut, self.unanswered,
+        )  # fmt: skip
+
+
+def questions_in(tokenizer: Any, questions: Sequence[str], max_length: int) -> list[str]:
+    """The questions, those that would leave no room for a context without their end."""
+    limit = question_room(max_length)
+    asked = [question.strip() for question in questions]  # some of SQuAD's have a space before them, which some models would see
+    with settings_kept(tokenizer):
+        for start in range(0, len(asked), CHUNK):
+            found = tokenizer(
+                asked[start : start + CHUNK], add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True,
+                return_attention_mask=False, return_token_type_ids=False, verbose=False,
+            )  # fmt: skip
+            for place, offsets in enumerate(found["offset_mapping"]):
+                if len(offsets) > limit:
+                    asked[start + place] = asked[start + place][: offsets[limit - 1][1]]
+    return asked
+
+
+def encode_questions(
+    tokenizer: Any, rows: QuestionRows, max_length: int, doc_stride: int, *, last_blank: bool = False, keep_contexts: bool = False
+) -> Windows:
+    """Tokenise question and context of `rows`, special tokens included, in windows of at most `max_length` tokens.
+
+    `last_blank` is for models that see only what comes before a token: their blank is the last token, where it is a special
+    one. Raises ModelError for a tokenizer without offsets.
+    """
+    check_offsets(tokenizer)
+    segments = "token_type_ids" in tokenizer.model_input_names
+    asked = questions_in(tokenizer, rows.texts, max_length)
+    ids: list[npt.NDArray[np.int32]] = []
+    types: list[npt.NDArray[np.int32]] = []
+    contexts: list[npt.NDArray[np.int32]] = []
+    owners: list[int] = []
+    blanks: list[int] = []
+    labels: list[tuple[int, int]] = []
+    answered: set[int] = set()
+    assert rows.pairs is not None
+    with settings_kept(tokenizer):
+        for start in range(0, len(rows), CHUNK):
+            batch = tokenizer(
+                asked[start : start + CHUNK], list(rows.pairs[start : start + CHUNK]), truncation="only_second",
+                max_length=max_length, stride=doc_stride, padding=False, return_overflowing_tokens=True, return_offsets_mapping=True,
+                return_token_type_ids=segments, return_attention_mask=False, verbose=False,
+            )  # fmt: skip
+            for window, owner in enumerate(batch["overflow_to_sample_mapping"]):
+                row = start + int(owner)
+                found = np.asarray(batch["input_ids"][window], dtype=np.int32)
+                sequence = batch.encodings[window].sequence_ids
+                context = _context(sequence, batch["offset_mapping"][window])
+                blank = blank_of(tokenizer, found, sequence, last_blank)
+                if rows.starts is not None:
+                    assert rows.labels is not None
+                    span = _span(context, rows.labels[row], rows.starts[row])
+                    answered.update([row] if span or not rows.starts[row] else [])
+                    labels.append(span or (blank, blank))
+                ids.append(found)
+                owners.append(row)
+                blanks.append(blank)
+                if segments:
+                    types.append(np.asarray(batch["token_type_ids"][window], dtype=np.int32))
+                if keep_contexts:
+                    contexts.append(context)
+    place = np.asarray(owners, dtype=np.int64)
+    return Windows(
+        ids, types if segments else None, np.asarray(blanks, dtype=np.int64),
+        None if rows.starts is None else np.asarray(labels, dtype=np.int64).reshape(-1, 2), contexts if keep_contexts else None, place,
+        np.fromiter((len(window) for window in ids), dtype=np.int64, count=len(ids)),
+        int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
+        sum(short != whole.strip() for short, whole in zip(asked, rows.texts, strict=True)),
+        0 if rows.starts is None else len(rows) - len(answered),
+    )  # fmt: skip
+
+
+def _context(sequence: Sequence[int | None], offsets: Any) -> npt.NDArray[np.int32]:
+    """(tokens, 3): place in the window, first character, character behind the last, of the context's own tokens."""
+    places = np.flatnonzero(np.array([part == 1 for part in sequence]))
+    return np.concatenate([places[:, None], np.asarray(offsets, dtype=np.int64)[places].reshape(-1, 2)], axis=1).astype(np.int32)
+
+
+def _span(context: npt.NDArray[np.int32], texts: Any, starts: Any) -> tuple[int, int] | None:
+    """Places of the first and last token of the first answer, if all of it stands in this window."""
+    if not len(starts) or not len(context):
+        return None
+    begin, end = starts[0], starts[0] + len(texts[0])
+    if context[0, 1] > begin or context[-1, 2] < end:
+        return None
+    first = int(np.searchsorted(context[:, 1], begin, side="right")) - 1
+    last = int(np.searchsorted(np.maximum.accumulate(context[:, 2]), end, side="left"))
+    return int(context[first, 0]), int(context[max(first, last), 0])
+
+
+def blank_of(tokenizer: Any, ids: npt.NDArray[np.int32], sequence: Sequence[int | None], last: bool) -> int:
+    """The place that stands for "no answer here": [CLS], else the beginning of the text, else the first token.
+
+    With `last`, the last token where it is a special one: what only looks back knows nothing of the text any earlier.
+    """
+    if last and sequence[-1] is None:
+        return len(ids) - 1
+    for token in (tokenizer.cls_token_id, tokenizer.bos_token_id):
+        if token is not None and len(found := np.flatnonzero(ids == token)):
+            return int(found[0])
+    return 0
+
+
+def collate_questions(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """A batch as long as its longest window; `labels` (batch, 2) count from the first column, padding on the left included."""
+    batch = collate(tokenizer, examples)
+    if tokenizer.padding_side == "left" and "labels" in batch:
+        batch["labels"] = batch["labels"] + (batch["attention_mask"] == 0).sum(-1, keepdim=True)
+    return batch

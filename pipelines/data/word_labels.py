@@ -1,0 +1,164 @@
+"""Words with a class each, as token ids: the first token of a word carries its class, the others none.
+
+Devlin et al. 2019, "BERT", section 5.3: "we use the representation of the first sub-token as the input to the token-level
+classifier". A text is tokenised as what it reads like, its words joined by spaces, so that its tokens are those that the
+model was pretrained on whatever the tokenizer does with spaces. A text longer than the limit is read in several parts: no
+word is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.data.encoding import CHUNK, collate, settings_kept
+from pipelines.data.token_classification import WordRows
+from pipelines.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+"""The label of a token that is not learnt from. `pipelines.objectives.losses` has the same."""
+
+
+@dataclass(frozen=True)
+class WordExamples:
+    """Parts of tokenised texts, as columns. Most texts are one part."""
+
+    input_ids: list[npt.NDArray[np.int32]]
+    token_type_ids: list[npt.NDArray[np.int32]] | None
+    """None where the model has no segments."""
+    words: list[npt.NDArray[np.int32]]
+    """For each token the number of the word that it begins, from 0; -1 for all other tokens."""
+    labels: list[npt.NDArray[np.int32]] | None
+    """For each token the class of the word that it begins, else -100."""
+    rows: npt.NDArray[np.int64]
+    """The row that each part belongs to: its position, from 0."""
+    lengths: npt.NDArray[np.int64]
+    """Tokens of each part."""
+    truncated: int
+    """Rows that are read in several parts."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        example: dict[str, Any] = {"input_ids": self.input_ids[position]}
+        if self.token_type_ids is not None:
+            example["token_type_ids"] = self.token_type_ids[position]
+        if self.labels is not None:
+            example["token_labels"] = self.labels[position]
+        return example
+
+    @property
+    def index(self) -> list[int]:
+        """The row of each part: parts of one row are set aside together."""
+        return [int(row) for row in self.rows]
+
+    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> WordExamples:
+        """The parts at `positions`, in that order. `truncated` stays that of the whole."""
+        chosen = np.asarray(positions, dtype=np.int64)
+
+        def picked(column: list[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.int32]]:
+            return [column[position] for position in chosen]
+
+        return WordExamples(
+            picked(self.input_ids), None if self.token_type_ids is None else picked(self.token_type_ids), picked(self.words),
+            None if self.labels is None else picked(self.labels), self.rows[chosen], self.lengths[chosen], self.truncated,
+        )  # fmt: skip
+
+
+def check_offsets(tokenizer: Any) -> None:
+    """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, which this task needs; "
+            "use a fast tokenizer"
+        )
+
+
+def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExamples:
+    """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises ModelError."""
+    check_offsets(tokenizer)
+    segments = "token_type_ids" in tokenizer.model_input_names
+    ids: list[npt.NDArray[np.int32]] = []
+    types: list[npt.NDArray[np.int32]] = []
+    firsts: list[npt.NDArray[np.int32]] = []
+    owners: list[int] = []
+    with settings_kept(tokenizer):
+        for start in range(0, len(rows), CHUNK):
+            batch = tokenizer(
+                list(rows.texts[start : start + CHUNK]), truncation=True, max_length=max_length, padding=False, stride=0,
+                return_overflowing_tokens=True, return_offsets_mapping=True, return_special_tokens_mask=True,
+                return_token_type_ids=segments, return_attention_mask=False, verbose=False,
+            )  # fmt: skip
+            rows_of_parts = [start + int(row) for row in batch["overflow_to_sample_mapping"]]
+            parts = [np.asarray(part, dtype=np.int32) for part in batch["input_ids"]]
+            found = _word_starts(rows.words, rows_of_parts, batch["offset_mapping"], batch["special_tokens_mask"])
+            ids, firsts, owners = ids + parts, firsts + found, owners + rows_of_parts
+            if segments:
+                types += [np.asarray(part, dtype=np.int32) for part in batch["token_type_ids"]]
+    place = np.asarray(owners, dtype=np.int64)
+    return WordExamples(
+        ids,
+        types if segments else None,
+        firsts,
+        None if rows.labels is None else [_labelled(words, rows.labels[row]) for words, row in zip(firsts, owners, strict=True)],
+        place,
+        np.fromiter((len(part) for part in ids), dtype=np.int64, count=len(ids)),
+        int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
+    )
+
+
+def _word_starts(
+    words: Sequence[Sequence[str]], rows: Sequence[int], offsets: Sequence[Any], special: Sequence[Any]
+) -> list[npt.NDArray[np.int32]]:
+    """For each part (tokens,) the number of the word that each token begins, or -1."""
+    found = [np.full(len(part), -1, dtype=np.int32) for part in offsets]
+    part = 0
+    while part < len(rows):
+        last = part
+        while last < len(rows) and rows[last] == rows[part]:
+            last += 1
+        _mark_row(words[rows[part]], offsets[part:last], special[part:last], found[part:last])
+        part = last
+    return found
+
+
+def _mark_row(words: Sequence[str], offsets: Sequence[Any], special: Sequence[Any], found: Sequence[npt.NDArray[np.int32]]) -> None:
+    """Write the numbers of one row's words to the tokens that begin them; a word without a token of its own gets none."""
+    real = [np.flatnonzero(np.asarray(mask) == 0) for mask in special]  # places of the text's own tokens in each part
+    part_of = np.repeat(np.arange(len(real)), [len(places) for places in real])
+    place = np.concatenate(real)
+    if not len(place):
+        return
+    spans = np.concatenate([np.asarray(part, dtype=np.int64)[places] for part, places in zip(offsets, real, strict=True)])
+    lengths = np.fromiter((len(word) for word in words), dtype=np.int64, count=len(words))
+    begin = np.cumsum(lengths + 1) - lengths - 1  # where each word stands in the joined text
+    token = np.searchsorted(np.maximum.accumulate(spans[:, 1]), begin, side="right")  # the first that ends after it begins
+    inside = np.minimum(token, len(spans) - 1)
+    starts = (token < len(spans)) & (spans[inside, 0] < begin + lengths) & (lengths > 0)
+    for number in np.flatnonzero(starts)[::-1]:  # the first of several words that one token stands for
+        found[part_of[token[number]]][place[token[number]]] = number
+
+
+def _labelled(words: npt.NDArray[np.int32], labels: Any) -> npt.NDArray[np.int32]:
+    classes = np.asarray(labels, dtype=np.int32)
+    return np.where(words >= 0, classes[np.maximum(words, 0)], IGNORED).astype(np.int32)
+
+
+def collate_words(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """A batch as long as its longest part; `labels` (batch, length), where there are some, are -100 on padding."""
+    import torch
+
+    batch = collate(tokenizer, examples)
+    if "token_labels" in examples[0]:
+        labels = np.full(batch["input_ids"].shape, IGNORED, dtype=np.int64)
+        labels[batch["attention_mask"].numpy() == 1] = np.concatenate([example["token_labels"] for example in examples])
+        batch["labels"] = torch.from_numpy(labels)
+    return batch

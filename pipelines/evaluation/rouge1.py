@@ -1,0 +1,28 @@
+"""ROUGE-1: of single words, the share that a text and its reference have in common; mean F1, from 0 to 100.
+
+Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"; see `text_overlap` for what is counted.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+from pipelines.evaluation.text_overlap import Rouge, shared_runs
+
+METRIC = Rouge("rouge1", partial(shared_runs, length=1))
+compute, counts, of_counts, signature = METRIC.compute, METRIC.counts, METRIC.of_counts, METRIC.signature
+
+
+@cache
+def _metric() -> type:
+    from pipelines.evaluation.metric_module import metric_module
+
+    return metric_module(__name__, "Rouge1", compute, "string", __doc__)
+
+
+def __getattr__(name: str) -> Any:
+    """`Rouge1`, the same as an `evaluate.Metric`."""
+    if name == "Rouge1":
+        return _metric()
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,0 +1,111 @@
+"""What a model said about the words of texts: a row of logits a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.errors import DataError
+from pipelines.evaluation.doubts import constant_tag
+from pipelines.evaluation.intervals import LEVEL, RESAMPLES
+from pipelines.evaluation.predictions import Said
+from pipelines.evaluation.seqeval import OUTSIDE, counts, of_counts
+from pipelines.fields.scores import score_names
+from pipelines.protocols import Score, Task
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Tagged(Said):
+    """A class for each word. `rows` are WordRows."""
+
+    logits: Sequence[NDArray[np.float32]]
+    """Of each text (words, classes); NaN for a word without a token of its own."""
+    names: tuple[str, ...]
+    """The classes, in the order of their ids."""
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The ids of each text's tags, as an array of arrays, None where they are not public."""
+        return None if self.rows.labels is None else _ragged([np.asarray(tags, dtype=np.int64) for tags in self.rows.labels])
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """The predicted ids of each text's tags, as an array of arrays; a word without a token is outside of entities, or -1."""
+        unread = self.names.index(OUTSIDE) if OUTSIDE in self.names else -1
+        return _ragged([np.where(np.isnan(each[:, 0]), unread, np.nan_to_num(each).argmax(axis=1)) for each in self.logits])
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        assert self.labels is not None
+        each = counts(in_words(self.said, self.names), in_words(self.labels, self.names))
+        random = np.random.default_rng(seed)
+        times = np.stack([np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(RESAMPLES)])
+        drawn = [of_counts(sums) for sums in times @ each]
+        tail = (1 - LEVEL) / 2
+        ends = {name: np.quantile([scores[name] for scores in drawn], [tail, 1 - tail]) for name in score_names(task.metrics)}
+        return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+    def outputs(self, task: Task) -> int:
+        return 1  # the guessers that know classes know them of whole texts
+
+    def doubt(self, task: Task) -> str | None:
+        return constant_tag(self.benchmark, self.split, self.said, self.names)
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        texts = pa.list_(pa.string())
+        tags = None if self.labels is None else in_words(self.labels, self.names)
+        return pa.table(
+            {
+                **self.columns(),
+                "tokens": pa.array([list(words) for words in self.rows.words], texts),  # type: ignore[attr-defined]
+                "tags": pa.nulls(len(self.rows), texts) if tags is None else pa.array(tags, texts),
+                "predicted_tags": pa.array(in_words(self.said, self.names), texts),
+                "logits": pa.array([each.ravel() for each in self.logits], pa.list_(pa.float32())),
+            }
+        )
+
+
+def _ragged(rows: Sequence[Any]) -> NDArray[Any]:
+    found = np.empty(len(rows), dtype=object)
+    found[:] = rows
+    return found
+
+
+def in_words(ids: Any, names: tuple[str, ...]) -> list[list[str]]:
+    """Tags by name; an id below 0 is a tag of its own, which no text has."""
+    return [[names[tag] if tag >= 0 else "?" for tag in row] for row in ids]
+
+
+def score_tags(task: Task) -> Score:
+    """The task's scores as one function of predicted ids and true ids, each (texts,) of arrays.
+
+    While training, of logits (texts, length, classes) and labels (texts, length), where -100 marks what is no beginning of a
+    word.
+    """
+    names = score_names(task.metrics)
+    classes, called = task.head.labels, task.name
+
+    def of(said: Any, labels: Any) -> dict[str, float]:
+        if isinstance(said, np.ndarray) and said.ndim == 3:
+            said, labels = _from_tokens(said, np.asarray(labels))
+        if len(said) != len(labels):
+            raise DataError(f"'{called}' has {len(said)} predictions but {len(labels)} labels; they must be as many")
+        if not sum(len(row) for row in labels):
+            raise DataError(f"'{called}' has no word to score; choose a split with rows, or raise max_eval_samples")
+        scores = of_counts(counts(in_words(said, classes), in_words(labels, classes)).sum(axis=0))
+        return {name: scores[name] for name in names}
+
+    return of
+
+
+def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    marked = labels != IGNORED
+    said = logits.argmax(axis=-1)
+    return _ragged([row[mask] for row, mask in zip(said, marked, strict=True)]), _ragged([row[mask] for row, mask in zip(labels, marked, strict=True)])

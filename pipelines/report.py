@@ -1,0 +1,82 @@
+"""A study as one page to look at: `report.html`, self-contained, with every number of the table behind its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines import plots, study_markdown
+from pipelines.cells import named, told
+from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.study_table import Row
+
+COSTS = (
+    ("trainable_share", "share of the weights that learn, %"),
+    ("train_runtime", "seconds of training"),
+    ("peak_memory_bytes", "peak memory, bytes"),
+    ("saved_bytes", "weights saved, bytes"),
+)
+"""What scores are held against: a key of the costs, and its name."""
+KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
+
+
+def page(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The page as HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pipelines"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(named=named, told=told)
+    found = [_block(labels, benchmark, block, data["reference"]) for labels, benchmark, block in study_markdown.blocks(data, rows)]
+    missing = [cell for cell in data["cells"] if cell["status"] not in ("done", "reused")]
+    return environment.get_template("report.html.jinja").render(
+        data=data, blocks=found, missing=missing, summary=study_markdown.summary_line(data)
+    )
+
+
+def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], reference: str | None) -> dict[str, Any]:
+    """One section: its heading, table, sentences and plots."""
+    able = [row for row in rows if row.figures]
+    return {
+        "heading": ", ".join([*([benchmark] if benchmark else []), *labels.values()]) or "Results",
+        "rows": [{"cells": study_markdown.cells(row, reference), "kind": KINDS.get(row.verdict(), "")} for row in rows],
+        "metric": next((row.main for row in able), "score"),
+        "reference": reference,
+        "sentences": [each for row in rows if (each := study_markdown.sentence(row, reference))],
+        "scores": _scores(able),
+        "costs": _costs(able),
+        "curves": _curves(able),
+    }
+
+
+def _scores(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    dots = []
+    for row in rows:
+        figure = row.figures[str(row.main)]
+        low, high = figure.interval or (None, None)
+        dots.append(plots.Dot(row.name, figure.mean, low, high, figure.values if len(figure.values) > 1 else (), KINDS.get(row.verdict(), "")))
+    return plots.dot_plot(dots, str(rows[0].main))
+
+
+def _costs(rows: Sequence[Row]) -> list[str]:
+    """One scatter a cost that tells the methods apart."""
+    found = []
+    for key, name in COSTS:
+        points = []
+        for row in rows:
+            cost = (row.share or 0.0) * 100 if key == "trainable_share" else row.costs.get(key)
+            if cost:
+                figure = row.figures[str(row.main)]
+                low, high = figure.interval or (None, None)
+                points.append(plots.Point(row.name, cost, figure.mean, low, high))
+        if len({point.x for point in points}) > 1:
+            found.append(plots.scatter(points, name, str(rows[0].main), str(rows[0].main) not in SMALLER_IS_BETTER))
+    return found
+
+
+def _curves(rows: Sequence[Row]) -> str:
+    series = [plots.Line(row.name, row.curve) for row in rows if len(row.curve) > 1]
+    return plots.lines(series, "step", "training loss, mean over seeds") if series else ""

@@ -1,0 +1,169 @@
+"""A study's table and what it says, as Markdown: the `README.md` of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.cells import named, told
+from pipelines.study_table import Figure, Row
+
+Blocks = list[tuple[dict[str, str], str, list[Row]]]
+
+
+def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The whole page."""
+    text = [f"# {data['name']}", "", summary_line(data), ""]
+    reference = data["reference"]
+    for labels, benchmark, block in blocks(data, rows):
+        heading = ", ".join([*([benchmark] if benchmark else []), *labels.values()])
+        text += [f"## {heading or 'results'}", ""] if heading else []
+        text += [*table(block, reference), ""]
+        text += [f"- {each}" for row in block if (each := sentence(row, reference))]
+        text += [""]
+    text += notes(data)
+    text += [
+        "Means are over training seeds, with their standard deviation. Intervals are 95 %: over the evaluation examples (paired bootstrap,",
+        "the same resampled examples for every method) and over seeds (Student's t). Memory is the peak of the training process;",
+        "on the disk is what the stage saved in weights. `table.csv` and `table.parquet` hold every metric, `report.html` the plots.",
+        "",
+    ]
+    return "\n".join(text)
+
+
+def summary_line(data: Mapping[str, Any]) -> str:
+    """How many cells are done, and what became of the others."""
+    counts = data["counts"]
+    total = sum(counts.values())
+    rest = [f"{count} {status}" for status, count in counts.items() if count and status != "done"]
+    missing = "; ".join(rest).replace("queued", "missing")
+    return f"{counts['done']} of {total} cells are done{f'; {missing}' if missing else ''}."
+
+
+def blocks(data: Mapping[str, Any], rows: Sequence[Row]) -> Blocks:
+    """Rows that are read together: the same benchmark, and the same entries of all keys but the compared one."""
+    inner = data["compared"]
+    found: dict[tuple[Any, ...], tuple[dict[str, str], str, list[Row]]] = {}
+    for row in rows:
+        outer = {name: text for name, text in row.labels.items() if name != inner}
+        known = row.benchmark or next((other.benchmark for other in rows if other.benchmark and {**other.labels, inner: ""} == {**row.labels, inner: ""}), "")
+        found.setdefault((tuple(outer.values()), row.stage or "", known), (outer, known, []))[2].append(row)
+    return _joined(list(found.values()))
+
+
+def _joined(found: Blocks) -> Blocks:
+    """Rows without a result stand with those that have one."""
+    kept: Blocks = []
+    for labels, benchmark, block in found:
+        before = next((each for each in kept if (each[0], each[1]) == (labels, benchmark)), None)
+        if before is not None and (not block[0].stage or not before[2][0].stage):
+            before[2].extend(block)
+        else:
+            kept.append((labels, benchmark, list(block)))
+    return kept
+
+
+def table(rows: Sequence[Row], reference: str | None) -> list[str]:
+    """Rows as a Markdown table."""
+    metric = next((row.main for row in rows if row.main), "score") or "score"
+    against = f"against {reference}, 95 %" if reference else ""
+    head = ["", "seeds", metric, "95 %", *([against] if reference else []), "learns", "share", "peak memory", "training", "on the disk"]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return lines + ["| " + " | ".join(cells(row, reference)) + " |" for row in rows]
+
+
+def cells(row: Row, reference: str | None) -> list[str]:
+    """One row's cells, as text."""
+    done = row.counts.get("done", 0) + row.counts.get("reused", 0)
+    if not row.figures:
+        status = max(row.counts, key=lambda each: row.counts[each]).replace("queued", "missing")
+        return [row.name, f"0/{row.expected}", status, "", *([""] if reference else []), "", "", "", "", ""]
+    figure = row.figures[str(row.main)]
+    return [
+        row.name, f"{done}/{row.expected}" if done < row.expected else str(done), score(figure), interval(figure.interval),
+        *([difference(row, figure)] if reference else []), count(row.costs.get("trainable_parameters")),
+        "" if row.share is None else f"{row.share:.2%}" if row.share < 0.1 else f"{row.share:.1%}",
+        size(row.costs.get("peak_memory_bytes")), seconds(row.costs.get("train_runtime")), size(row.costs.get("saved_bytes")),
+    ]  # fmt: skip
+
+
+def sentence(row: Row, reference: str | None) -> str:
+    """What the row's difference from the reference says; empty where there is none."""
+    verdict = row.verdict()
+    if verdict in ("", "reference") or reference is None or row.main is None:
+        return ""
+    found = row.figures[row.main].difference
+    assert found is not None
+    size_of = f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    if verdict == "inside the noise":
+        return f"{row.name}: {row.main} {size_of} against {reference}, inside the noise."
+    return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}."
+
+
+def notes(data: Mapping[str, Any]) -> list[str]:
+    """What was searched for, and every cell that has no result, with the reason."""
+    text: list[str] = []
+    if data["search"]:
+        most = max(len(group["trials"]) for group in data["search"])
+        text += ["## Search", "", f"At most {most} trials each, chosen on rows of train that were set aside; the reported split was not read.", ""]
+        for group in data["search"]:
+            trials = [f"{told(each['values'])}: {_outcome(each)}" for each in group["trials"]]
+            text.append(f"- {named(group['labels'])}: " + "; ".join(trials))
+        text.append("")
+    missing = [cell for cell in data["cells"] if cell["status"] not in ("done", "reused")]
+    if missing:
+        text += ["## Cells without a result", ""]
+        text += [f"- {named(cell['labels'])} ({cell['cell']}): {cell['status']}{': ' + cell['message'] if cell['message'] else ''}" for cell in missing]
+        text.append("")
+    return text
+
+
+def _outcome(trial: Mapping[str, Any]) -> str:
+    if trial["score"] is None:
+        return str(trial["status"] if trial["status"] != "failed" else trial["message"])
+    return f"{'**' if trial['chosen'] else ''}{trial['metric']} {trial['score']:.3f}{'**' if trial['chosen'] else ''}"
+
+
+def score(figure: Figure) -> str:
+    """`0.846 ± 0.004`."""
+    return f"{figure.mean:.3f}" + (f" ± {figure.sd:.3f}" if figure.sd is not None else "")
+
+
+def interval(pair: tuple[float, float] | None) -> str:
+    """`0.812 – 0.871`."""
+    return f"{pair[0]:.3f} – {pair[1]:.3f}" if pair else ""
+
+
+def difference(row: Row, figure: Figure) -> str:
+    """`-0.006 (-0.018 – +0.007)`."""
+    if row.is_reference:
+        return "reference"
+    found = figure.difference
+    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})" if found else "not comparable"
+
+
+def count(number: float | None) -> str:
+    """`1.2 M`."""
+    if number is None:
+        return ""
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def size(number: float | None) -> str:
+    """`3.2 MB`, powers of ten."""
+    if number is None:
+        return ""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def seconds(number: float | None) -> str:
+    """`42 s`, `3.1 min`."""
+    if number is None:
+        return ""
+    return f"{number:.3g} s" if number < 90 else f"{number / 60:.1f} min" if number < 5400 else f"{number / 3600:.1f} h"

@@ -1,0 +1,167 @@
+"""What complete runs left behind: scores with what they were scored on, and what the training of each model cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.evaluation.choice import Choice
+from pipelines.evaluation.predictions import read_predictions
+from pipelines.evaluation.scoring import score
+from pipelines.fields.scores import is_score
+from pipelines.recipe import Recipe
+from pipelines.registry import METRICS
+from pipelines.study_statistics import Floats, resamples
+
+COSTS = ("trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_samples_per_second", "train_steps", "train_loss")
+"""What a training stage's `metrics.json` tells of its costs."""
+SEED = 42
+"""Of the resampled examples: the same for every run, so that all of them are paired."""
+
+
+@dataclass
+class Result:
+    """What one model reached on one benchmark."""
+
+    benchmark: str
+    stage: str
+    """The evaluate stage."""
+    model: str
+    """Id of the stage that trained the model, or `model`."""
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Of this run alone, over its examples."""
+    costs: dict[str, float] = field(default_factory=dict)
+    """Of the stage that trained the model, with `saved_bytes`: the weights that it left on the disk."""
+    examples: int = 0
+    choice: Choice | None = None
+    predictions: Path | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
+    """Suffix of the metrics' names -> split."""
+
+    @property
+    def main(self) -> str:
+        """The metric to compare by: the first."""
+        return next(iter(self.metrics))
+
+    @cached_property
+    def _read(self) -> dict[str, Any]:
+        """By suffix: what was predicted about the split."""
+        if self.predictions is None or not self.predictions.is_file():
+            return {}
+        found = read_predictions(self.predictions)
+        return {suffix: found[self.benchmark, split] for suffix, split in self.splits.items() if (self.benchmark, split) in found}
+
+    def same_examples(self, other: Result) -> bool:
+        """Whether both were scored on the same examples."""
+        one, two = self._read, other._read
+        return bool(one) and one.keys() == two.keys() and all(_identity(one[suffix]) == _identity(two[suffix]) for suffix in one)
+
+    @cached_property
+    def draws(self) -> dict[str, Floats]:
+        """By metric: the score on resampled examples (resamples,). Empty where predictions cannot be scored again."""
+        found: dict[str, Floats] = {}
+        for suffix, part in self._read.items():
+            try:
+                drawn = self._drawn(part)
+            except Exception:  # a kind of prediction that is not one answer an example: there is no interval then
+                continue
+            found |= {f"{name}{suffix}": values for name, values in drawn.items() if f"{name}{suffix}" in self.metrics}
+        return found
+
+    def _drawn(self, part: Mapping[str, Any]) -> dict[str, Floats]:
+        assert self.choice is not None
+        task = self.choice.open_task()
+        if "hypothesis" in part:
+            return _drawn_texts(task.metrics, part["hypothesis"], part["reference"])
+        labels, logits = part["label"], part["logits"]
+        if labels is None:
+            return {}
+        scored = score(task)
+        if any(not math.isclose(value, self.metrics.get(name, value), abs_tol=1e-6) for name, value in scored(logits, labels).items()):
+            return {}  # scored in another way than task by task: resampling would tell of something else
+        drawn = [scored(logits[taken], labels[taken]) for taken in resamples(len(labels), SEED)]
+        return {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
+
+
+def _drawn_texts(metrics: Any, texts: Any, references: Any) -> dict[str, Floats]:
+    """Metrics of whole corpora are computed from sums of counts: a resample is how often it takes each example."""
+    times = np.stack([np.bincount(taken, minlength=len(references)) for taken in resamples(len(references), SEED)])
+    found = {}
+    for metric in metrics:
+        module = import_module(METRICS.module(metric))
+        found[metric] = np.array([module.of_counts(sums)[metric] for sums in times @ module.counts(texts, references)])
+    return found
+
+
+def _identity(part: Mapping[str, Any]) -> tuple[bytes, Any]:
+    """Row numbers and labels: what makes examples the same."""
+    labels = part.get("label", part.get("reference"))
+    index: NDArray[Any] = np.asarray(part["index"])
+    return index.tobytes(), labels.tobytes() if isinstance(labels, np.ndarray) else labels
+
+
+def results_of(folder: Path, recipe: Recipe) -> list[Result]:
+    """Everything that the evaluate stages of a finished run measured, in their order."""
+    places = {stage.id: folder / "stages" / f"{number:02d}-{stage.id}" for number, stage in enumerate(recipe.stages, start=1)}
+    found: list[Result] = []
+    for stage in recipe.stages:
+        if stage.stage != "evaluate":
+            continue
+        place = places[stage.id]
+        details = _json(place / "details.json")
+        choices = {choice.name: choice for choice in stage.choices(recipe)[0]}
+        for benchmark, told in _json(place / "metrics.json").items():
+            metrics = {name: float(value) for name, value in told.items() if is_score(name) and _is_number(value)}
+            if not metrics:
+                continue
+            detail = details.get(benchmark, {})
+            model = str(detail.get("model", ""))
+            found.append(
+                Result(
+                    benchmark, stage.id, model, metrics,
+                    {name: (float(pair[0]), float(pair[1])) for name, pair in detail.get("intervals", {}).items()},
+                    _costs(places[model]) if model in places else {}, sum(detail.get("examples", {}).values()),
+                    choices.get(benchmark), place / "predictions.parquet" if benchmark in choices else None, detail.get("splits", {}),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _costs(place: Path) -> dict[str, float]:
+    told = _json(place / "metrics.json")
+    found = {name: float(told[name]) for name in COSTS if _is_number(told.get(name))}
+    weights = [path.stat().st_size for path in (place / "model").glob("*.safetensors")]
+    return found | ({"saved_bytes": float(sum(weights))} if weights else {})
+
+
+def curve_of(folder: Path, stage: str) -> list[tuple[int, float]]:
+    """(step, training loss) as the run's events tell it; of a stage that was done twice, the last time."""
+    from pipelines.events import read_events
+
+    points: dict[int, float] = {}
+    for event in read_events(folder / "events.jsonl"):
+        if event.get("stage") == stage and event["event"] == "metric" and _is_number(event.get("metrics", {}).get("loss")):
+            points[int(event["step"])] = float(event["metrics"]["loss"])
+    return sorted(points.items())
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,297 @@
+"""Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019, arxiv.org/abs/1901.11504."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.blocks import Found, Mistakes, Pick
+from pipelines.data.as_text import KINDS as AS_TEXT
+from pipelines.data.as_text import AsText
+from pipelines.errors import DataError, StageError
+from pipelines.recipe import ID, Recipe, Stage
+from pipelines.registry import LESSONS, TUNERS, nearest
+from pipelines.trainers import tuning
+from pipelines.trainers.arguments import batch_sizes, checked, in_todays_names
+from pipelines.trainers.mixtures import Sampling, SamplingField
+from pipelines.trainers.subject import Subject
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context
+    from pipelines.trainers.lesson import Lesson
+
+
+class TaskOfSeveral(Subject):
+    """One task of a multi-task stage."""
+
+    id: str = Field("", pattern=ID, validate_default=False)
+    """The task's name in the stage. Default: the last part of the task's own name, `mrpc` of `glue/mrpc`."""
+    weight: float = Field(1.0, gt=0, le=1000)
+    """What the task's loss is multiplied by."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "id" not in data and isinstance(data.get("task"), str):
+            return {**data, "id": data["task"].rpartition("/")[2]}
+        return data
+
+
+class WrittenTask(TaskOfSeveral):
+    """The same where answers are written."""
+
+    as_text: ClassVar[bool] = True
+
+
+def _is_decided(entry: TaskOfSeveral) -> bool:
+    """Whether the answers of the task are classes or numbers, which can be written."""
+    return entry.resolved(entry.id).kind in AS_TEXT
+
+
+def _written(entry: TaskOfSeveral) -> WrittenTask:
+    """The entry, its answers written."""
+    return WrittenTask.model_construct(**{name: getattr(entry, name) for name in type(entry).model_fields})
+
+
+class MultiTask(Stage):
+    """Fine-tune one body on several tasks, each with a head of its own."""
+
+    stage: Literal["multi_task"] = "multi_task"
+    tasks: tuple[TaskOfSeveral, ...] = Field(min_length=2, max_length=64)
+    """What is learnt: entries with `task`, and further keys of the supervised stage about it."""
+    form: Literal["heads", "text_to_text"] = "heads"
+    """`heads`: a head for each task on one body; `text_to_text`: one model that writes every answer, as T5 does."""
+    sampling: SamplingField = Field(default_factory=Sampling)
+    """How often each task is seen: `proportional`, `uniform`, `annealed`, or a mapping for `temperature` and `explicit`."""
+    max_examples_per_task: int | None = Field(None, ge=1)
+    """Examples of a task that count for its share: T5's artificial limit. All of them are still seen in time."""
+    tasks_per_step: int | None = Field(None, ge=1, le=64)
+    """Tasks that share an optimizer step. Default: 1, or all of them with gradient surgery."""
+    loss_weighting: Literal["fixed", "uncertainty"] = "fixed"
+    """`fixed`: by each entry's `weight`; `uncertainty`: by a learnt variance of each task besides."""
+    gradient_surgery: Literal["pcgrad"] | None = None
+    """`pcgrad`: take from each task's gradient what conflicts with another's."""
+    gradient_conflicts: int | None = Field(None, ge=1)
+    """Steps between two measurements of the cosine between the tasks' gradients; needs several tasks a step."""
+    tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
+    """Which weights learn."""
+    early_stopping_patience: int | None = Field(None, ge=1)
+    """Evaluations without a better score after which a task leaves the mixture; needs `arguments.eval_strategy`."""
+    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    """transformers TrainingArguments by name, and `global_batch_size`, which the tasks of a step share."""
+
+    trains: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _entries_fit(self) -> MultiTask:
+        found: list[Found] = []
+        ids = self.ids
+        for position, (name, entry) in enumerate(zip(ids, self.tasks, strict=True)):
+            if not name:
+                found.append((("tasks", position, "id"), "is missing: a task that is described in place needs a name"))
+            elif name in ids[:position]:
+                found.append((("tasks", position, "id"), f"'{name}' is the name of an earlier task too; names must differ"))
+            if entry.auxiliary_lm is not None:
+                found.append((("tasks", position, "auxiliary_lm"), "is offered by the supervised stage only; leave it out"))
+        if self.sampling.shares is not None and set(self.sampling.shares) != set(ids):
+            odd = sorted(set(self.sampling.shares) ^ set(ids))
+            hint = nearest(odd[0], ids) if odd[0] not in ids else ""
+            found.append((("sampling", "shares"), f"must name each of {', '.join(ids)} and nothing else; '{odd[0]}' does not fit.{hint}".rstrip(".")))
+        found += self._unfit_steps()
+        if found:
+            raise Mistakes(found)
+        return self
+
+    def _unfit_steps(self) -> Iterator[Found]:
+        count = len(self.tasks)
+        if self.parts > count:
+            yield ("tasks_per_step",), f"is {self.parts}, but there are {count} tasks"
+        if self.gradient_surgery and self.parts < 2:
+            yield ("tasks_per_step",), "is 1, but gradient surgery compares the tasks of a step; leave it out, or give at least 2"
+        if self.gradient_conflicts and self.parts < 2:
+            yield ("gradient_conflicts",), "compares the tasks of a step; set tasks_per_step to at least 2"
+        if self.parts == count and self.sampling.name != "uniform" and "sampling" in self.model_fields_set:
+            yield ("sampling",), f"is {self.sampling.name}, but every step sees every task; use uniform, or fewer tasks_per_step"
+        words = in_todays_names(self.arguments)
+        total = words.get("global_batch_size")
+        if isinstance(total, int) and total % self.parts:
+            yield ("arguments", "global_batch_size"), f"is {total}, which {self.parts} tasks a step cannot share; make it a multiple of {self.parts}"
+        accumulated = words.get("gradient_accumulation_steps")
+        if self.parts > 1 and accumulated is not None:
+            yield ("arguments", "gradient_accumulation_steps"), "follows from tasks_per_step; give global_batch_size instead"
+        evaluates = words.get("eval_strategy", "no") != "no"
+        if self.early_stopping_patience is not None and not evaluates:
+            yield ("early_stopping_patience",), "needs arguments.eval_strategy: epoch or steps"
+        if words.get("load_best_model_at_end") and not evaluates:
+            yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
+
+    @property
+    def ids(self) -> list[str]:
+        """The tasks' names."""
+        return [entry.id for entry in self.tasks]
+
+    @property
+    def parts(self) -> int:
+        """Tasks that share a step."""
+        return self.tasks_per_step or (len(self.tasks) if self.gradient_surgery else 1)
+
+    @property
+    def every_step_sees_all(self) -> bool:
+        """Whether sampling has nothing to decide."""
+        return self.parts == len(self.tasks)
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        kinds = Counter()  # type: Counter[str]
+        for place, entry in enumerate(self.tasks):
+            for inner, message in self._learning_mistakes(entry, recipe):
+                yield ("tasks", place, *inner), message
+            kinds["seq2seq_lm" if self.writes else entry.teacher().head_kind] += 1
+        longest = max(entry.max_length for entry in self.tasks)
+        for kind in kinds:
+            yield from tuning.mistakes(self, recipe, kind, longest)
+        if not self.writes and (self.tuner.positions or self.tuner.stages or self.tuner.quantization):
+            yield ("tuner",), f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, bitfit or last_layer"
+        if self.tuner.adapts and len(kinds) > 1:
+            yield ("tuner",), f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need {', '.join(sorted(kinds))}; use full"
+        if self.gradient_surgery and isinstance(recipe.launch.num_processes, int) and recipe.launch.num_processes > 1:
+            yield ("gradient_surgery",), f"works on one process, but launch.num_processes is {recipe.launch.num_processes}"
+
+    @property
+    def writes(self) -> bool:
+        """Whether every answer is a text."""
+        return self.form == "text_to_text"
+
+    def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[Found]:
+        kind = entry.resolved(entry.id).kind
+        if not self.writes:
+            yield from entry.learning_mistakes(entry.id, recipe)
+        elif kind not in (*AS_TEXT, "seq2seq"):
+            yield ("task",), f"is of the kind {kind}, which has no form as text; those that have are {', '.join((*AS_TEXT, 'seq2seq'))}"
+        else:
+            yield from LESSONS.load("seq2seq")().mistakes(entry, entry.id, recipe)
+
+    def _lessons(self, context: Context, tokenizer: Any) -> tuple[list[Any], list[Lesson], list[Any]]:
+        """(the model of each task, its lesson, its head); where answers are written the model is one."""
+        models: list[Any] = []
+        lessons, heads = [], []
+        for entry in self.tasks:
+            task: Any = entry.resolved(entry.id)
+            task = AsText(task) if self.writes and _is_decided(entry) else task
+            teacher = LESSONS.load("seq2seq")() if self.writes else entry.teacher()
+            heads.append(teacher.head(entry, task))
+            # one base for all: that of the first, whose body the others get
+            models.append(models[0] if models and self.writes else tuning.opened(self, context, heads[-1], keeps_base=not models))
+            lessons.append(teacher.prepare(entry, task, context, models[-1], tokenizer, tuning.room_for_text(self, models[-1])))
+        return models, lessons, heads
+
+    def subjects(self) -> Mapping[str, Any]:
+        return {f"{self.id}/{entry.id}": _written(entry) if self.writes and _is_decided(entry) else entry for entry in self.tasks}
+
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        return {f"{entry.id}.{role}": found for entry in self.tasks for role, found in entry.training_content(entry.id).items()}
+
+    def modules(self) -> set[str]:
+        return {LESSONS.module(entry.resolved(entry.id).kind) for entry in self.tasks}
+
+    def texts(self) -> Iterator[str]:
+        """The texts of all training rows, task by task."""
+        return chain.from_iterable(entry.training_texts(entry.id) for entry in self.tasks)
+
+    def run(self, context: Context) -> None:
+        """Encode every task, mix, train, save a model a task and the body."""
+        from pipelines.trainers.loop import fit
+        from pipelines.trainers.mixing import Mixture, MixtureSampler
+        from pipelines.trainers.multi_task_loop import MultiTaskTrainer, Plan, collator, label_names, loss_of
+        from pipelines.trainers.shared_body import OfTheFirst, SharedBody
+
+        if self.gradient_surgery and context.world.size > 1:
+            raise StageError(f"gradient_surgery works on one process, but there are {context.world.size}; set launch.num_processes: 1")
+        words = in_todays_names(self.arguments)
+        tokenizer = context.open_tokenizer()
+        models, lessons, heads = self._lessons(context, tokenizer)
+        examples, selections = self._divided(lessons, context.seed, words.get("eval_strategy", "no") != "no")
+        shared = SharedBody(models, self.tuner, self.ids)
+        if self.loss_weighting == "uncertainty":
+            shared.weigh_by_uncertainty()
+        mixture = Mixture(examples, [lesson.marked for lesson in lessons])
+        sampling = Sampling(name="uniform") if self.every_step_sees_all else self.sampling
+        sampler = partial(
+            MixtureSampler, mixture, self.ids, sampling, tasks_per_step=self.parts, most=self.max_examples_per_task,
+            by_length=words.get("train_sampling_strategy") != "random",
+        )  # fmt: skip
+        plan = Plan(
+            ids=self.ids, lessons=lessons, selections=selections, weights=[entry.weight for entry in self.tasks],
+            squared=[entry.resolved(entry.id).kind == "regression" and not self.writes for entry in self.tasks],
+            metrics=[lesson.metric for lesson in lessons], sampler=sampler, tasks_per_step=self.parts,
+            surgery=self.gradient_surgery is not None, conflicts_every=self.gradient_conflicts,
+            patience=self.early_stopping_patience,
+        )  # fmt: skip
+        shared, metrics = fit(
+            context, shared, tokenizer, mixture, collate=collator(self.ids, lessons), loss=loss_of(self.ids, lessons),
+            label_names=label_names(self.ids, lessons, plan.weights), arguments=self._arguments(words, context.world.size, lessons),
+            selection=selections[0] if selections else None, tuner=OfTheFirst(self.tuner, shared),
+            trainer_of=partial(MultiTaskTrainer, plan=plan),
+        )  # fmt: skip
+        self._save(context, shared, tokenizer, heads, metrics)
+
+    def _divided(self, lessons: list[Lesson], seed: int, selects: bool) -> tuple[list[Any], list[Any]]:
+        """(what each task is trained on, what it is selected by)."""
+        from pipelines.trainers.supervised import set_aside
+
+        if not selects:
+            return [lesson.examples for lesson in lessons], []
+        pairs = []
+        for entry, lesson in zip(self.tasks, lessons, strict=True):
+            if len(lesson.examples) < 2:
+                raise DataError(f"task '{entry.id}' has one training row, too few to set one aside for eval_strategy")
+            pairs.append(set_aside(lesson.examples, seed, entry.max_eval_samples))
+        return [train for train, _ in pairs], [held_out for _, held_out in pairs]
+
+    def _arguments(self, words: dict[str, Any], processes: int, lessons: list[Lesson]) -> dict[str, Any]:
+        """The arguments, their batch divided among the tasks of a step."""
+        found = dict(self.arguments)
+        each, accumulated = batch_sizes(words, processes)
+        if self.parts > 1:
+            found.pop("global_batch_size", None)
+            share = each * accumulated // self.parts
+            if share * self.parts != each * accumulated:
+                raise StageError(
+                    f"a step of {each * accumulated} examples a process cannot be shared by {self.parts} tasks; "
+                    f"make arguments.global_batch_size a multiple of {self.parts * processes}"
+                )
+            found |= {"per_device_train_batch_size": share, "gradient_accumulation_steps": self.parts}
+        if words.get("eval_strategy", "no") != "no" and not words.get("metric_for_best_model"):
+            scored = any(lesson.score is not None for lesson in lessons)
+            found["metric_for_best_model"] = "mean" if scored else "loss"
+        return found
+
+    def _save(self, context: Context, shared: Any, tokenizer: Any, heads: list[Any], metrics: Mapping[str, float]) -> None:
+        import shutil
+
+        from pipelines.trainers.saving import name_final_base, write_head, write_json
+        from pipelines.trainers.shared_body import linked, save_body, save_tasks
+
+        if context.world.is_main:
+            temporary, final = context.folder / "tasks.tmp", context.folder / "tasks"
+            for place in (temporary, final, context.folder / "model"):
+                shutil.rmtree(place, ignore_errors=True)
+
+            def beside(place: Any, task: int) -> None:
+                tokenizer.save_pretrained(str(place))
+                name_final_base(place, context)
+                write_head(place, heads[task])
+
+            save_tasks(shared, self.tuner, temporary, beside)
+            temporary.rename(final)
+            if self.writes:
+                shutil.copytree(final / self.ids[0] / "model", context.folder / "model", copy_function=linked)
+            elif self.tuner.merges:
+                save_body(shared, self.tuner, context.folder / "model")
+                tokenizer.save_pretrained(str(context.folder / "model"))
+            write_json(context.folder / "metrics.json", metrics)
+        context.barrier()

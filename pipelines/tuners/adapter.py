@@ -1,0 +1,118 @@
+"""Bottleneck adapters: freeze the model, learn narrow networks behind its sub-layers.
+
+Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", arxiv.org/abs/1902.00751; Pfeiffer et al. 2020,
+"AdapterHub", arxiv.org/abs/2007.07779, for one adapter a layer; He et al. 2022, "Towards a Unified View of
+Parameter-Efficient Transfer Learning", arxiv.org/abs/2110.04366, for the scaled parallel one. `bottleneck` computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.blocks import Mistakes
+from pipelines.errors import ModelError
+from pipelines.tuners.tuner import TunerBlock
+
+Kind = Literal["houlsby", "pfeiffer", "parallel"]
+NonLinearity = Literal[
+    "relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid", "leaky_relu", "mish", "hardswish", "linear"
+]
+
+NO_ATTENTION = ("fnet", "xlnet", "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "ibert", "squeezebert", "cpmant", "reformer")
+"""Model types whose attention, where they have one, does not end in a linear layer of its own in every layer."""
+NO_FEED_FORWARD = (
+    "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "ibert", "squeezebert", "cpmant", "reformer", "perceiver",
+    "mixtral", "olmoe", "flex_olmo", "gpt_oss", "granitemoe", "jetmoe", "phimoe",
+)  # fmt: skip
+"""Model types whose feed-forward network is none, is no pair of linear layers, or is one of several experts."""
+
+
+class Adapter(TunerBlock):
+    """Learn bottleneck adapters behind the sub-layers; everything else stays frozen."""
+
+    name: Literal["adapter"] = "adapter"
+    adapts: ClassVar[bool] = True
+    merges: ClassVar[bool] = False
+    bakes: ClassVar[bool] = True
+    kind: Kind = "houlsby"
+    """`houlsby`: behind every attention (to other texts too) and every feed-forward network; `pfeiffer`: behind the
+    feed-forward network only; `parallel`: beside the feed-forward network, reading what it reads."""
+    reduction_factor: float = Field(16, gt=0)
+    """The adapter is narrower than the model by this factor."""
+    bottleneck_size: int | None = Field(None, ge=1)
+    """Width inside the adapter, instead of `reduction_factor`."""
+    non_linearity: NonLinearity | None = None
+    """What bends the narrow states. Default: gelu for houlsby, relu for the others, as their authors' code has it."""
+    scaling: float | None = Field(None, gt=0)
+    """What the adapter's output is multiplied by. Default: 4 for parallel (section 4.6 of He et al.), 1 for the others."""
+    adapter_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the narrow states."""
+    init: Literal["identity", "near-identity"] = "identity"
+    """`identity`: the wide side begins at zero, so that the first output is exactly the model's; `near-identity`: both sides
+    are drawn from a normal distribution with `init_std`, as in section 3.6 of Houlsby et al."""
+    init_std: float = Field(0.01, gt=0, le=1)
+    """For `near-identity`; above 0.01 the paper sees worse results."""
+    train_layer_norm: bool = False
+    """Whether the normalisations of the layers with adapters learn too; they are saved with the adapter."""
+    layers: tuple[int, ...] | None = Field(None, min_length=1)
+    """Numbers of the layers that get adapters, the first is 0; in an encoder-decoder of both stacks. Default: all."""
+    modules_to_save: tuple[str, ...] = ()
+    """Further modules that are trained whole and saved with the adapter."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Adapter:
+        found = []
+        if self.bottleneck_size is not None and "reduction_factor" in self.model_fields_set:
+            found.append((("bottleneck_size",), "and reduction_factor say the same thing twice; leave one out"))
+        if "init_std" in self.model_fields_set and self.init == "identity":
+            found.append((("init_std",), "is for init: near-identity; init: identity begins at zero"))
+        if self.layers is not None and (min(self.layers) < 0 or len(set(self.layers)) < len(self.layers)):
+            found.append((("layers",), f"is {list(self.layers)}, must be different numbers from 0 on"))
+        if found:
+            raise Mistakes(found)
+        return self
+
+    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+        """Model types without a place for the adapter, and layers that are not there."""
+        kind = words.get("model_type")
+        if kind in NO_FEED_FORWARD:
+            return f"finds no place in {kind}: its feed-forward network is not two linear layers that every token passes; use lora"
+        if self.kind == "houlsby" and kind in NO_ATTENTION:
+            return f"finds no place behind the attention of {kind}, which does not end in a linear layer; use kind: pfeiffer"
+        counts = [words.get(word) for word in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")]
+        count = max((each for each in counts if isinstance(each, int)), default=None)
+        if self.layers is not None and count is not None and kind != "albert" and max(self.layers) >= count:
+            return f"is to stand in layer {max(self.layers)}, but the model's {count} layers are 0 to {count - 1}"
+        return None
+
+    def apply(self, model: Any) -> Any:
+        """A PEFT model around `model`. Raises ModelError when a layer has no place for the adapter."""
+        from peft import get_peft_model
+
+        from pipelines.tuners.bottleneck import BottleneckConfig, norms_of, places_for
+        from pipelines.tuners.layers import trained_whole
+        from pipelines.tuners.peft_types import register
+
+        register()
+        try:
+            places = places_for(model, self.kind, self.layers)
+        except ValueError as error:
+            raise ModelError(f"the tuner adapter {error}") from None
+        norms = norms_of(model, places) if self.train_layer_norm else []
+        config = BottleneckConfig(
+            kind=self.kind,
+            reduction_factor=self.reduction_factor,
+            bottleneck_size=self.bottleneck_size,
+            non_linearity=self.non_linearity or ("gelu" if self.kind == "houlsby" else "relu"),
+            scaling=self.scaling or (4.0 if self.kind == "parallel" else 1.0),
+            adapter_dropout=self.adapter_dropout,
+            init=self.init,
+            init_std=self.init_std,
+            layers=None if self.layers is None else list(self.layers),
+            target_modules=[place.exit for place in places],
+            modules_to_save=[*trained_whole(model, self.modules_to_save, self.name), *norms] or None,
+        )
+        return get_peft_model(model, config)

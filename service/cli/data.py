@@ -1,0 +1,99 @@
+"""`finery data show`: the first examples of a stage as its model reads them, with what of them is learnt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines import recipe as recipes
+from pipelines.errors import EXIT_DONE
+from service.cli.answer import ask, refuse
+from service.cli.generate import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+LEARNT = "bold green"
+OPEN, CLOSE = "⟦", "⟧"
+"""What stands around learnt text where there are no colours."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, in the words of the child."""
+
+    recipe: str
+    overrides: tuple[str, ...]
+    stage: str | None
+    rows: int
+
+
+def show_data(question: Question, as_json: bool) -> int:
+    """Show what a stage learns from. Returns the exit code."""
+    recipes.load(question.recipe, question.overrides)  # a mistake in the recipe is told with its line, by this process
+    answer = ask("data", asdict(question), "Reading the data …", as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        return EXIT_DONE
+    from rich.console import Console
+
+    show(answer.data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
+    return EXIT_DONE
+
+
+def show(data: dict[str, Any], console: Console) -> None:
+    """Every task of the stage: what it is, its first examples, and what is wrong with them."""
+    from rich.text import Text
+
+    coloured = console.color_system is not None
+    for number, task in enumerate(data["tasks"]):
+        console.print(Text(("\n" if number else "") + title(task), style="bold"))
+        console.print(Text("\n".join(facts(task)), style="dim"))
+        for place, row in enumerate(task["rows"], start=1):
+            console.print(Text(f"\nExample {place}, {row['tokens']:,} tokens", style="bold"))
+            console.print(text_of(row["pieces"], coloured))
+            if row["answer"] is not None:
+                console.print(Text(f"→ {printable(str(row['answer']))}", style=LEARNT if coloured else ""))
+        if any(learnt for row in task["rows"] for _, learnt in row["pieces"]):
+            console.print(Text("\nLearnt: green" if coloured else f"\nLearnt: {OPEN}between brackets{CLOSE}", style="dim"))
+        for sentence in task["notes"]:
+            console.print(Text(f"note: {sentence}"))
+        for sentence in task["warnings"]:
+            console.print(Text(f"warning: {sentence}", style="yellow"))
+
+
+def title(task: dict[str, Any]) -> str:
+    """`instruct: alpaca (causal), 4,498 examples`."""
+    return f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} example{'' if task['examples'] == 1 else 's'}"
+
+
+def facts(task: dict[str, Any]) -> Sequence[str]:
+    """What was detected, and how long the examples are."""
+    found = []
+    if task.get("format"):
+        found.append(f"format {task['format']}, chat template {task.get('template') or 'none'}")
+    if sizes := task["lengths"]:
+        found.append(
+            f"tokens: {sizes['least']:,.0f} to {sizes['most']:,.0f}, half of them from {sizes['quarter']:,.0f} to "
+            f"{sizes['three_quarters']:,.0f}, median {sizes['median']:,.0f}"
+        )
+    if "learnt_share" in task:
+        found.append(f"{task['learnt_share']:.1%} of all tokens are learnt")
+    return found
+
+
+def text_of(pieces: Sequence[tuple[str, bool]], coloured: bool) -> Text:
+    """The text of an example; what is learnt is green, or in brackets."""
+    from rich.text import Text
+
+    whole = Text()
+    for words, learnt in pieces:
+        said = printable(words)
+        whole.append(f"{OPEN}{said}{CLOSE}" if learnt and not coloured else said, style=LEARNT if learnt and coloured else "")
+    return whole

@@ -1,0 +1,159 @@
+"""`finery study`: run every cell of a recipe with a matrix, show how far they are, and the table at the end.
+
+The recipe and all its cells are checked here first. The work is a child process, which starts the cells; what it
+reports is read from the study folder's `events.jsonl`, and the table from its `study.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.cells import StudyRecipe, load_study
+from pipelines.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError
+from service.cli.child import Child
+from service.cli.following import Follower
+from service.cli.run import POLL_SECONDS, STOPPING, killed, said, sentence
+from service.cli.study_progress import StudyDisplay, choose_display
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the child is asked to do, and how to ask for it again."""
+
+    arguments: tuple[str, ...]
+    folder: Path
+    again: str
+
+
+def study(recipe: Path, overrides: Sequence[str], parallel: int | None, as_json: bool, quiet: bool) -> int:
+    """Check a study, then do it. Returns the exit code."""
+    folder = recipe if recipe.is_dir() else None
+    plan = load_study(recipe / "recipe.yaml" if folder else recipe, overrides)
+    options = () if parallel is None else ("--parallel", str(parallel))
+    place = folder or Path("runs") / plan.recipe.name
+    again = shlex.join(["finery", "study", str(recipe), *overrides, *options])
+    return do(Work(("study", str(recipe), *options, *overrides), place, again), plan, as_json, quiet)
+
+
+def do(work: Work, plan: StudyRecipe, as_json: bool, quiet: bool) -> int:
+    """Run the child to its end under a display, and report. Returns its exit code."""
+    display = choose_display(as_json or quiet, plan)
+    follower = Follower(work.folder / "events.jsonl")
+    before = _changed(work.folder / "study.json")
+    with Child(work.arguments) as child:
+        with display:
+            code = follow(child, follower, display)
+        tail = child.tail()
+        log = child.keep_noise(work.folder)
+    fresh = _changed(work.folder / "study.json") != before
+    data = _read(work.folder / "study.json") if fresh else {}
+    error = "" if code == EXIT_DONE else _why(code, tail, data)
+    if code < 0:
+        code = EXIT_STOPPED if child.stops else EXIT_FAILED
+    if as_json:
+        print(json.dumps(as_data(code, error, work, data), ensure_ascii=False))
+        return code
+    if data:
+        from service.cli.study_summary import show
+
+        show(data, work.folder)
+    if error:
+        print(f"\n{error}", file=sys.stderr)
+    if code in (EXIT_STOPPED, EXIT_FAILED):
+        print(f"To continue with what is missing:  {work.again}", file=sys.stderr)
+    if code == EXIT_FAILED and not data and log is not None:
+        print(f"Everything that was printed:       {log}", file=sys.stderr)
+    return code
+
+
+def resume(folder: Path, as_json: bool, quiet: bool) -> int:
+    """Continue a study by its folder. Returns the exit code."""
+    return study(folder, (), None, as_json, quiet)
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a run folder is a study's."""
+    from pipelines.errors import RecipeError
+    from pipelines.marks import read_yaml
+
+    try:
+        data, _ = read_yaml(folder / "recipe.yaml")
+    except RecipeError:
+        return False
+    return isinstance(data, dict) and data.get("matrix") is not None
+
+
+def follow(child: Child, follower: Follower, display: StudyDisplay) -> int:
+    """Take events in until the child has ended. Returns its exit code as the system tells it."""
+    told = False
+    while True:
+        code = child.wait(POLL_SECONDS)
+        for event in follower.new():
+            display.apply(event)
+        if child.stops and not told and code is None:
+            told = True
+            display.say(STOPPING)
+        if code is not None:
+            return code
+
+
+def _why(code: int, tail: str, data: dict[str, Any]) -> str:
+    if code == EXIT_STOPPED:
+        return "The study stopped; what is done is kept."
+    if code < 0:
+        return killed(-code, tail)
+    if data and (failed := [cell for cell in data["cells"] if cell["status"] == "failed"]):
+        return f"{len(failed)} of {len(data['cells'])} cells failed; the first: {sentence(failed[0]['message'])}"
+    return said(tail) or f"The study ended with exit code {code}, without a word."
+
+
+def as_data(code: int, error: str, work: Work, data: dict[str, Any]) -> dict[str, Any]:
+    """The answer of `--json`."""
+    status = {EXIT_DONE: "done", EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")
+    answer: dict[str, Any] = {"status": status, "exit_code": code, "study": str(work.folder)}
+    answer |= {key: data[key] for key in ("seconds", "counts", "reference", "cells", "search", "rows") if key in data}
+    if code != EXIT_DONE:
+        answer["error"] = {"message": error, "reason": None, "stage": None}
+        answer["resume"] = work.again
+    return answer
+
+
+def compare(folders: Sequence[Path], as_json: bool) -> int:
+    """Hold finished runs against the first of them. Returns the exit code."""
+    from service.cli.child import call
+    from service.cli.study_summary import show_comparison
+
+    for folder in folders:
+        if not (folder / "recipe.yaml").is_file():
+            raise CommandError(f"{folder} holds no recipe.yaml, so it is not a run folder; give folders such as runs/NAME")
+        if is_study(folder):
+            raise CommandError(f"{folder} is a study, whose {folder / 'README.md'} compares its cells; give runs, such as {folder}/cells/01")
+    if len(folders) < 2:
+        raise CommandError("compare needs at least two run folders")
+    code, out, err = call(("compare", *(str(folder) for folder in folders)))
+    if code != EXIT_DONE:
+        sys.stderr.write(said(err.strip()) + "\n" if err.strip() else f"The runs could not be compared (exit code {code}).\n")
+        return code if code > 0 else EXIT_FAILED
+    if as_json:
+        sys.stdout.write(out)
+    else:
+        show_comparison(json.loads(out))
+    return EXIT_DONE
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

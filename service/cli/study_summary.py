@@ -1,0 +1,150 @@
+"""The table of a study, and of a comparison, on a terminal. Everything is read from plain data, as `study.json` holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.cli.display import number
+from service.cli.gc import size
+from service.cli.progress import duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+STYLES = {"reference": "bold", "better": "green", "worse": "red"}
+
+
+def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
+    """Print the table of a study, what is missing from it, and where everything lies."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    for heading, rows in blocks(data):
+        console.print()
+        _whole(console, Padding(study_table(heading, rows, data["reference"]), (0, 0, 0, 2), expand=False))
+    console.print()
+    console.print(Text(f"  {counts(data)}"))
+    reasons: dict[str, list[str]] = {}
+    for cell in data["cells"]:
+        if cell["status"] in ("failed", "refused"):
+            reasons.setdefault(f"{cell['status']}: {cell['message']}", []).append(cell["cell"])
+    for reason, cells in list(reasons.items())[:5]:
+        console.print(Text(f"  {', '.join(cells[:6])}{', …' if len(cells) > 6 else ''} {reason}", style="dim"), soft_wrap=True)
+    for label, path in (("Report", folder / "report.html"), ("Tables", folder / "table.csv"), ("Summary", folder / "README.md")):
+        console.print(Text(f"  {label:<12}", style="bold").append(str(path), style="not bold"), soft_wrap=True)
+
+
+def blocks(data: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """(heading, rows) that are read together: one benchmark, the same entries of every key but the compared one."""
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    known: dict[tuple[str, ...], str] = {}
+    for row in data["rows"]:
+        outer = tuple(text for name, text in row["labels"].items() if name != data["compared"])
+        if row["benchmark"]:
+            known.setdefault(outer, row["benchmark"])
+    for row in data["rows"]:
+        outer = tuple(text for name, text in row["labels"].items() if name != data["compared"])
+        found.setdefault((row["benchmark"] or known.get(outer, ""), *outer), []).append(row)
+    return [(", ".join(part for part in key if part), rows) for key, rows in found.items()]
+
+
+def study_table(heading: str, rows: Sequence[Mapping[str, Any]], reference: str | None) -> Table:
+    """One row a method."""
+    from rich import box
+    from rich.table import Table
+
+    metric = next((row["metric"] for row in rows if row["metric"]), "score")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    table.add_column(heading or "results", header_style="bold", no_wrap=True)
+    for name in ("seeds", metric, "95 % interval", *([f"against {reference}"] if reference else []), "learns", "memory", "training", "on disk"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row, metric, reference), style=STYLES.get(row["verdict"]))
+    return table
+
+
+def _cells(row: Mapping[str, Any], metric: str, reference: str | None) -> list[str]:
+    done = row["counts"].get("done", 0) + row["counts"].get("reused", 0)
+    figure = row["metrics"].get(metric)
+    if figure is None:
+        status = max(row["counts"], key=lambda each: int(row["counts"][each])).replace("queued", "missing")
+        return [row["name"], f"0/{row['expected']}", status]
+    costs, share = row["costs"], row["trainable_share"]
+    return [
+        row["name"], f"{done}/{row['expected']}" if done < row["expected"] else str(done),
+        number(figure["mean"]) + (f" ± {figure['sd']:.3f}" if figure["sd"] is not None else ""), _pair(figure["interval"]),
+        *([_against(row, figure)] if reference else []), "" if share is None else f"{share:.2%}",
+        size(costs["peak_memory_bytes"]) if "peak_memory_bytes" in costs else "",
+        duration(costs["train_runtime"]) if "train_runtime" in costs else "", size(costs["saved_bytes"]) if "saved_bytes" in costs else "",
+    ]  # fmt: skip
+
+
+def _against(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+    if row["reference"]:
+        return "reference"
+    found = figure["difference"]
+    if found is None:
+        return "not comparable"
+    low, high = found["interval"]
+    noise = "" if found["clear"] else "  noise"
+    return f"{found['value']:+.3f} ({low:+.3f} to {high:+.3f}){noise}"
+
+
+def counts(data: Mapping[str, Any]) -> str:
+    """`5 of 6 cells are done; 1 refused.`"""
+    told = data["counts"]
+    rest = [f"{count} {status.replace('queued', 'missing')}" for status, count in told.items() if count and status != "done"]
+    return f"{told['done']} of {sum(told.values())} cells are done{'; ' + ', '.join(rest) if rest else ''}."
+
+
+def show_comparison(data: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print what `finery compare` found: one table a benchmark, the first run the reference."""
+    from rich import box
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    for benchmark in data["benchmarks"]:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+        table.add_column(benchmark["benchmark"], header_style="bold", no_wrap=True)
+        for metric in benchmark["metrics"]:
+            table.add_column(metric, justify="right", no_wrap=True)
+            table.add_column(f"against {benchmark['reference']}, 95 %", justify="right", no_wrap=True, style="dim")
+        for each in benchmark["models"]:
+            cells = [each["name"]]
+            for metric in benchmark["metrics"]:
+                figure = each["metrics"].get(metric)
+                cells += ["", ""] if figure is None else [number(figure["value"]), _compared(each, figure)]
+            table.add_row(*cells)
+        console.print()
+        _whole(console, Padding(table, (0, 0, 0, 2), expand=False))
+        for told in benchmark["sentences"]:
+            console.print(Text(f"  {told}"), soft_wrap=True)
+    for note in data["notes"]:
+        console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+
+
+def _compared(model: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+    if model["reference"]:
+        return "reference"
+    found = figure["difference"]
+    return "not comparable" if found is None else f"{found['value']:+.3f} ({found['interval'][0]:+.3f} to {found['interval'][1]:+.3f})"
+
+
+def _pair(pair: Sequence[float] | None) -> str:
+    return f"{number(pair[0])} – {number(pair[1])}" if pair else ""
+
+
+def _whole(console: Console, renderable: Any) -> None:
+    """A narrow terminal wraps the lines; a number is never cut."""
+    width, needed = console.width, console.measure(renderable, options=console.options.update(max_width=1000)).maximum
+    console.width = max(width, needed)
+    console.print(renderable)
+    console.width = width

@@ -1,0 +1,25 @@
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.data.instruction_pairs import InstructionPairs
+
+
+def block(folder, **keys):
+    rows = [{"instruction": "Add.", "input": "2", "output": "5"}, {"instruction": "Say.", "input": "", "output": "x"}]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return InstructionPairs.model_validate({"kind": "instruction_pairs", "train": "rows.jsonl", **keys}, context={"folder": folder})
+
+
+def test_what_is_asked_becomes_the_source_and_the_answer_the_target(tmp_path):
+    task = block(tmp_path, validation="rows.jsonl").task("x")
+    assert (task.kind, task.head.kind, task.name) == ("seq2seq", "seq2seq_lm", "x")
+    rows = task.rows("train")
+    assert (list(rows.texts), list(rows.labels)) == (["Add.\n\n2", "Say."], ["5", "x"])
+    assert task.scores == task.metrics == ("rouge1", "rouge2", "rougeL")
+
+
+def test_plain_texts_ask_nothing(tmp_path):
+    with pytest.raises(ValidationError, match="is text, which asks nothing"):
+        block(tmp_path, format="text")

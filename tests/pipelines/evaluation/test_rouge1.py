@@ -1,0 +1,11 @@
+from pipelines.evaluation import rouge1
+from pipelines.registry import METRICS
+
+
+def test_it_stands_in_the_table_under_its_own_name():
+    assert METRICS["rouge1"] == "pipelines.evaluation.rouge1:Rouge1"
+    assert list(rouge1.compute(["a cat sat"], ["a cat"])) == ["rouge1"]
+
+
+def test_its_score_by_hand():
+    assert round(rouge1.compute(["a cat sat on a mat"], ["a cat on a mat sat"])["rouge1"], 6) == 100.0

@@ -1,0 +1,11 @@
+from pipelines.evaluation import rougel
+from pipelines.registry import METRICS
+
+
+def test_it_stands_in_the_table_under_its_own_name():
+    assert METRICS["rougeL"] == "pipelines.evaluation.rougel:Rougel"
+    assert list(rougel.compute(["a cat sat"], ["a cat"])) == ["rougeL"]
+
+
+def test_its_score_by_hand():
+    assert round(rougel.compute(["a cat sat on a mat"], ["a cat on a mat sat"])["rougeL"], 6) == 83.333333  # five of six words in order: "a cat on a mat"

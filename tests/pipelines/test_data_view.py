@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipelines import data_view, recipe
+from pipelines.errors import CommandError
+
+ROWS = [{"prompt": f"row {at}, say it", "completion": "yes it is" if at % 2 else "no it is not", "class": at % 2} for at in range(24)]
+HEAD = """
+name: seen
+model: {architecture: {preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64}}
+tokenizer: {train: byte_bpe, vocab_size: 300}
+launch: {num_processes: 1}
+stages:
+"""
+CAUSAL = "  - {stage: supervised, id: talk, task: {kind: causal, train: rows.jsonl}, max_length: 60, chat_template: zephyr}\n"
+CLASSES = "  - {stage: supervised, id: classes, from: model, task: {kind: classification, columns: [prompt], label: class, train: rows.jsonl}, max_length: 60}\n"
+
+
+@pytest.fixture
+def written(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    (tmp_path / "r.yaml").write_text(HEAD + CAUSAL + CLASSES)
+    return tmp_path / "r.yaml"
+
+
+def test_a_dialogue_is_shown_with_its_loss_mask_and_a_class_with_its_text(written):
+    found = data_view.answer({"recipe": str(written), "rows": 2})
+    (task,) = found["tasks"]
+    assert (found["stage"], task["kind"], task["format"], task["template"]) == ("talk", "causal", "prompt_completion", "zephyr")
+    assert len(task["rows"]) == 2
+    assert [learnt for _, learnt in task["rows"][0]["pieces"]] == [False, True]
+    assert task["rows"][0]["pieces"][0][0].endswith("<|assistant|>\n")
+    assert task["rows"][0]["pieces"][1][0] in ("yes it is[SEP]", "no it is not[SEP]")
+    (other,) = data_view.answer({"recipe": str(written), "stage": "classes", "rows": 1})["tasks"]
+    assert other["rows"][0]["answer"] in ("0", "1")
+    assert other["rows"][0]["pieces"][0][0].startswith("[CLS]row")
+
+
+def test_a_stage_that_learns_no_task_is_refused(written):
+    with pytest.raises(CommandError, match=r"'nope' is no stage that learns a task\. Stages that do: talk, classes"):
+        data_view.chosen(recipe.load(written), "nope")
+    assert data_view.chosen(recipe.load(written), None).id == "talk"

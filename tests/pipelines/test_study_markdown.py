@@ -1,0 +1,44 @@
+import pytest
+
+from pipelines.study_markdown import blocks, cells, count, notes, seconds, sentence, size, summary_line
+from pipelines.study_statistics import Estimate
+from pipelines.study_table import Figure, Row
+
+
+def test_amounts_are_short():
+    assert [count(22_713_984.0), count(1500.0), count(12.0), count(None)] == ["22.7 M", "1.5 k", "12", ""]
+    assert [size(3.2e6), size(512.0)] == ["3.2 MB", "512 B"]
+    assert [seconds(42.0), seconds(186.0), seconds(7200.0)] == ["42 s", "3.1 min", "2.0 h"]
+
+
+def lora(low, high, **more):
+    figure = Figure(0.79, 0.01, (0.78, 0.8), (0.75, 0.83), Estimate((low + high) / 2, low, high))
+    return Row({"task": "a", "method": "lora"}, "lora", "glue/mrpc", "evaluate", expected=3, counts={"done": 1, "reused": 1, "failed": 1}, figures={"accuracy": figure}, **more)
+
+
+def test_a_row_tells_its_score_its_difference_and_what_is_missing():
+    assert cells(lora(-0.03, 0.01), "full")[:5] == ["lora", "2/3", "0.790 ± 0.010", "0.750 – 0.830", "-0.010 (-0.030 to +0.010)"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(-0.03, 0.01, "lora: accuracy -0.010 (-0.030 to +0.010) against full, inside the noise."), (-0.03, -0.01, "lora: worse than full, accuracy -0.020 (-0.030 to -0.010).")],
+)
+def test_a_difference_inside_the_noise_is_said_to_be_so(low, high, said):
+    assert sentence(lora(low, high), "full") == said
+
+
+def test_rows_without_a_result_stand_with_their_benchmark():
+    missing = Row({"task": "a", "method": "ia3"}, "ia3", expected=3, counts={"failed": 3})
+    other = Row({"task": "b", "method": "lora"}, "lora", "glue/rte", "evaluate", figures=lora(0, 1).figures)
+    found = blocks({"compared": "method"}, [lora(0, 1), missing, other])
+    assert [(benchmark, [row.name for row in rows]) for _, benchmark, rows in found] == [("glue/mrpc", ["lora", "ia3"]), ("glue/rte", ["lora"])]
+
+
+def test_what_is_missing_is_counted_and_named():
+    data = {
+        "counts": {"done": 1, "failed": 1, "refused": 0, "stopped": 0, "queued": 2}, "search": [],
+        "cells": [{"cell": "cells/02", "labels": {"method": "lora"}, "status": "failed", "message": "no such column"}],
+    }  # fmt: skip
+    assert summary_line(data) == "1 of 4 cells are done; 1 failed; 2 missing."
+    assert "- method lora (cells/02): failed: no such column" in notes(data)

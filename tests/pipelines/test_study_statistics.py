@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipelines.study_statistics import mean_interval, paired_difference, resamples
+
+
+def test_without_test_noise_the_interval_over_seeds_is_students():
+    scores = [0.80, 0.83, 0.79, 0.84, 0.81]
+    found = mean_interval(scores, [np.full(200_000, value) for value in scores], seed=1)
+    low, high = stats.t.interval(0.95, df=4, loc=np.mean(scores), scale=np.std(scores, ddof=1) / np.sqrt(5))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=3e-4)
+
+
+def test_with_one_seed_the_interval_is_the_bootstrap_over_examples():
+    correct = np.random.default_rng(0).random(500) < 0.7
+    draws = correct[resamples(500, seed=3)].mean(axis=1)
+    found = mean_interval([correct.mean()], [draws], seed=1)
+    assert (found.low, found.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]))
+
+
+def test_a_single_score_that_cannot_be_resampled_has_no_interval():
+    assert mean_interval([0.8], None, seed=1) is None
+    assert paired_difference([0.8], [0.7], None, None, seed=1) is None
+
+
+def test_the_paired_interval_agrees_with_scipys_paired_bootstrap():
+    random = np.random.default_rng(5)
+    one = random.random(600) < 0.8
+    two = np.where(random.random(600) < 0.9, one, ~one)  # the same answers nine times out of ten
+    drawn = resamples(600, seed=1, count=4000)
+    found = paired_difference([one.mean()], [two.mean()], [one[drawn].mean(axis=1)], [two[drawn].mean(axis=1)], seed=1)
+    reference = stats.bootstrap(
+        (one.astype(float), two.astype(float)), lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis), paired=True,
+        vectorized=True, method="percentile", n_resamples=4000, rng=np.random.default_rng(2),
+    ).confidence_interval
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.004)
+    unpaired = np.sqrt(one.var() / 600 + two.var() / 600) * 2 * 1.96
+    assert found.high - found.low < 0.8 * unpaired  # pairing is what makes it narrow
+
+
+def test_seeds_that_are_no_pairs_count_twice():
+    one, two = [0.8, 0.9, 0.7], [0.7, 0.8, 0.6]  # paired, every difference is 0.1
+    paired = paired_difference(one, two, None, None, seed=1)
+    assert (paired.low, paired.high) == pytest.approx((0.1, 0.1))
+    apart = paired_difference(one, two, None, None, seed=1, paired_seeds=False)
+    assert apart.low < 0 < apart.high
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """Two methods of known accuracy, three seeds, 300 examples: training and test both by chance."""
+    random = np.random.default_rng(11)
+    drawn = resamples(300, seed=1, count=400)
+    held = 0
+    for _ in range(300):
+        ease = random.normal(0.0, 1.0, 300)  # what makes an example easy is common to both methods
+        answers = []
+        for method in (1.0, 0.8):
+            skills = method + random.normal(0.0, 0.15, 3)
+            answers.append([(random.random(300) < 1 / (1 + np.exp(-(skill + ease)))) for skill in skills])
+        scores = [[answer.mean() for answer in each] for each in answers]
+        draws = [[answer[drawn].mean(axis=1) for answer in each] for each in answers]
+        found = paired_difference(scores[0], scores[1], draws[0], draws[1], seed=1)
+        held += found.low <= TRUTH <= found.high
+    assert 0.92 <= held / 300 <= 1.0  # 95 % asked for; the standard error of this count is 1.3 %
+
+
+def _truth():
+    """The difference in accuracy of the two methods above, by integration over seeds and examples."""
+    grid = np.linspace(-8, 8, 4001)
+    values = []
+    for method in (1.0, 0.8):
+        weights = stats.norm.pdf(grid, method, np.sqrt(1 + 0.15**2))
+        values.append(np.sum(weights / (1 + np.exp(-grid))) / np.sum(weights))
+    return values[0] - values[1]
+
+
+TRUTH = _truth()
+
+
+def test_the_same_seed_draws_the_same_examples():
+    assert (resamples(50, 1) == resamples(50, 1)).all()
+    assert not (resamples(50, 1) == resamples(50, 2)).all()

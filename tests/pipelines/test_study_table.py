@@ -1,0 +1,41 @@
+import pytest
+
+from pipelines.matrix import axes_of
+from pipelines.study_statistics import Estimate
+from pipelines.study_table import Figure, Row, _mean_curve, compared_axis
+
+
+def row(low, high, metric="accuracy", **more):
+    return Row({}, figures={metric: Figure(0.5, None, (0.5,), None, Estimate((low + high) / 2, low, high))}, **more)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "metric", "verdict"),
+    [
+        (0.01, 0.03, "accuracy", "better"), (-0.03, -0.01, "accuracy", "worse"), (-0.01, 0.03, "accuracy", "inside the noise"),
+        (0.01, 0.03, "perplexity", "worse"), (-0.03, -0.01, "perplexity", "better"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_a_verdict_only_outside_the_noise(low, high, metric, verdict):
+    assert row(low, high, metric).verdict() == verdict
+
+
+def test_the_reference_and_a_row_alone_have_no_verdict():
+    assert row(0.1, 0.2, is_reference=True).verdict() == "reference"
+    assert Row({}).verdict() == ""
+
+
+def test_the_share_is_of_all_weights():
+    assert Row({}, costs={"trainable_parameters": 25.0, "all_parameters": 100.0}).share == 0.25
+    assert Row({}).share is None
+
+
+def test_a_mean_curve_has_the_steps_that_all_seeds_logged():
+    assert _mean_curve([[(1, 1.0), (2, 0.5)], [(1, 3.0), (2, 1.5), (3, 1.0)], []]) == [(1, 2.0), (2, 1.0)]
+    assert len(_mean_curve([[(step, 1.0) for step in range(1000)]])) <= 60
+
+
+def test_rows_are_compared_along_the_reference_else_along_the_last_key_that_is_no_seed():
+    axes = axes_of({"method": {"full": {"stages.a.tuner": "full"}}, "stages.a.max_length": (1, 2), "stages.a.seed": (1,)})
+    assert compared_axis(axes, "full") == "method"
+    assert compared_axis(axes, None) == "max_length"

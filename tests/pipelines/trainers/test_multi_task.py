@@ -1,0 +1,234 @@
+"""The multi-task stage: one body under several heads, ordinary checkpoints a task, and recipes that cannot work refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines import models
+from pipelines.errors import RecipeError, Stopped
+from pipelines.protocols import Context
+from pipelines.recipe import loads
+from tests import tiny
+
+RECIPE = """\
+name: several
+model: {{architecture: {{preset: bert-tiny}}}}
+stages:
+  - stage: multi_task
+    id: both
+    tasks:
+      - {{id: mood, task: {{kind: classification, columns: [text], label: mood, train: train.csv, validation: validation.csv}}, max_length: 24}}
+      - {{id: size, task: {{kind: regression, columns: [text], label: size, train: train.csv, validation: validation.csv}}, max_length: 24}}
+      - {{id: pair, task: {{kind: classification, columns: [text, other], label: same, train: train.csv, validation: validation.csv}}, max_length: 24}}
+    {keys}
+"""
+ARGUMENTS = "arguments: {num_train_epochs: 2, global_batch_size: 6, learning_rate: 2e-3, logging_steps: 1"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Callable[..., Any]:
+    """`stage(keys)`: a stage on three tasks about the same small file."""
+    moods = ("bad", "fine", "good")
+    for split, count in (("train", 20), ("validation", 6)):
+        lines = [f"{moods[row % 3]} {tiny.TEXTS[row]},{tiny.TEXTS[-row]},{moods[row % 3]},{row % 4}.5,{'yes' if row % 2 else 'no'}" for row in range(count)]
+        (tmp_path / f"{split}.csv").write_text("\n".join(["text,other,mood,size,same", *lines]) + "\n")
+
+    def build(keys: str = ARGUMENTS + "}") -> Any:
+        return loads(RECIPE.format(keys=keys), folder=tmp_path).stages[0]
+
+    return build
+
+
+def opened(head: Any, keep_base: Path | None = None, **_: Any) -> Any:
+    model = tiny.build("finery", head, seed=7, hidden_dropout_prob=0.1)
+    if keep_base is not None:
+        model.save_pretrained(keep_base)
+        model.name_or_path = str(keep_base)
+    return model
+
+
+@pytest.fixture
+def prepared(context: Callable[..., Context]) -> Callable[..., Context]:
+    from pipelines.evaluation.scoring import score
+
+    return lambda name="stage": context(name, open_model=opened, score=score)
+
+
+def folders(context: Context) -> dict[str, Path]:
+    return {name: context.folder / "tasks" / name / "model" for name in ("mood", "size", "pair")}
+
+
+def said(folder: Path, **keywords: Any) -> torch.Tensor:
+    head = models.saved_head(folder)
+    assert head is not None
+    found: torch.Tensor = tiny.logits(models.open_folder(folder, head, seed=3, **keywords), tiny.batch())
+    return found
+
+
+@pytest.mark.parametrize("tuner", ["full", "{name: lora, r: 4}", "bitfit"])
+def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(tuner: str, stage: Callable[..., Any], prepared: Callable[..., Context]):
+    context = prepared()
+    stage(f"tuner: {tuner}\n    {ARGUMENTS}}}").run(context)
+    wholes = {}
+    for name, folder in folders(context).items():
+        head = models.saved_head(folder)
+        assert head is not None
+        model = models.open_folder(folder, head, seed=1, trained_head=True)
+        wholes[name] = model
+        assert model(**tiny.batch()).logits.shape[1] == {"mood": 3, "size": 1, "pair": 2}[name]
+    bodies = [dict(model.finery.named_parameters()) if hasattr(model, "finery") else dict(model.base_model.named_parameters()) for model in wholes.values()]
+    for body in bodies[1:]:
+        assert body.keys() == bodies[0].keys()
+        assert all(torch.equal(weight, bodies[0][name]) for name, weight in body.items())
+    heads = [model.classifier.state_dict() if hasattr(model, "classifier") else None for model in wholes.values()]
+    assert heads[0] is None or not torch.equal(next(iter(heads[0].values()))[:1], next(iter(heads[2].values()))[:1])  # type: ignore[union-attr]
+    body = models.open_folder(context.folder / "model", tiny.TWO, seed=5)
+    assert body.finery_new_modules  # no head of any task goes along
+    assert all(torch.equal(weight, bodies[0][name]) for name, weight in body.base_model.named_parameters())
+
+
+def test_weights_of_the_body_lie_on_the_disk_once(stage: Callable[..., Any], prepared: Callable[..., Context]):
+    context = prepared()
+    stage().run(context)
+    shards = [folder / "model-00001-of-00002.safetensors" for folder in folders(context).values()]
+    assert len({shard.stat().st_ino for shard in shards}) == 1
+    assert {json.loads((folder / "head.json").read_text())["kind"] for folder in folders(context).values()} == {"sequence_classification"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "sampling: annealed\n    loss_weighting: uncertainty\n    early_stopping_patience: 1\n    " + ARGUMENTS + ", eval_strategy: epoch}",
+        "gradient_surgery: pcgrad\n    gradient_conflicts: 2\n    tuner: lora\n    " + ARGUMENTS + "}",
+    ],
+    ids=["uncertainty", "surgery"],
+)
+@pytest.mark.parametrize("stop_at", [4, 9])
+def test_a_stop_resumes_to_the_bit(keys: str, stop_at: int, stage: Callable[..., Any], prepared: Callable[..., Context], monkeypatch: pytest.MonkeyPatch, events: Any):
+    from pipelines.trainers.multi_task_loop import MultiTaskTrainer
+
+    keys = keys.replace("num_train_epochs: 2", "num_train_epochs: 4")
+    whole = prepared("whole")
+    stage(keys).run(whole)
+    stopped, calls = prepared("stopped"), []
+    original = MultiTaskTrainer._maybe_log_save_evaluate
+
+    def counting(self: Any, *arguments: Any, **keywords: Any) -> None:
+        calls.append(1)
+        original(self, *arguments, **keywords)
+        stopped.stop.requested = len(calls) == stop_at - 1
+
+    monkeypatch.setattr(MultiTaskTrainer, "_maybe_log_save_evaluate", counting)
+    with pytest.raises(Stopped, match=f"at step {stop_at} of"):
+        stage(keys).run(stopped)
+    monkeypatch.setattr(MultiTaskTrainer, "_maybe_log_save_evaluate", original)
+    again = prepared("stopped")
+    stage(keys).run(again)
+    for name in folders(whole):
+        assert torch.equal(said(folders(again)[name]), said(folders(whole)[name])), name
+
+    def told(context: Context) -> list[Any]:
+        metrics = [(event["step"], sorted(event["metrics"].items())) for event in events(context) if event["event"] == "metric"]
+        return [(step, values) for step, values in metrics if not any(name.endswith("runtime") for name, _ in values)]
+
+    assert told(again) == told(whole)
+
+
+def test_what_the_tasks_say_together_is_what_they_would_say_alone(stage: Callable[..., Any], prepared: Callable[..., Context], events: Any):
+    """The first loss of each task under `uniform` is the mean over its own first batch: an independent sum."""
+    context = prepared()
+    stage(f"tasks_per_step: 3\n    {ARGUMENTS}, max_grad_norm: 0}}".replace("global_batch_size: 6", "global_batch_size: 60").replace("num_train_epochs: 2", "max_steps: 1")).run(context)
+    first = next(event["metrics"] for event in events(context) if event["event"] == "metric" and event["step"] == 1)
+    assert first["loss"] == pytest.approx(sum(first[f"loss_{name}"] for name in ("mood", "size", "pair")), rel=1e-5)
+    size = sum((row % 4 + 0.5) ** 2 for row in range(20)) / 20  # what a model says that always says 0
+    assert first["loss_size"] == pytest.approx(size, rel=0.15)
+    assert first["loss_mood"] == pytest.approx(1.0986, rel=0.1)
+
+
+def test_held_out_scores_are_told_by_task_and_on_the_whole(stage: Callable[..., Any], prepared: Callable[..., Context]):
+    context = prepared()
+    stage(ARGUMENTS + ", eval_strategy: epoch, save_strategy: epoch, load_best_model_at_end: true}").run(context)
+    metrics = json.loads((context.folder / "metrics.json").read_text())
+    firsts = [metrics["eval_mood_accuracy"], metrics["eval_size_pearson"], metrics["eval_pair_accuracy"]]
+    assert metrics["eval_mean"] == pytest.approx(sum(firsts) / 3)
+    assert {"trainable_parameters", "all_parameters", "train_runtime", "train_samples_per_second", "peak_memory_bytes"} <= set(metrics)
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "sentence"),
+    [
+        ("sampling: {name: explicit, shares: {mood: 1.0, size: 1.0}}", "sampling.shares", "must name each of mood, size, pair and nothing else; 'pair' does not fit"),
+        ("tasks_per_step: 4", "tasks_per_step", "is 4, but there are 3 tasks"),
+        ("gradient_surgery: pcgrad\n    tasks_per_step: 1", "tasks_per_step", "is 1, but gradient surgery compares the tasks of a step"),
+        ("gradient_conflicts: 5", "gradient_conflicts", "set tasks_per_step to at least 2"),
+        ("gradient_surgery: pcgrad\n    sampling: proportional", "sampling", "is proportional, but every step sees every task"),
+        ("tasks_per_step: 2\n    arguments: {global_batch_size: 7}", "arguments.global_batch_size", "is 7, which 2 tasks a step cannot share; make it a multiple of 2"),
+        ("tasks_per_step: 2\n    arguments: {gradient_accumulation_steps: 2}", "arguments.gradient_accumulation_steps", "follows from tasks_per_step"),
+        ("early_stopping_patience: 1", "early_stopping_patience", "needs arguments.eval_strategy: epoch or steps"),
+        ("tuner: prefix", "tuner", "is prefix, which several heads cannot share"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused(keys: str, place: str, sentence: str, stage: Callable[..., Any]):
+    with pytest.raises(RecipeError) as caught:
+        stage(keys)
+    assert any(place in str(mistake.key) and sentence in mistake.message for mistake in caught.value.mistakes), caught.value
+
+
+TWICE = """\
+name: x
+model: {architecture: {preset: bert-tiny}}
+stages:
+  - {stage: multi_task, id: both, tasks: [{task: glue/mrpc}, {task: glue/rte}]}
+  - %s
+"""
+
+
+def test_two_tasks_of_one_name_are_refused():
+    with pytest.raises(RecipeError, match="'mrpc' is the name of an earlier task too"):
+        loads(TWICE.replace("glue/rte", "glue/mrpc") % "{stage: evaluate}")
+
+
+@pytest.mark.parametrize(
+    ("then", "sentence"),
+    [
+        ("{stage: publish, to: registry/x}", "'both' leaves a model for each task; name one: both/mrpc, both/rte"),
+        ("{stage: publish, from: both/sst2, to: registry/x}", "'both/sst2' is no model of 'both'"),
+        ("{stage: evaluate, from: both, benchmarks: [glue/sst2]}", "'both' did not train 'glue/sst2'; its models are both/mrpc, both/rte"),
+        ("{stage: evaluate, benchmarks: [both]}", "stage 'both' trains several: both/mrpc, both/rte"),
+    ],
+)
+def test_a_model_that_the_stage_does_not_leave_is_refused(then: str, sentence: str):
+    with pytest.raises(RecipeError) as caught:
+        loads(TWICE % then)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("then", "models"),
+    [
+        ("{stage: evaluate}", ["both/mrpc", "both/rte"]),
+        ("{stage: evaluate, from: both}", ["both/mrpc", "both/rte"]),
+        ("{stage: evaluate, from: both/rte}", ["both/rte"]),
+        ("{stage: evaluate, benchmarks: [glue/rte]}", ["both/rte"]),
+    ],
+)
+def test_evaluation_finds_the_model_of_each_task(then: str, models: list[str]):
+    recipe = loads(TWICE % then)
+    choices, found = recipe.stages[1].choices(recipe)
+    assert found == []
+    assert [choice.model for choice in choices] == models
+    assert recipe.stages[1].reads(recipe) == tuple(models)
+    assert choices[0].trained_length(recipe) == 128
+
+
+def test_a_later_stage_reads_the_shared_body_or_one_tasks_model():
+    for source in ("both", "both/mrpc"):
+        recipe = loads(TWICE % f"{{stage: supervised, from: {source}, task: glue/rte}}")
+        assert recipe.model_of(recipe.stages[1]) == source
+        assert [stage.id for stage in recipe.lineage(recipe.stages[1])] == ["both"]
