@@ -128,10 +128,12 @@ def _tokenizer(job: Any, stage_id: str | None) -> Any:
 
 def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> dict[str, Any]:
     """One task: what its lesson said about itself, and its first examples."""
+    from pipelines.data.as_text import AsText
     from pipelines.fields.positions import usable_positions
     from pipelines.trainers.first_batch import summary
 
-    task, teacher, tokenizer = subject.resolved(name.partition("/")[2] or name), subject.teacher(), context.open_tokenizer()
+    task: Any = subject.resolved(name.partition("/")[2] or name)
+    task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
     plain = subject.model_copy(update={"auxiliary_lm": None})
     model = context.open_model(teacher.head(plain, task))
     lesson = teacher.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))

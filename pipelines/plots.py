@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH = 680
+WIDTH = 520
+"""Narrow, so that the words of a plot can be read on a telephone, which shrinks it."""
 SERIES = 8
-"""Colours of lines before they begin again: classes `s0` … `s7`."""
+"""Colours of lines before they begin again, dashed: classes `s0` … `s7`."""
+LETTER = 7.0
+"""Width of a letter of a name, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Dot:
     """The values of single seeds."""
     kind: str = ""
     """A CSS class: `reference`, `better`, `worse`, `noise`."""
+    note: str = ""
+    """Stands behind the value: how many seeds are missing, for one."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,17 @@ class Line:
 
 
 class Scale:
-    """From values to pixels, linear or logarithmic, with round ticks."""
+    """From values to pixels, linear or logarithmic, with round ticks. What lies beyond is shown at its end."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool = False) -> None:
-        self.log = log and min(values) > 0
+        self.log = log and min(values) > 0 and max(values) / min(values) > 4  # less than that has too few round powers
         low, high = (math.log10(min(values)), math.log10(max(values))) if self.log else (min(values), max(values))
         room = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
         self.low, self.high = low - room, high + room
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        place = (math.log10(value) if self.log else value) - self.low
+        place = min(max(math.log10(value) if self.log else value, self.low), self.high) - self.low
         return round(self.start + place / (self.high - self.low) * (self.end - self.start), 1)
 
     def ticks(self, count: int = 6) -> list[float]:
@@ -78,69 +83,143 @@ class Scale:
         return [number * step for number in range(first, math.floor(self.high / step) + 1)]
 
 
-def short(value: float) -> str:
-    """A tick's number: `0.82`, `1.5k`, `22M`."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:g}{unit}"
-    return f"{round(value, 6):g}"
+def short(value: float, unit: str = "") -> str:
+    """A tick's number: `0.82`, `1.5k`, `22M`; with a unit `22 MB`."""
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size and unit not in ("%", "s"):
+            return f"{value / size:.4g}{' ' if unit else ''}{prefix}{unit}"
+    return f"{round(value, 6):g}{' ' + unit if unit else ''}"
 
 
-def dot_plot(dots: Sequence[Dot], label: str) -> str:
-    """One line a method: its mean, its interval, its single seeds; a vertical line through the reference's mean."""
-    left, row, top = 170, 26, 8
-    height = top + row * len(dots) + 38
-    values = [each for dot in dots for each in (dot.value, dot.low, dot.high, *dot.single) if each is not None]
-    x = Scale(values, left, WIDTH - 16)
-    parts = _x_axis(x, top, top + row * len(dots), label)
+def seen(values: Sequence[float], intervals: Sequence[tuple[float | None, float | None]]) -> list[float]:
+    """What a scale must show: all values, and of their intervals as much as leaves the values half of the room.
+
+    One method with a very wide interval would otherwise press all others into a heap.
+    """
+    low, high = min(values), max(values)
+    ends = [each for pair in intervals for each in pair if each is not None]
+    room = (high - low) / 2 or max((abs(each - low) for each in ends), default=0.0)
+    return [*values, *(min(max(each, low - room), high + room) for each in ends)]
+
+
+def dot_plot(dots: Sequence[Dot], label: str, absent: Sequence[tuple[str, str]] = ()) -> str:
+    """One line a method: its mean, its interval, its single seeds; a vertical line through the reference's mean.
+
+    `absent` are the methods without a value and why; they stand below the others.
+    """
+    row, top = 30, 8
+    texts = [f"{dot.value:.3f}{' ' + dot.note if dot.note else ''}" for dot in dots]
+    left = min(180.0, 18 + LETTER * max(len(each) for each in [*(dot.name for dot in dots), *(name for name, _ in absent)]))
+    right = WIDTH - 14 - LETTER * max(len(text) for text in texts)
+    rows = top + row * len(dots)
+    bottom = rows + row * len(absent)
+    x = Scale(seen([each for dot in dots for each in (dot.value, *dot.single)], [(dot.low, dot.high) for dot in dots]), left, right)
+    parts = _x_axis(x, top, bottom, label)
     for dot in dots:
         if dot.kind == "reference":
-            parts.append(f'<line class="guide" x1="{x(dot.value)}" x2="{x(dot.value)}" y1="{top}" y2="{top + row * len(dots)}"/>')
+            parts.append(f'<line class="guide" x1="{x(dot.value)}" x2="{x(dot.value)}" y1="{top}" y2="{rows}"/>')
     for at, dot in enumerate(dots):
         y = top + row * at + row / 2
-        parts.append(f'<text class="name" x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(dot.name[:26])}</text>')
+        parts.append(_name(dot.name, left, y))
         told = f"{dot.name}: {dot.value:.4g}" + (f" ({dot.low:.4g} to {dot.high:.4g})" if dot.low is not None and dot.high is not None else "")
         mark = ""
         if dot.low is not None and dot.high is not None:
-            mark += f'<line class="interval" x1="{x(dot.low)}" x2="{x(dot.high)}" y1="{y}" y2="{y}"/>'
-        mark += "".join(f'<circle class="seed" cx="{x(each)}" cy="{y}" r="2.5"/>' for each in dot.single)
+            mark += f'<line class="interval" x1="{x(dot.low)}" x2="{x(dot.high)}" y1="{y}" y2="{y}"/>' + _arrows(x, dot.low, dot.high, y)
         mark += f'<circle class="mean" cx="{x(dot.value)}" cy="{y}" r="5"/>'
+        mark += "".join(f'<circle class="seed" cx="{x(each)}" cy="{y + 9}" r="2.5"/>' for each in dot.single)
+        mark += f'<text class="value" x="{right + 10:g}" y="{y + 4}">{escape(texts[at])}</text>'
         parts.append(f'<g class="{escape(dot.kind)}"><title>{escape(told)}</title>{mark}</g>')
-    return _svg(height, parts, f"{label} of each method with its 95 % interval")
+    for at, (name, why) in enumerate(absent):
+        y = rows + row * at + row / 2
+        parts.append(_name(name, left, y) + f'<text class="tick" x="{left + 8}" y="{y + 4}">{escape(why)}</text>')
+    return _svg(bottom + 38, parts, f"{label} of each method with its 95 % interval")
 
 
-def scatter(points: Sequence[Point], x_label: str, y_label: str, larger_is_better: bool = True) -> str:
-    """Score against a cost on a logarithmic axis, with the Pareto front as a line through the points that nothing beats."""
-    left, top, height = 64, 12, 300
-    bottom = height - 44
-    x = Scale([point.x for point in points], left, WIDTH - 110, log=True)
-    y = Scale([each for point in points for each in (point.y, point.low, point.high) if each is not None], bottom, top)
-    parts = [*_x_axis(x, top, bottom, x_label), *_y_axis(y, left, WIDTH - 110, y_label)]
+def _name(name: str, left: float, y: float) -> str:
+    text = name if len(name) <= 23 else name[:22] + "…"
+    return f'<text class="name" x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(text)}</text>'
+
+
+def _arrows(scale: Scale, low: float, high: float, y: float, upright: bool = False) -> str:
+    """A head at each end of an interval that goes on beyond the plot; `y` is its place on the other axis."""
+    found = ""
+    for value, beyond in ((low, low < scale.low), (high, high > scale.high)):
+        if beyond:
+            tip = scale(value)
+            back = tip + (7 if tip < (scale.start + scale.end) / 2 else -7)
+            ends = [(tip, y), (back, y - 4), (back, y + 4)]
+            found += '<polygon class="beyond" points="' + " ".join(f"{other},{one}" if upright else f"{one},{other}" for one, other in ends) + '"/>'
+    return found
+
+
+def scatter(points: Sequence[Point], x_label: str, y_label: str, larger_is_better: bool = True, unit: str = "") -> str:
+    """Score against a cost, on a logarithmic axis where costs differ much, with the Pareto front through the points that nothing beats."""
+    left, top, height = 60, 12, 330
+    bottom, right = height - 44, WIDTH - 14
+    x = Scale([point.x for point in points], left, right, log=True)
+    y = Scale(seen([point.y for point in points], [(point.low, point.high) for point in points]), bottom, top)
+    parts = [*_x_axis(x, top, bottom, x_label, unit), *_y_axis(y, left, right, y_label)]
     front = pareto([(point.x, point.y) for point in points], larger_is_better)
     if len(front) > 1:
         path = " ".join(f"{x(points[at].x)},{y(points[at].y)}" for at in front)
         parts.append(f'<polyline class="front" points="{path}"/>')
+    names = [point.name if len(point.name) <= 20 else point.name[:19] + "…" for point in points]
+    places = free_places([(x(point.x), y(point.y)) for point in points], [LETTER * len(name) for name in names], (left, top, right, bottom))
     for at, point in enumerate(points):
         px, py = x(point.x), y(point.y)
-        mark = f'<line class="interval" x1="{px}" x2="{px}" y1="{y(point.low)}" y2="{y(point.high)}"/>' if point.low is not None and point.high is not None else ""
-        mark += f'<circle class="mean" cx="{px}" cy="{py}" r="5"/><text class="name" x="{px + 8}" y="{py - 6}">{escape(point.name[:20])}</text>'
+        mark = ""
+        if point.low is not None and point.high is not None:
+            mark += f'<line class="interval" x1="{px}" x2="{px}" y1="{y(point.low)}" y2="{y(point.high)}"/>' + _arrows(y, point.low, point.high, px, upright=True)
+        mark += f'<circle class="mean" cx="{px}" cy="{py}" r="5"/>'
         kind = "on-front" if at in front else "off-front"
-        parts.append(f'<g class="{kind}"><title>{escape(point.name)}: {short(point.x)}, {point.y:.4g}</title>{mark}</g>')
+        parts.append(f'<g class="{kind}"><title>{escape(point.name)}: {short(point.x, unit)}, {point.y:.4g}</title>{mark}</g>')
+    parts += [f'<text class="name" x="{x0:g}" y="{y0:g}">{escape(name)}</text>' for (x0, y0), name in zip(places, names, strict=True)]  # above every interval
     return _svg(height, parts, f"{y_label} against {x_label}, with the Pareto front")
+
+
+def free_places(points: Sequence[tuple[float, float]], widths: Sequence[float], frame: tuple[float, float, float, float]) -> list[tuple[float, float]]:
+    """Where the name of each point begins (x, baseline): beside it, and further off where other names and points are in the way."""
+    tall = 12.0
+    left, top, right, bottom = frame
+    taken = [(px - 8, py - 8, px + 8, py + 8) for px, py in points]
+    found = []
+    for (px, py), width in zip(points, widths, strict=True):
+        offers = []
+        for away in range(8):
+            up, down = py - 6 - tall * away, py + 14 + tall * away
+            beside = [(px + 10, py + 4), (px - 10 - width, py + 4)] if away == 0 else []
+            for begin, line in (*beside, (px + 8, up), (px + 8, down), (px - 8 - width, up), (px - 8 - width, down)):
+                begin = min(max(begin, left + 2), right - width)
+                box = (begin, line - tall + 2, begin + width, line + 2)
+                hit = sum(_common(box, other) for other in taken)
+                outside = box[1] < top or box[3] > bottom
+                offers.append((hit + 1000 * outside + 6 * away, begin, line, box))
+        _, begin, line, box = min(offers, key=lambda each: each[0])
+        taken.append(box)
+        found.append((begin, line))
+    return found
+
+
+def _common(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> float:
+    """Area that two boxes share."""
+    return max(0.0, min(one[2], other[2]) - max(one[0], other[0])) * max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
 
 
 def lines(series: Sequence[Line], x_label: str, y_label: str) -> str:
     """One line a method, named at its end."""
-    left, top, height = 64, 12, 280
+    left, top, height = 60, 12, 330
     bottom = height - 44
-    x = Scale([point[0] for line in series for point in line.points], left, WIDTH - 130)
+    right = WIDTH - 16 - min(140.0, LETTER * max(len(line.name) for line in series))
+    x = Scale([point[0] for line in series for point in line.points], left, right)
     y = Scale([point[1] for line in series for point in line.points], bottom, top)
-    parts = [*_x_axis(x, top, bottom, x_label), *_y_axis(y, left, WIDTH - 130, y_label)]
-    ends = _apart([y(line.points[-1][1]) for line in series], 13)
+    parts = [*_x_axis(x, top, bottom, x_label), *_y_axis(y, left, right, y_label)]
+    ends = _apart([y(line.points[-1][1]) for line in series], 14, bottom)
     for at, line in enumerate(series):
         path = " ".join(f"{x(one)},{y(other)}" for one, other in line.points)
-        name = f'<text class="name" x="{WIDTH - 122}" y="{ends[at] + 4}">{escape(line.name[:18])}</text>'
-        parts.append(f'<g class="s{at % SERIES}"><title>{escape(line.name)}</title><polyline class="curve" points="{path}"/>{name}</g>')
+        text = line.name if len(line.name) <= 20 else line.name[:19] + "…"
+        name = f'<text class="name" x="{right + 8:g}" y="{ends[at] + 4:g}">{escape(text)}</text>'
+        kind = f"s{at % SERIES}" + (" again" if at >= SERIES else "")
+        parts.append(f'<g class="{kind}"><title>{escape(line.name)}</title><polyline class="curve" points="{path}"/>{name}</g>')
     return _svg(height, parts, f"{y_label} by {x_label}")
 
 
@@ -157,19 +236,23 @@ def pareto(points: Sequence[tuple[float, float]], larger_is_better: bool = True)
     return front
 
 
-def _apart(places: Sequence[float], room: float) -> list[float]:
-    """The same places, pushed down until none is nearer than `room` to the one above it."""
+def _apart(places: Sequence[float], room: float, bottom: float) -> list[float]:
+    """The same places, pushed down until none is nearer than `room` to the one above it, and up again from the bottom."""
     found = list(places)
+    order = sorted(range(len(places)), key=lambda each: places[each])
     last = -math.inf
-    for at in sorted(range(len(places)), key=lambda each: places[each]):
+    for at in order:
         found[at] = last = max(places[at], last + room)
+    last = bottom + room
+    for at in reversed(order):
+        found[at] = last = min(found[at], last - room)
     return found
 
 
-def _x_axis(x: Scale, top: float, bottom: float, label: str) -> list[str]:
+def _x_axis(x: Scale, top: float, bottom: float, label: str, unit: str = "") -> list[str]:
     parts = [f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{top}" y2="{bottom}"/>' for tick in x.ticks()]
-    parts += [f'<text class="tick" x="{x(tick)}" y="{bottom + 16}" text-anchor="middle">{short(tick)}</text>' for tick in x.ticks()]
-    return [*parts, f'<text class="label" x="{(x.start + x.end) / 2}" y="{bottom + 34}" text-anchor="middle">{escape(label)}</text>']
+    parts += [f'<text class="tick" x="{x(tick)}" y="{bottom + 16}" text-anchor="middle">{short(tick, unit)}</text>' for tick in x.ticks()]
+    return [*parts, f'<text class="label" x="{(x.start + x.end) / 2:g}" y="{bottom + 34}" text-anchor="middle">{escape(label)}</text>']
 
 
 def _y_axis(y: Scale, left: float, right: float, label: str) -> list[str]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+TOO_SHORT = re.compile(r"^has \d+ entries, must have at least ")
 SHORT_FORMS = ("tuner", "objective", "train")
 """Keys whose block may be written as its name alone."""
 START = "model"
@@ -224,6 +225,8 @@ class Recipe(Block):
         found += self._unfit_models()
         if found:
             raise Mistakes(found)
+        if self._lost_sources():  # `validated` says so; the stages could not find their models
+            return self
         for position, stage in enumerate(self.stages):
             found += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
         if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
@@ -243,14 +246,26 @@ class Recipe(Block):
         return [] if self.study is None else [(("study",), "compares the cells of a matrix, and there is none; leave it out or add 'matrix'")]
 
     def _unfit_models(self) -> Iterator[Found]:
-        """`from` that names one model of a stage with several, and names it wrongly."""
+        """`from` that names one model of a stage with several wrongly, or a stage that leaves none to train on."""
         for position, stage in enumerate(self.stages):
             owner, slash, _ = (stage.source or "").partition("/")
-            if slash:
-                known = [name for earlier in self.stages[:position] if earlier.id == owner for name in earlier.subjects() if "/" in name]
-                if stage.source not in known:
-                    allowed = f"Allowed: {', '.join(known)}" if known else f"'{owner}' leaves one model: write from: {owner}"
-                    yield ("stages", position, "from"), f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', known)} {allowed}"
+            named = next((each for each in self.stages[:position] if each.id == owner), None)
+            if named is None:  # the recipe's own model, or an id that `validated` reports
+                continue
+            known = [name for name in named.subjects() if "/" in name]
+            if slash and stage.source not in known:
+                allowed = f"Allowed: {', '.join(known)}" if known else f"'{owner}' leaves one model: write from: {owner}"
+                yield ("stages", position, "from"), f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', known)} {allowed}"
+            elif stage.trains and not named.trains:
+                models = [START, *(each.id for each in self.stages[:position] if each.trains)]
+                yield ("stages", position, "from"), f"'{owner}' is no stage that trains a model. Allowed: {', '.join(models)}"
+
+    def _lost_sources(self) -> bool:
+        """Whether a `from` names no earlier stage."""
+        return any(
+            stage.source not in (None, START) and stage.source.partition("/")[0] not in [each.id for each in self.stages[:position]]
+            for position, stage in enumerate(self.stages)
+        )
 
     def stage(self, stage_id: str) -> Stage:
         """The stage of that id; of `id/task`, the one that left that model. Raises KeyError."""
@@ -362,8 +377,8 @@ def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) ->
         found += flatten(error)
     places = {place for place, _ in found}
     within = {place[:depth] for place in places for depth in range(1, len(place))}
-    # A list whose entries are all wrong is not an empty one: pydantic says both.
-    found = [(place, text) for place, text in found if not (place in within and text.startswith("has 0 entries"))]
+    # A list with wrong entries is not too short for them: pydantic says both.
+    found = [(place, text) for place, text in found if not (place in within and TOO_SHORT.match(text))]
     if found or recipe is None:
         raise Mistakes(found)
     return recipe
@@ -441,7 +456,8 @@ def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[Found
             continue  # one model of several: the stages themselves know, see `_unfit_models`
         earlier = [each for each in ids[:position] if each is not None]
         if isinstance(source, str) and source not in (*earlier, START):
-            later = " (it comes later)" if source in ids else ""
+            owner = source.partition("/")[0]
+            later = " (it is this stage)" if owner == ids[position] else " (it comes later)" if owner in ids else ""
             hint = nearest(source, earlier)
             found.append(
                 (

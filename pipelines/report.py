@@ -11,12 +11,12 @@ from pipelines.fields.scores import SMALLER_IS_BETTER
 from pipelines.study_table import Row
 
 COSTS = (
-    ("trainable_share", "share of the weights that learn, %"),
-    ("train_runtime", "seconds of training"),
-    ("peak_memory_bytes", "peak memory, bytes"),
-    ("saved_bytes", "weights saved, bytes"),
+    ("trainable_share", "share of the weights that learn", "%"),
+    ("train_runtime", "time of training", "s"),
+    ("peak_memory_bytes", "peak memory while training", "B"),
+    ("saved_bytes", "weights saved on the disk", "B"),
 )
-"""What scores are held against: a key of the costs, and its name."""
+"""What scores are held against: a key of the costs, its name and its unit."""
 KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
 
 
@@ -39,32 +39,36 @@ def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], refer
     """One section: its heading, table, sentences and plots."""
     able = [row for row in rows if row.figures]
     return {
-        "heading": ", ".join([*([benchmark] if benchmark else []), *labels.values()]) or "Results",
+        "heading": study_markdown.heading(labels, benchmark) or "Results",
         "rows": [{"cells": study_markdown.cells(row, reference), "kind": KINDS.get(row.verdict(), "")} for row in rows],
         "metric": next((row.main for row in able), "score"),
         "reference": reference,
         "sentences": [each for row in rows if (each := study_markdown.sentence(row, reference))],
-        "scores": _scores(able),
+        "headline": study_markdown.headline(rows, reference),
+        "scores": _scores(able, [row for row in rows if not row.figures]),
+        "larger": next((row.main not in SMALLER_IS_BETTER for row in able), True),
         "costs": _costs(able),
         "curves": _curves(able),
     }
 
 
-def _scores(rows: Sequence[Row]) -> str:
+def _scores(rows: Sequence[Row], without: Sequence[Row]) -> str:
+    """The best on top; what has no result below, with what became of it."""
     if not rows:
         return ""
     dots = []
-    for row in rows:
+    for row in study_markdown.best_first(rows):
         figure = row.figures[str(row.main)]
         low, high = figure.interval or (None, None)
-        dots.append(plots.Dot(row.name, figure.mean, low, high, figure.values if len(figure.values) > 1 else (), KINDS.get(row.verdict(), "")))
-    return plots.dot_plot(dots, str(rows[0].main))
+        note = f"({study_markdown.done(row)} of {row.expected} seeds)" if study_markdown.done(row) < row.expected else ""
+        dots.append(plots.Dot(row.name, figure.mean, low, high, figure.values if len(figure.values) > 1 else (), KINDS.get(row.verdict(), ""), note))
+    return plots.dot_plot(dots, str(rows[0].main), [(row.name, study_markdown.fate(row)) for row in without])
 
 
 def _costs(rows: Sequence[Row]) -> list[str]:
     """One scatter a cost that tells the methods apart."""
     found = []
-    for key, name in COSTS:
+    for key, name, unit in COSTS:
         points = []
         for row in rows:
             cost = (row.share or 0.0) * 100 if key == "trainable_share" else row.costs.get(key)
@@ -73,7 +77,7 @@ def _costs(rows: Sequence[Row]) -> list[str]:
                 low, high = figure.interval or (None, None)
                 points.append(plots.Point(row.name, cost, figure.mean, low, high))
         if len({point.x for point in points}) > 1:
-            found.append(plots.scatter(points, name, str(rows[0].main), str(rows[0].main) not in SMALLER_IS_BETTER))
+            found.append(plots.scatter(points, name, str(rows[0].main), str(rows[0].main) not in SMALLER_IS_BETTER, unit))
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.cells import named, told
+from pipelines.fields.scores import SMALLER_IS_BETTER
 from pipelines.study_table import Figure, Row
 
 Blocks = list[tuple[dict[str, str], str, list[Row]]]
@@ -16,8 +17,9 @@ def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
     text = [f"# {data['name']}", "", summary_line(data), ""]
     reference = data["reference"]
     for labels, benchmark, block in blocks(data, rows):
-        heading = ", ".join([*([benchmark] if benchmark else []), *labels.values()])
-        text += [f"## {heading or 'results'}", ""] if heading else []
+        title, best = heading(labels, benchmark), headline(block, reference)
+        text += [f"## {title}", ""] if title else []
+        text += [best, ""] if best else []
         text += [*table(block, reference), ""]
         text += [f"- {each}" for row in block if (each := sentence(row, reference))]
         text += [""]
@@ -29,6 +31,48 @@ def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "",
     ]
     return "\n".join(text)
+
+
+def heading(labels: Mapping[str, str], benchmark: str) -> str:
+    """What a block of the table is about: `glue/sst2 (encoder bert-mini)`."""
+    rest = named(labels)
+    return (f"{benchmark} ({rest})" if rest else benchmark) if benchmark else rest
+
+
+def best_first(rows: Sequence[Row]) -> list[Row]:
+    """Rows with a result, by their score."""
+    able = [row for row in rows if row.main is not None]
+    return sorted(able, key=lambda row: row.figures[str(row.main)].mean, reverse=bool(able) and able[0].main not in SMALLER_IS_BETTER)
+
+
+def headline(rows: Sequence[Row], reference: str | None) -> str:
+    """Which row has the best score, and whether that means anything; empty with fewer than two results."""
+    order = best_first(rows)
+    if len(order) < 2:
+        return ""
+    best = order[0]
+    text = f"Highest {best.main}" if best.main not in SMALLER_IS_BETTER else f"Lowest {best.main}"
+    text += f": {best.name}, {score(best.figures[str(best.main)])}"
+    verdict = best.verdict()
+    if reference is not None and verdict:
+        others = [row.name for row in order[1:] if row.verdict() == "better"]
+        text += {
+            "reference": "; no other is better than it outside the noise",
+            "better": f", better than {reference} outside the noise" + (f" (so are {', '.join(others)})" if others else ""),
+        }.get(verdict, f", but its difference from {reference} is {verdict}")
+        text += "" if verdict in ("better", "reference") or not others else f"; outside the noise: {', '.join(others)}"
+    missing = sum(1 for row in rows if done(row) < row.expected)
+    return text + (f". {missing} of {len(rows)} rows lack seeds." if missing else ".")
+
+
+def done(row: Row) -> int:
+    """Cells of a row that have a result."""
+    return row.counts.get("done", 0) + row.counts.get("reused", 0)
+
+
+def fate(row: Row) -> str:
+    """What became of a row without any result: `failed`, `refused`, `missing`."""
+    return max(row.counts, key=lambda each: row.counts[each]).replace("queued", "missing")
 
 
 def summary_line(data: Mapping[str, Any]) -> str:
@@ -74,13 +118,12 @@ def table(rows: Sequence[Row], reference: str | None) -> list[str]:
 
 def cells(row: Row, reference: str | None) -> list[str]:
     """One row's cells, as text."""
-    done = row.counts.get("done", 0) + row.counts.get("reused", 0)
+    ready = done(row)
     if not row.figures:
-        status = max(row.counts, key=lambda each: row.counts[each]).replace("queued", "missing")
-        return [row.name, f"0/{row.expected}", status, "", *([""] if reference else []), "", "", "", "", ""]
+        return [row.name, f"0/{row.expected}", fate(row), "", *([""] if reference else []), "", "", "", "", ""]
     figure = row.figures[str(row.main)]
     return [
-        row.name, f"{done}/{row.expected}" if done < row.expected else str(done), score(figure), interval(figure.interval),
+        row.name, f"{ready}/{row.expected}" if ready < row.expected else str(ready), score(figure), interval(figure.interval),
         *([difference(row, figure)] if reference else []), count(row.costs.get("trainable_parameters")),
         "" if row.share is None else f"{row.share:.2%}" if row.share < 0.1 else f"{row.share:.1%}",
         size(row.costs.get("peak_memory_bytes")), seconds(row.costs.get("train_runtime")), size(row.costs.get("saved_bytes")),

@@ -16,6 +16,8 @@ from pipelines.matrix import Search, label
 
 PREFIX = "eval_"
 """What scores on the rows set aside are called in a stage's `metrics.json`."""
+MEAN = "mean"
+"""What a stage on several tasks calls the mean of their scores; each task's own are `mrpc_f1` and `mrpc_loss`."""
 
 
 @dataclass
@@ -59,16 +61,19 @@ def rungs(search: Search) -> list[Values]:
 
 
 def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float | None, dict[str, float]]:
-    """(metric, score to choose by, all scores) of a trial on the rows set aside. Raises StageError without any."""
+    """(metric, score to choose by, all scores) of a trial on the rows set aside. Raises StageError without any.
+
+    Without a `metric` it is the stage's first score; of several tasks none decides alone, but their mean.
+    """
     [path] = folder.glob(f"stages/*-{stage}/metrics.json")
     told = json.loads(path.read_text())
     scores = {key.removeprefix(PREFIX): _number(value) for key, value in told.items() if key.startswith(PREFIX)}
-    names = [name for name in scores if name != "loss"] or list(scores)
-    if not names:
+    if not scores:
         raise StageError(f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a supervised stage")
     if metric is not None and metric not in scores:
         raise StageError(f"study.search.metric is '{metric}', but stage '{stage}' measured {', '.join(scores)} on the rows set aside")
-    chosen = metric or names[0]
+    measured = [name for name in scores if not _is_loss(name)]
+    chosen = metric or next(name for name in (MEAN, *measured, "loss", *scores) if name in scores)
     value = scores[chosen]
     return chosen, value if math.isfinite(value) else None, scores
 
@@ -81,7 +86,11 @@ def ranked(trials: Sequence[Tried]) -> list[Tried]:
 
 def _cost(trial: Tried) -> float:
     assert trial.score is not None
-    return trial.score if trial.metric == "loss" or trial.metric in SMALLER_IS_BETTER else -trial.score
+    return trial.score if _is_loss(trial.metric) or trial.metric in SMALLER_IS_BETTER else -trial.score
+
+
+def _is_loss(name: str) -> bool:
+    return name == "loss" or name.endswith("_loss")
 
 
 def edge(grid: Sequence[Values], chosen: Values) -> str:

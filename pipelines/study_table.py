@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.fields.scores import SMALLER_IS_BETTER, bounds
 from pipelines.matrix import Axis, reference_axis
 from pipelines.study_results import SEED, Result, curve_of, results_of
 from pipelines.study_statistics import Estimate, mean_interval, paired_difference
@@ -32,7 +32,7 @@ class Figure:
     values: tuple[float, ...]
     """One a seed."""
     interval: tuple[float, float] | None
-    """95 %, over examples and seeds."""
+    """95 %, over examples and seeds, within what the metric can be."""
     difference: Estimate | None = None
     """From the reference, paired."""
 
@@ -163,9 +163,10 @@ def _row(labels: dict[str, str], stage: str, benchmark: str, results: Mapping[tu
     for metric in each[0].metrics:
         values = [result.metrics[metric] for result in each if metric in result.metrics]
         around = mean_interval(values, _draws(each, metric), SEED)
+        least, most = bounds(metric, each[0].metrics)
         row.figures[metric] = Figure(
             statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, tuple(values),
-            (around.low, around.high) if around else None,
+            (max(around.low, least), min(around.high, most)) if around else None,
         )  # fmt: skip
     for name in each[0].costs:
         told = [result.costs[name] for result in each if name in result.costs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 COUNTS = ("tokens", "bytes", "pairs", "replaced")
@@ -29,6 +30,21 @@ SEVERAL = {
 """Metrics that give several scores, the one to select models by first. All others give one, under their own name."""
 OF_A_HUNDRED = ("squad", "squad_v2", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match")
 """Metrics whose scores lie between 0 and 100, as their official scorers print them."""
+
+BOUNDS = {
+    **dict.fromkeys(("accuracy", "pair_accuracy", "precision", "recall", "f1"), (0.0, 1.0)),
+    **dict.fromkeys(("matthews_correlation", "pearson", "spearmanr"), (-1.0, 1.0)),
+    **dict.fromkeys(("bleu", "chrf", "rouge", "exact_match"), (0.0, 100.0)),
+    **dict.fromkeys(SMALLER_IS_BETTER, (0.0, math.inf)),
+}
+"""Between what a score whose name begins like this must lie."""
+
+
+def bounds(metric: str, beside: Iterable[str] = ()) -> tuple[float, float]:
+    """Between what values a score can lie; `beside` are the scores that came with it, which tell SQuAD's F1 (0 to 100) from others."""
+    if metric.startswith("f1") and any(name.startswith("exact_match") for name in beside):
+        return BOUNDS["exact_match"]
+    return next((found for name, found in BOUNDS.items() if metric.startswith(name)), (-math.inf, math.inf))
 
 
 def score_names(metrics: Iterable[str]) -> tuple[str, ...]:

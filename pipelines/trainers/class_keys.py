@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,9 +21,9 @@ def _weights(value: Any) -> Any:
     if value is None or value == "balanced":
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
-        if all(each >= 0 for each in value) and any(value):
+        if all(each >= 0 and math.isfinite(each) for each in value) and any(value):
             return tuple(float(each) for each in value)
-        raise Mistakes([((), f"is {show(value)}, must hold no negative number, and at least one above 0")])
+        raise Mistakes([((), f"is {show(value)}, must be finite, hold no negative number, and at least one above 0")])
     raise Mistakes([((), f"is {show(value)}, must be balanced or a list of numbers, one a class")])
 
 
@@ -32,12 +33,16 @@ ClassWeights = Annotated[Literal["balanced"] | tuple[float, ...] | None, BeforeV
 
 def mistakes(subject: Subject, task: Task, teacher: Teacher) -> Iterable[Found]:
     """What is wrong with the keys for this kind of task, as far as the recipe tells."""
+    writes = task.kind == "seq2seq" or subject.as_text
     if subject.label_smoothing_factor and task.kind not in teacher.smoothed:
-        remedy = "set objective.label_smoothing" if task.kind == "seq2seq" else "leave it out"
-        yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach a task of the kind {task.kind}; {remedy}"
+        remedy = "set objective.label_smoothing" if writes else "leave it out"
+        what = "answers that are written" if subject.as_text else f"a task of the kind {task.kind}"
+        yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach {what}; {remedy}"
     if subject.class_weights is None:
         return
-    if task.kind != "classification":
+    if subject.as_text:
+        yield ("class_weights",), "is for tasks that are learnt with a head of classes, but here the answers are written; leave it out"
+    elif task.kind != "classification":
         yield ("class_weights",), f"is for tasks of the kind classification, but this one is of the kind {task.kind}; leave it out"
     elif isinstance(subject.class_weights, tuple) and task.labels and len(subject.class_weights) != len(task.labels):
         yield ("class_weights",), _count(subject.class_weights, task.labels)

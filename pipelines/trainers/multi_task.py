@@ -168,12 +168,14 @@ class MultiTask(Stage):
 
     def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[Found]:
         kind = entry.resolved(entry.id).kind
-        if not self.writes:
-            yield from entry.learning_mistakes(entry.id, recipe)
-        elif kind not in (*AS_TEXT, "seq2seq"):
+        if self.writes and kind not in (*AS_TEXT, "seq2seq"):
             yield ("task",), f"is of the kind {kind}, which has no form as text; those that have are {', '.join((*AS_TEXT, 'seq2seq'))}"
         else:
-            yield from LESSONS.load("seq2seq")().mistakes(entry, entry.id, recipe)
+            yield from self._learnt(entry).learning_mistakes(entry.id, recipe)
+
+    def _learnt(self, entry: TaskOfSeveral) -> TaskOfSeveral:
+        """The entry as it is learnt: its answers written, where they are."""
+        return _written(entry) if self.writes and _is_decided(entry) else entry
 
     def _lessons(self, context: Context, tokenizer: Any) -> tuple[list[Any], list[Lesson], list[Any]]:
         """(the model of each task, its lesson, its head); where answers are written the model is one."""
@@ -182,7 +184,7 @@ class MultiTask(Stage):
         for entry in self.tasks:
             task: Any = entry.resolved(entry.id)
             task = AsText(task) if self.writes and _is_decided(entry) else task
-            teacher = LESSONS.load("seq2seq")() if self.writes else entry.teacher()
+            teacher = self._learnt(entry).teacher()
             heads.append(teacher.head(entry, task))
             # one base for all: that of the first, whose body the others get
             models.append(models[0] if models and self.writes else tuning.opened(self, context, heads[-1], keeps_base=not models))
@@ -190,13 +192,16 @@ class MultiTask(Stage):
         return models, lessons, heads
 
     def subjects(self) -> Mapping[str, Any]:
-        return {f"{self.id}/{entry.id}": _written(entry) if self.writes and _is_decided(entry) else entry for entry in self.tasks}
+        return {f"{self.id}/{entry.id}": self._learnt(entry) for entry in self.tasks}
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return {f"{entry.id}.{role}": found for entry in self.tasks for role, found in entry.training_content(entry.id).items()}
 
     def modules(self) -> set[str]:
-        return {LESSONS.module(entry.resolved(entry.id).kind) for entry in self.tasks}
+        return {LESSONS.module("seq2seq" if self.writes else entry.resolved(entry.id).kind) for entry in self.tasks}
+
+    def special_tokens(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(token for entry in self.tasks for token in entry.needed_tokens()))
 
     def texts(self) -> Iterator[str]:
         """The texts of all training rows, task by task."""

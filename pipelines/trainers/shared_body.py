@@ -34,6 +34,15 @@ class SharedBody(nn.Module):
         self.ids = list(ids)
         first = models[0]
         self.prefix = str(first.base_model_prefix)
+        self.config = first.config
+        self.log_variances: nn.Parameter | None = None
+        self.is_one = all(model is first for model in models)
+        """Whether the tasks differ in their texts only: then nothing is divided, and the body is all that is tuned."""
+        if self.is_one:
+            self.body = tuner.apply(first)
+            self._models = (self.body,) * len(models)
+            self.heads = nn.ModuleList()
+            return
         for model in models:
             if not self.prefix or not isinstance(getattr(model, self.prefix, None), nn.Module) or model.base_model_prefix != self.prefix:
                 raise ModelError(f"{type(model).__name__} has no body of its own that other tasks could share")
@@ -43,13 +52,9 @@ class SharedBody(nn.Module):
             setattr(model, self.prefix, body)
         first.finery_new_modules = [name for name in fresh if name.startswith(f"{self.prefix}.") or name in dict(first.named_modules())]
         tuned = tuner.apply(first)
-        self.is_one = all(model is first for model in models)
-        """Whether the tasks differ in their texts only."""
-        self._models = (tuned,) * len(models) if self.is_one else (tuned, *models[1:])  # a tuple is no submodule: what they share would be counted again
+        self._models = (tuned, *models[1:])  # a tuple is no submodule: what they share would be counted again
         self.body = getattr(first, self.prefix)
         self.heads = nn.ModuleList(nn.ModuleDict(_heads(model, self.prefix)) for model in (first, *models[1:]))
-        self.log_variances: nn.Parameter | None = None
-        self.config = first.config
 
     def weigh_by_uncertainty(self) -> None:
         """Give every task a learnt log variance, which begins at 0."""
@@ -245,7 +250,7 @@ class _HeadOf:
 
     def __enter__(self) -> None:
         self.before: list[tuple[Any, str, nn.Module]] = []
-        if self.task:
+        if self.task and not self.shared.is_one:
             self._swap()
 
     def __exit__(self, *exception: object) -> None:

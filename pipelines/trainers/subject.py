@@ -64,7 +64,7 @@ class Subject(Block):
 
     def teacher(self) -> Teacher:
         """Who knows how tasks of this kind are learnt."""
-        found: Teacher = LESSONS.load(self.resolved("task").kind)()
+        found: Teacher = LESSONS.load("seq2seq" if self.as_text else self.resolved("task").kind)()
         return found
 
     def learning_mistakes(self, name: str, recipe: Recipe) -> Iterable[Found]:
@@ -79,8 +79,11 @@ class Subject(Block):
         yield from completion_keys.useless(self, name)
         yield from span_keys.useless(self, name)
         teacher = self.teacher()
-        yield from teacher.mistakes(self, name, recipe)
+        found = list(teacher.mistakes(self, name, recipe))
+        yield from found
         yield from class_keys.mistakes(self, self.resolved(name), teacher)
+        if any(place == ("task",) for place, _ in found):  # which says it better
+            return
         if shape and teacher.head_kind != "seq2seq_lm" and teacher.head_kind not in (known := architectures.heads(shape)):
             yield ("task",), f"needs a {teacher.head_kind.replace('_', ' ')} head; this architecture has {', '.join(known)}"
 

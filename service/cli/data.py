@@ -78,7 +78,10 @@ def facts(task: dict[str, Any]) -> Sequence[str]:
     found = []
     if task.get("format"):
         found.append(f"format {task['format']}, chat template {task.get('template') or 'none'}")
-    if sizes := task["lengths"]:
+    sizes = task["lengths"]
+    if sizes and sizes["least"] == sizes["most"]:
+        found.append(f"tokens: {sizes['most']:,.0f} each")
+    elif sizes:
         found.append(
             f"tokens: {sizes['least']:,.0f} to {sizes['most']:,.0f}, half of them from {sizes['quarter']:,.0f} to "
             f"{sizes['three_quarters']:,.0f}, median {sizes['median']:,.0f}"

@@ -39,6 +39,22 @@ def test_a_dialogue_is_shown_with_its_loss_mask_and_a_class_with_its_text(writte
     assert other["rows"][0]["pieces"][0][0].startswith("[CLS]row")
 
 
+def test_an_answer_that_is_written_is_shown_as_a_text(written):
+    """The class of a row is named, as T5's is: not given to a head of classes."""
+    (written.parent / "moods.jsonl").write_text("\n".join(json.dumps({"text": row["prompt"], "mood": ("bad", "good")[row["class"]]}) for row in ROWS))
+    task = "{kind: classification, columns: [text], label: mood, train: moods.jsonl}"
+    tasks = f"[{{id: one, task: {task}, max_length: 60}}, {{id: two, task: {task}, max_length: 60}}]"
+    recipe_text = HEAD.replace("gpt-tiny", "t5-tiny") + f"  - {{stage: multi_task, id: both, form: text_to_text, tasks: {tasks}}}\n"
+    written.write_text(recipe_text)
+    first, _ = data_view.answer({"recipe": str(written), "rows": 2})["tasks"]
+    assert (first["id"], first["kind"]) == ("both/one", "seq2seq")
+    for row in first["rows"]:
+        (question, asked), (answer, learnt) = row["pieces"]
+        assert (asked, learnt) == (False, True)
+        assert question.startswith("[CLS]one text: row ")
+        assert answer in ("bad[SEP]", "good[SEP]")
+
+
 def test_a_stage_that_learns_no_task_is_refused(written):
     with pytest.raises(CommandError, match=r"'nope' is no stage that learns a task\. Stages that do: talk, classes"):
         data_view.chosen(recipe.load(written), "nope")

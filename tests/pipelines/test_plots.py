@@ -1,9 +1,10 @@
+import itertools
 import math
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from pipelines.plots import Dot, Line, Point, Scale, dot_plot, lines, pareto, scatter, short
+from pipelines.plots import Dot, Line, Point, Scale, dot_plot, free_places, lines, pareto, scatter, seen, short
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -67,6 +68,43 @@ def test_lines_keep_their_names_apart():
     root = parse(lines([Line("a", [(1, 1.0), (2, 0.5)]), Line("b", [(1, 1.0), (2, 0.5)])], "step", "loss"))
     names = [text for text in root.iter(f"{SVG}text") if text.get("class") == "name"]
     assert abs(float(names[0].get("y")) - float(names[1].get("y"))) >= 13
+
+
+def test_many_lines_keep_their_names_apart_and_inside():
+    root = parse(lines([Line(str(at), [(1, 1.0), (2, 0.01)]) for at in range(9)], "step", "loss"))
+    heights = sorted(float(text.get("y")) for text in root.iter(f"{SVG}text") if text.get("class") == "name")
+    assert min(b - a for a, b in itertools.pairwise(heights)) >= 13.9
+    assert heights[-1] <= float(root.get("viewBox").split()[3]) - 40
+    kinds = [group.get("class") for group in root.iter(f"{SVG}g")]
+    assert (kinds[0], kinds[8]) == ("s0", "s0 again")  # the ninth is no second first
+
+
+def test_one_wide_interval_does_not_press_the_others_together():
+    # values 0.6 to 0.8 are half of what is shown: 0.1 more on each side
+    assert seen([0.6, 0.8], [(0.0, 1.0), (0.75, 0.85)]) == pytest.approx([0.6, 0.8, 0.5, 0.9, 0.75, 0.85])
+    assert seen([0.6], [(0.5, 0.65)]) == pytest.approx([0.6, 0.5, 0.65])  # a value alone leaves its interval whole
+    root = parse(dot_plot([Dot("a", 0.8, 0.0, 1.0), Dot("b", 0.6, 0.55, 0.65)], "accuracy"))
+    wide, narrow = root.iter(f"{SVG}g")
+    assert len(wide.findall(f"{SVG}polygon")) == 2  # arrows: it goes on
+    assert len(narrow.findall(f"{SVG}polygon")) == 0
+
+
+def test_names_of_points_in_a_heap_do_not_cover_each_other():
+    found = free_places([(100, 100), (102, 101), (104, 99), (101, 98)], [40.0] * 4, (0, 0, 300, 300))
+    boxes = [(x, y - 10, x + 40, y + 2) for x, y in found]
+    for at, one in enumerate(boxes):
+        for other in boxes[at + 1 :]:
+            assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    [(x, _)] = free_places([(295, 100)], [40.0], (0, 0, 300, 300))
+    assert x + 40 <= 300
+
+
+def test_costs_that_lie_near_each_other_have_ticks_too():
+    assert len(Scale([8e8, 1.6e9], 0, 100, log=True).ticks()) >= 3
+
+
+def test_a_unit_stands_behind_a_tick():
+    assert (short(2.2e7, "B"), short(1500.0, "s"), short(0.1, "%")) == ("22 MB", "1500 s", "0.1 %")
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.82, "0.82"), (1500.0, "1.5k"), (22e6, "22M"), (0.30000000000000004, "0.3")])

@@ -82,6 +82,11 @@ stages:
         (("architecture: {preset: bert-tiny}", "checkpoint: '!!'"), "model.checkpoint", "neither a folder"),
         (("{stage: evaluate}", "{stage: evaluate, id: docs}"), "stages.docs.id", "an earlier stage too"),
         (("{stage: evaluate}", "{stage: evaluate, from: publish}"), "stages.evaluate.from", "it comes later"),
+        (("id: docs,", "id: docs, from: pretrained,"), "stages.docs.from", "'pretrained' is no earlier stage. Did you mean 'pretrain'?"),
+        (("id: docs,", "id: docs, from: docs,"), "stages.docs.from", "it is this stage"),
+        (("id: docs,", "id: docs, from: docs/one,"), "stages.docs.from", "it is this stage"),
+        (("id: docs,", "id: docs, from: model/one,"), "stages.docs.from", "'model/one' is no earlier stage"),
+        (("stage: pretrain,", "stage: pretrain, from: docs,"), "stages.pretrain.from", "it comes later"),
         (("stage: pretrain,", "stage: pretrain, seed: -1,"), "stages.pretrain.seed", "at least 0"),
         (("stage: pretrain,", "stage: pretrain, block_size: 4096,"), "stages.pretrain.block_size", "max_position_embeddings"),
         (("max_steps: 10", "max_steps: 1e1"), "stages.pretrain.arguments.max_steps", "whole number"),
@@ -100,6 +105,18 @@ def test_each_mistake_names_its_key_and_what_is_allowed(change: tuple[str, str],
 def test_a_list_of_wrong_entries_is_not_called_empty() -> None:
     found = mistakes(GOOD.replace("{path: builtin/python-docs}", "{path: absent.jsonl}"))
     assert len(found) == 1, found
+
+
+def test_a_list_with_one_wrong_entry_is_not_called_too_short() -> None:
+    tasks = "{stage: multi_task, tasks: [{task: glue/mrpc}, {task: glue/rte, id: a/b}]}"
+    found = mistakes(GOOD.replace("{stage: evaluate}", tasks))
+    assert ["must match" in each for each in found] == [True], found
+
+
+@pytest.mark.parametrize("source", ["evaluate", "publish"])
+def test_training_on_a_stage_that_leaves_no_model_is_refused(source: str) -> None:
+    found = mistakes(GOOD + f"  - {{stage: supervised, task: builtin/python-docs, from: {source}}}\n")
+    assert found == [f"recipe.yaml:10  stages.supervised.from: '{source}' is no stage that trains a model. Allowed: model, pretrain, docs"]
 
 
 def test_overrides_change_stages_by_id_or_number() -> None:

@@ -8,7 +8,7 @@ from pipelines.study_table import Figure, Row
 class Balanced(HTMLParser):
     """Counts what is open; remembers every address."""
 
-    VOID = {"meta", "line", "circle", "polyline", "br"}
+    VOID = {"meta", "line", "circle", "polyline", "polygon", "br"}
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,8 @@ def test_the_page_stands_alone_and_shows_every_plot_and_number():
     assert parser.addresses == []
     assert text.count("<svg") == 5  # scores; share, time and disk, as memory is the same for both; curves
     words = " ".join(parser.text)
-    for told in ("0.800 ± 0.010", "-0.100 (-0.150 to -0.050)", "lora: worse than full", "learning_rate 0.001", "loss 0.500", "chosen", "4 of 5 cells are done; 1 failed."):
+    for told in ("0.800 ± 0.010", "-0.100 (-0.150 to -0.050)", "lora: worse than full", "learning_rate 0.001", "loss 0.500", "chosen", "4 of 5 cells are done; 1 failed.",
+                 "Highest accuracy: full, 0.800 ± 0.010; no other is better than it outside the noise. 1 of 3 rows lack seeds.", "glue/mrpc"):
         assert told in words
     assert "<script>" not in text
     assert "<script>alert(1)</script>" in words
@@ -60,3 +61,19 @@ def test_a_page_without_any_result_is_a_page_too():
     parser.feed(page(DATA | {"search": []}, [Row({"method": "ia3"}, "ia3", expected=2, counts={"queued": 2})]))
     assert parser.open == []
     assert "missing" in " ".join(parser.text)
+
+
+def test_a_row_without_a_result_stands_in_the_plot_with_its_reason():
+    text = page(DATA, [row("full", 0.8, 1.0, True), Row({"method": "ia3"}, "ia3", expected=2, counts={"failed": 2})])
+    plot = text[text.index("<svg") : text.index("</svg>")]
+    assert ">ia3</text>" in plot
+    assert ">failed</text>" in plot
+
+
+def test_the_best_stands_on_top_and_half_a_row_says_so():
+    half = row("lora", 0.9, 0.01)
+    half.counts = {"done": 1, "queued": 1}
+    text = page(DATA, [row("full", 0.8, 1.0, True), half])
+    plot = text[text.index("<svg") : text.index("</svg>")]
+    assert plot.index(">lora</text>") < plot.index(">full</text>")
+    assert "0.900 (1 of 2 seeds)" in plot

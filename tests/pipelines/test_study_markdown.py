@@ -1,6 +1,17 @@
 import pytest
 
-from pipelines.study_markdown import blocks, cells, count, notes, seconds, sentence, size, summary_line
+from pipelines.study_markdown import (
+    blocks,
+    cells,
+    count,
+    heading,
+    headline,
+    notes,
+    seconds,
+    sentence,
+    size,
+    summary_line,
+)
 from pipelines.study_statistics import Estimate
 from pipelines.study_table import Figure, Row
 
@@ -42,3 +53,21 @@ def test_what_is_missing_is_counted_and_named():
     }  # fmt: skip
     assert summary_line(data) == "1 of 4 cells are done; 1 failed; 2 missing."
     assert "- method lora (cells/02): failed: no such column" in notes(data)
+
+
+def test_the_headline_names_the_best_and_says_whether_its_lead_is_noise():
+    full = Row({"task": "a", "method": "full"}, "full", expected=3, counts={"done": 3}, figures={"accuracy": Figure(0.75, 0.01, (0.75,), None)}, is_reference=True)
+    assert headline([full, lora(-0.01, 0.09)], "full") == "Highest accuracy: lora, 0.790 ± 0.010, but its difference from full is inside the noise. 1 of 2 rows lack seeds."
+    assert headline([full, lora(0.01, 0.09)], "full") == "Highest accuracy: lora, 0.790 ± 0.010, better than full outside the noise. 1 of 2 rows lack seeds."
+    assert headline([full, lora(0.01, 0.09)], None).startswith("Highest accuracy: lora, 0.790 ± 0.010. ")
+    assert headline([full], "full") == ""
+
+
+def test_less_perplexity_is_the_better_one():
+    low, high = (Row({}, name, expected=1, counts={"done": 1}, figures={"perplexity": Figure(value, None, (value,), None)}) for name, value in (("a", 8.0), ("b", 9.0)))
+    assert headline([high, low], None) == "Lowest perplexity: a, 8.000."
+
+
+def test_a_heading_names_its_keys():
+    assert heading({"encoder": "mini", "task": "sst2"}, "glue/sst2") == "glue/sst2 (encoder mini, task sst2)"
+    assert [heading({}, "glue/sst2"), heading({"encoder": "mini"}, ""), heading({}, "")] == ["glue/sst2", "encoder mini", ""]

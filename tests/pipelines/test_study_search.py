@@ -17,7 +17,7 @@ def test_the_best_score_wins_and_of_equal_ones_the_earlier():
     assert [each.at for each in ranked([tried(0, 0.5), tried(1, 0.7), tried(2, None), tried(3, 0.7)])] == [1, 3, 0]
 
 
-@pytest.mark.parametrize("metric", ["loss", "perplexity"])
+@pytest.mark.parametrize("metric", ["loss", "perplexity", "mrpc_loss"])
 def test_of_losses_the_smallest_wins(metric):
     assert [each.at for each in ranked([tried(0, 0.5, metric), tried(1, 0.4, metric)])] == [1, 0]
 
@@ -50,6 +50,15 @@ def test_the_first_score_of_the_rows_set_aside_decides(tmp_path):
     assert score_of(folder, "a", "loss")[:2] == ("loss", 0.5)
     with pytest.raises(StageError, match="measured loss, f1, accuracy"):
         score_of(folder, "a", "bleu")
+
+
+def test_of_several_tasks_their_mean_decides_and_no_one_loss(tmp_path):
+    scores = {"mrpc_loss": 0.6, "mrpc_f1": 0.8, "rte_loss": 0.7, "rte_accuracy": 0.5, "loss": 0.65}
+    folder = written(tmp_path / "a", **{f"eval_{name}": value for name, value in scores.items()}, eval_mean=0.65)
+    assert score_of(folder, "a", None)[:2] == ("mean", 0.65)
+    assert score_of(folder, "a", "rte_loss")[:2] == ("rte_loss", 0.7)
+    unscored = written(tmp_path / "b", eval_en_loss=3.0, eval_de_loss=5.0, eval_loss=4.0)
+    assert score_of(unscored, "a", None)[:2] == ("loss", 4.0)
 
 
 def test_a_score_that_is_no_number_is_none_and_no_score_an_error(tmp_path):

@@ -1,8 +1,9 @@
 import pytest
 
 from pipelines.matrix import axes_of
+from pipelines.study_results import Result
 from pipelines.study_statistics import Estimate
-from pipelines.study_table import Figure, Row, _mean_curve, compared_axis
+from pipelines.study_table import Figure, Row, _mean_curve, _row, compared_axis
 
 
 def row(low, high, metric="accuracy", **more):
@@ -39,3 +40,15 @@ def test_rows_are_compared_along_the_reference_else_along_the_last_key_that_is_n
     axes = axes_of({"method": {"full": {"stages.a.tuner": "full"}}, "stages.a.max_length": (1, 2), "stages.a.seed": (1,)})
     assert compared_axis(axes, "full") == "method"
     assert compared_axis(axes, None) == "max_length"
+
+
+def test_no_interval_is_wider_than_the_metric():
+    # Student's t of three seeds around 0.71 with sd 0.18 reaches above 1 (0.71 + 4.3 · 0.18 / 3 ** 0.5 = 1.15)
+    results = {(str(at),): Result("glue/sst2", "evaluate", "tune", {"accuracy": value}) for at, value in enumerate((0.81, 0.82, 0.50))}
+    low, high = _row({}, "evaluate", "glue/sst2", results, [State()]).figures["accuracy"].interval
+    assert high == 1.0
+    assert 0.2 < low < 0.3
+
+
+class State:
+    status, message, chosen = "done", "", {}

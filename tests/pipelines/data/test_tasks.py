@@ -14,6 +14,7 @@ from pipelines.data import tasks
 from pipelines.data.tasks import Place, Task, TaskField, held_out_rows, resolve
 from pipelines.errors import DataError
 from pipelines.protocols import Head
+from pipelines.registry import TASK_KINDS
 
 
 class Holder(Block):
@@ -244,7 +245,7 @@ def _tuples(value: Any) -> Any:
     [
         ("glue/mrcp", "task", "is \"glue/mrcp\": unknown task 'glue/mrcp'. Did you mean 'glue/mrpc'? Available: "),
         (3, "task", "is 3, must be a task's name or a task such as {kind: classification"),
-        ({"columns": ("text",)}, "task", "'kind' is missing; available: classification, regression"),
+        ({"columns": ("text",)}, "task", "'kind' is missing; available: causal, classification, instruction_pairs"),
         ({"kind": "clasification"}, "task.kind", "unknown task kind 'clasification'. Did you mean 'classification'?"),
         ({"kind": "regression", "columns": ("a",), "label": "b", "train": "no.csv"}, "task.train", "'no.csv' does not exist"),
         ({"kind": "regression", "columns": ("a",), "train": "wikitext"}, "task.label", "is missing"),
@@ -262,7 +263,7 @@ def test_the_json_schema_offers_names_and_kinds():
     schema = Holder.model_json_schema()["properties"]["task"]
     assert "glue/mrpc" in schema["anyOf"][0]["enum"]
     kinds = [choice["properties"]["kind"]["const"] for choice in schema["anyOf"][1:]]
-    assert kinds == ["classification", "regression", "seq2seq"]
+    assert kinds == list(TASK_KINDS)
 
 
 def test_a_task_in_place_is_named_after_its_stage(tmp_path: Path):

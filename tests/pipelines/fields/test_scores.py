@@ -32,3 +32,13 @@ def test_what_is_promised_for_an_objective_is_what_is_computed():
         compute = tallies.likelihood if name in likely else tallies.detection if name == "replaced_token_detection" else tallies.hidden
         pairs = name in ("next_sentence", "sentence_order")
         assert scores.text_scores(name) == tuple(compute(sums if pairs else sums | {"pairs": 0.0}))
+
+
+def test_a_score_lies_between_its_bounds():
+    assert scores.bounds("accuracy_mm") == (0.0, 1.0)
+    assert scores.bounds("matthews_correlation") == (-1.0, 1.0)
+    assert scores.bounds("f1", ["accuracy", "f1"]) == (0.0, 1.0)
+    assert scores.bounds("f1", ["exact_match", "f1"]) == (0.0, 100.0)
+    assert scores.bounds("perplexity")[0] == 0.0
+    for metric in scores.score_names(METRICS):
+        assert scores.bounds(metric) != scores.bounds("of no name that is known"), metric

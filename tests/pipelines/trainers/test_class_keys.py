@@ -63,6 +63,7 @@ def test_without_weights_every_class_counts_the_same() -> None:
     ("given", "sentence"),
     [
         ("even", "must be balanced or a list of numbers"), ((1.0, -1.0), "no negative number"), ((0.0, 0.0), "at least one above 0"),
+        ((float("inf"), 1.0), "must be finite"), ((float("nan"), 1.0), "must be finite"),
         ((True, 1.0), "a list of numbers"), ((), "a list of numbers"), (2.0, "a list of numbers"),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 
 from pipelines import models
 from pipelines.errors import RecipeError, Stopped
-from pipelines.protocols import Context
+from pipelines.protocols import Context, Head
 from pipelines.recipe import loads
 from tests import tiny
 
@@ -189,9 +189,42 @@ stages:
 """
 
 
+WRITTEN = """\
+name: x
+model: {architecture: {preset: t5-tiny}}
+stages:
+  - {stage: multi_task, id: both, form: text_to_text, tasks: [{task: glue/mrpc}, {task: glue/rte}]}
+"""
+
+
 def test_two_tasks_of_one_name_are_refused():
     with pytest.raises(RecipeError, match="'mrpc' is the name of an earlier task too"):
         loads(TWICE.replace("glue/rte", "glue/mrpc") % "{stage: evaluate}")
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ("class_weights: balanced", "class_weights: is for tasks that are learnt with a head of classes, but here the answers are written"),
+        ("label_smoothing_factor: 0.1", "does not reach answers that are written; set objective.label_smoothing"),
+        ("packing: true", "packing: is for tasks of the kind causal"),
+        ("doc_stride: 4", "doc_stride: is for tasks of the kind qa"),
+        ("max_length: 600", "max_length: is 600, but the model has max_position_embeddings 512"),
+        ("max_target_length: 600", "max_target_length: is 600, but the model has max_position_embeddings 512"),
+    ],
+)
+def test_keys_that_written_answers_have_no_use_for_are_refused(keys: str, sentence: str):
+    with pytest.raises(RecipeError) as caught:
+        loads(WRITTEN.replace("{task: glue/mrpc}", f"{{task: glue/mrpc, {keys}}}"))
+    [mistake] = caught.value.mistakes
+    assert sentence in str(mistake)
+    assert mistake.key.startswith("stages.both.tasks[0].")
+
+
+def test_written_answers_need_rows_to_learn_from_and_the_code_of_pairs():
+    with pytest.raises(RecipeError, match="glue/ax has no training rows"):
+        loads(WRITTEN.replace("glue/mrpc", "glue/ax"))
+    assert loads(WRITTEN).stages[0].modules() == {"pipelines.trainers.pairs"}
 
 
 @pytest.mark.parametrize(
@@ -232,3 +265,18 @@ def test_a_later_stage_reads_the_shared_body_or_one_tasks_model():
         recipe = loads(TWICE % f"{{stage: supervised, from: {source}, task: glue/rte}}")
         assert recipe.model_of(recipe.stages[1]) == source
         assert [stage.id for stage in recipe.lineage(recipe.stages[1])] == ["both"]
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora", "prefix", "prompt"])
+@pytest.mark.parametrize("shape", [("t5", {}), ("finery", {"family": "encoder-decoder"})], ids=["t5", "finery"])
+def test_one_model_that_writes_is_shared_whole(tuner: str, shape: tuple[str, dict[str, Any]]):
+    """transformers' T5 has no module for its body, and virtual tokens lie outside of any: all that the tuner tunes must learn."""
+    from pipelines.registry import TUNERS
+    from pipelines.trainers.shared_body import SharedBody
+
+    model = tiny.build(shape[0], Head("seq2seq_lm"), **shape[1])
+    shared = SharedBody([model, model], TUNERS.load(tuner)(), ["one", "two"])
+    learning = {id(weight) for weight in shared.model(0).parameters() if weight.requires_grad}
+    assert learning
+    assert {id(weight) for weight in shared.parameters() if weight.requires_grad} == learning
+    assert shared.bare(0) is shared.bare(1) is model

@@ -92,7 +92,7 @@ def test_models_are_selected_by_the_loss_on_rows_set_aside(folder: Path):
     )
     place = run(recipe(folder, keys), folder / "runs", StageStore(folder / "home"))
     events = [json.loads(line) for line in (place / "events.jsonl").read_text().splitlines()]
-    losses = [event["metrics"]["eval_loss"] for event in events if "eval_loss" in event.get("metrics", {})]
+    losses = [event["metrics"]["eval_loss"] for event in events if event["event"] == "metric" and "eval_loss" in event["metrics"]]
     assert len(losses) == 2
     assert all(loss > 0 for loss in losses)
 

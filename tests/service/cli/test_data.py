@@ -44,6 +44,9 @@ def test_the_facts():
     assert facts(TASK) == [
         "format alpaca, chat template simple", "tokens: 4 to 64, half of them from 8 to 30, median 12", "25.0% of all tokens are learnt",
     ]  # fmt: skip
+    equal = dict.fromkeys(TASK["lengths"], 12.0)
+    assert facts({"lengths": equal}) == ["tokens: 12 each"]
+    assert facts({"lengths": {}}) == []
     assert title(TASK | {"examples": 1}) == "mine: alpaca (causal), 1 example"
     assert str(text_of([("a", False), ("b", True)], coloured=False)) == "a⟦b⟧"
 
