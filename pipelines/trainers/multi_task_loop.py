@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from pipelines.fields.scores import bounds
 from pipelines.objectives.losses import IGNORED
 from pipelines.trainers.gradient_surgery import cosines, project
 from pipelines.trainers.lesson import Lesson
@@ -217,7 +218,7 @@ class MultiTaskTrainer(FineryTrainer):
             found |= {f"eval_{name}_loss": loss} | {f"eval_{name}_{key}": value for key, value in scores.items()}
             metric = self.plan.metrics[task]
             self.scores[name].append(scores.get(metric, -loss))
-            best += [scores[metric]] if metric in scores else []
+            best += [scores[metric] / (100 if bounds(metric, scores)[1] == 100 else 1)] if metric in scores else []
         found["eval_loss"] = float(np.mean([found[f"eval_{name}_loss"] for name in self.plan.ids]))
         if best:
             found["eval_mean"] = float(np.mean(best))

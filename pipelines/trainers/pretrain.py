@@ -102,13 +102,13 @@ class Pretrain(Stage):
         self._refuse(model.config)
         collate = self.collator(tokenizer, context.seed, model.config)
         examples = self._examples(context, tokenizer)
-        model = self.tuner.apply(objective.prepare(model, tokenizer, partial(_another, context, model)))
+        tuner, model = tuning.adapted(self, context, objective.prepare(model, tokenizer, partial(_another, context, model)))
         model, metrics = fit(
             context, model, tokenizer, examples, collate=collate, loss=objective.loss, label_names=objective.label_names,
-            arguments=self.arguments, marked=True, tuner=self.tuner,
+            arguments=self.arguments, marked=True, tuner=tuner,
         )  # fmt: skip
         metrics["train_tokens"] = metrics["train_steps"] and round(metrics["epoch"] * self._tokens(examples))
-        save_stage(context, objective.finish(model), tokenizer, objective.head, metrics, self.tuner)
+        save_stage(context, objective.finish(model), tokenizer, objective.head, metrics, tuner)
 
     def _refuse(self, config: Any) -> None:
         """Raise ModelError when the open model cannot do the stage, for a checkpoint shows its shape only now."""
