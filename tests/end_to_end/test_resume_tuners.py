@@ -30,7 +30,7 @@ VARIANTS = {
     "olora": "{name: lora, r: 4, init_lora_weights: olora, use_dora: true}",
     "lora-plus": "{name: lora, r: 4, lora_plus_ratio: 16, lora_dropout: 0.1}",
 }
-ELSEWHERE = {"fusion": "needs adapters of earlier stages; tests of its own kill it"}
+ELSEWHERE = {"fusion": "needs adapters of earlier stages, which the recipe here does not have"}
 ADAPTING = {name: name for name in TUNERS if TUNERS.load(name).adapts and name not in ELSEWHERE} | VARIANTS
 
 
