@@ -81,12 +81,14 @@ def _study(words: Sequence[str]) -> int:
 
 
 def _compare(words: Sequence[str]) -> int:
-    """compare RUN RUN …: one JSON object"""
+    """compare RUN RUN … [--test T] [--correction C]: one JSON object"""
     _quiet()
     from pipelines.compare import compare
 
+    rest = list(words)
+    test, correction = _word(rest, "--test") or "all", _word(rest, "--correction") or "holm"
     with redirect_stdout(sys.stderr):
-        told = compare([Path(word) for word in words])
+        told = compare([Path(word) for word in rest], test, correction)
     print(json.dumps(told, ensure_ascii=False))
     return EXIT_DONE
 
@@ -98,6 +100,16 @@ def _stage(words: Sequence[str]) -> int:
     from pipelines.rank import run_rank
 
     return run_rank(Path(words[0]), words[1], Path(words[2]), int(words[3]))
+
+
+def _join(words: Sequence[str]) -> int:
+    """join: this host's share of every stage of an attempt that runs on several hosts"""
+    if words:
+        raise CommandError("join takes no arguments; what it joins is in its environment")
+    _quiet()
+    from pipelines.world import join
+
+    return join()
 
 
 def _plan(words: Sequence[str]) -> int:
@@ -142,6 +154,31 @@ def _generate(words: Sequence[str]) -> int:
     return _answer("generate", "pipelines.generation", words)
 
 
+def _evaluate(words: Sequence[str]) -> int:
+    """evaluate REQUEST: one JSON object with the fields of evaluating.Request"""
+    return _answer("evaluate", "pipelines.evaluating", words)
+
+
+def _score(words: Sequence[str]) -> int:
+    """score REQUEST: one JSON object with the fields of evaluation.score_files.Request"""
+    return _answer("score", "pipelines.evaluation.score_files", words)
+
+
+def _predict(words: Sequence[str]) -> int:
+    """predict REQUEST: one JSON object with the fields of predicting.Request"""
+    return _answer("predict", "pipelines.predicting", words)
+
+
+def _publish(words: Sequence[str]) -> int:
+    """publish REQUEST: one JSON object with the fields of publishing_again.Request"""
+    return _answer("publish", "pipelines.publishing_again", words)
+
+
+def _harness(words: Sequence[str]) -> int:
+    """harness REQUEST: one JSON object with the fields of harness.Request"""
+    return _answer("harness", "pipelines.harness", words)
+
+
 def _data(words: Sequence[str]) -> int:
     """data REQUEST: one JSON object with the fields of data_view.Request"""
     return _answer("data", "pipelines.data_view", words)
@@ -175,17 +212,25 @@ def _answer(verb: str, module: str, words: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def _number(words: list[str], option: str) -> float | None:
-    """Take `option NUMBER` out of `words`."""
+def _word(words: list[str], option: str) -> str | None:
+    """Take `option WORD` out of `words`."""
     if option not in words:
         return None
     place = words.index(option)
-    try:
-        value = float(words[place + 1])
-    except (IndexError, ValueError):
-        raise CommandError(f"{option} needs a number") from None
+    if place + 1 == len(words):
+        raise CommandError(f"{option} needs a value")
+    value = words[place + 1]
     del words[place : place + 2]
     return value
+
+
+def _number(words: list[str], option: str) -> float | None:
+    """Take `option NUMBER` out of `words`."""
+    value = _word(words, option)
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        raise CommandError(f"{option} needs a number") from None
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -194,10 +239,16 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "study": _study,
     "compare": _compare,
     "stage": _stage,
+    "join": _join,
     "plan": _plan,
     "gc": _gc,
     "attention": _attention,
     "generate": _generate,
+    "harness": _harness,
+    "evaluate": _evaluate,
+    "score": _score,
+    "predict": _predict,
+    "publish": _publish,
     "data": _data,
 }
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from pipelines.blocks import Found, Mistakes, Place, flatten, key_path
 from pipelines.errors import Mistake, RecipeError
+from pipelines.fields.scores import score_names
 from pipelines.matrix import (
     Axis,
     Entry,
@@ -26,10 +27,14 @@ from pipelines.matrix import (
     checked_matrix,
     combinations,
     label,
+    reference_axis,
     unfit_options,
 )
 from pipelines.recipe import Recipe, Source, put_at, read, stage_ids, validated
+from pipelines.registry import TASKS, nearest
 
+BY_LOSS = ("seq2seq", "causal", "instruction_pairs", "qa")
+"""Kinds of tasks that are not scored while they are learnt: there the loss decides."""
 Values = Mapping[str, Any]
 """Override paths with a value each."""
 
@@ -137,12 +142,50 @@ class StudyRecipe:
         """Where the values of a cell are searched for."""
         return next((group for group in self.groups if group.labels.items() <= cell.labels.items()), None)
 
-    def final(self, cell: Cell, chosen: Values) -> Recipe:
-        """The cell's recipe with the values that were found for it."""
+    def final(self, cell: Cell, chosen: Values, matched: Values | None = None) -> Recipe:
+        """The cell's recipe with the values that were found for it, and with those that match its budget."""
         draft = cell.draft
         for path, value in chosen.items():
             draft = draft.put(path, value, ("study", "search", "over", path))
+        for path, value in (matched or {}).items():
+            draft = draft.put(path, value, ("study", "budget"))
         return draft.recipe(self.ids)
+
+    def budgeted(self, cell: Cell) -> str:
+        """Id of the stage of the cell whose budget is matched. Raises Mistakes where the cell has no such stage."""
+        budget = self.options.budget
+        assert budget is not None
+        trained = [stage.id for stage in cell.recipe.stages if stage.trains]
+        name = budget.stage or (trained[-1] if trained else "")
+        if name not in trained:
+            what = f"'{name}' is no stage that trains" if name else "no stage trains"
+            raise Mistakes([(("study", "budget", "stage"), f"{what} in the cell {named(cell.labels)}; stages that train: {', '.join(trained) or 'none'}")])
+        return name
+
+    def partner(self, cell: Cell) -> Cell:
+        """The cell whose budget this one gets: the same entries but for the reference's. Itself where it is one."""
+        budget = self.options.budget
+        assert budget is not None
+        name = str(budget.reference or self.options.reference)
+        axis = reference_axis(name, self.axes)
+        assert axis is not None
+        wanted = {**cell.labels, axis.name: name}
+        return next(each for each in self.cells if each.labels == wanted)
+
+    def probe(self, cell: Cell, chosen: Values, steps: int) -> Recipe:
+        """The cell's recipe up to the stage whose budget is matched, for a few steps."""
+        target = self.budgeted(cell)
+        draft = cell.draft
+        for path, value in chosen.items():
+            draft = draft.put(path, value, ("study", "search", "over", path))
+        for name, value in (("max_steps", steps), ("logging_steps", 1)):  # each step is timed
+            draft = draft.put(f"stages.{target}.arguments.{name}", value, ("study", "budget", "probe_steps"))
+        data = deepcopy(draft.data)
+        ids = stage_ids(data)
+        data["stages"] = tuple(
+            stage for at, stage in enumerate(data["stages"]) if at <= ids.index(target) and stage["stage"] not in ("evaluate", "publish")
+        )
+        return replace(draft, data=data).recipe(self.ids)
 
     def trial(self, group: Group, values: Values, budget: Values | None = None) -> Recipe:
         """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set aside."""
@@ -193,7 +236,7 @@ def expand(source: Source) -> StudyRecipe:
     fine = [cell for cell in cells if not cell.refusal]
     groups = _groups(axes, cells, options.search) if options.search else ()
     study = StudyRecipe(_base(source, axes, cells, fine[0]), axes, tuple(cells), groups, ids)
-    found = [*_same_destination(fine), *_unfit_trials(study)]
+    found = [*_same_destination(fine), *_unfit_trials(study), *_unfit_budgets(study)]
     if found:
         raise source.error(found)
     return study
@@ -293,12 +336,57 @@ def _unfit_trials(study: StudyRecipe) -> list[Found]:
         if not study.recipe.stage(search.target).trains:
             found.append((("study", "search", "over", next(iter(search.over))), f"'{search.target}' does not train, so there is nothing to search for"))
             continue
+        found += _unfit_metric(search, group.cell.recipe.stage(search.target))
         budgets = [{path: value} for path, values in (search.halving or {}).items() for value in values] or [{}]
         for values, budget in product(group.grid, budgets):
             try:
                 study.trial(group, values, budget)
             except Mistakes as error:
                 found += error.found
+    return list(dict.fromkeys(found))
+
+
+def _unfit_metric(search: Search, stage: Any) -> list[Found]:
+    """A score to choose by that the searched stage does not measure on its rows set aside."""
+    known = _measured(stage)
+    if search.metric is None or known is None or search.metric in known:
+        return []
+    hint = nearest(search.metric, known)
+    return [(("study", "search", "metric"), f"'{search.metric}' is not measured on the rows that '{stage.id}' sets aside.{hint} Known: {', '.join(known)}")]
+
+
+def _measured(stage: Any) -> list[str] | None:
+    """The scores of a stage on rows set aside; None where they are not known before it runs."""
+    found: list[str] = []
+    subjects: Mapping[str, Any] = stage.subjects()
+    for model, subject in subjects.items():
+        task = subject.task
+        known = TASKS.load(task) if isinstance(task, str) else task.task(model)
+        scores = [] if known.kind in BY_LOSS or getattr(subject, "as_text", False) else list(score_names(known.metrics))
+        prefix = f"{model.rpartition('/')[2]}_" if "/" in model else ""
+        found += [f"{prefix}{name}" for name in (*scores, "loss")]
+    if any("/" in model for model in subjects):
+        found += ["mean", "loss"]
+    return found or None
+
+
+def _unfit_budgets(study: StudyRecipe) -> list[Found]:
+    """Cells without the stage whose budget is matched, and steps that something else sets."""
+    if study.options.budget is None:
+        return []
+    found: list[Found] = []
+    for cell in study.cells:
+        if cell.refusal:
+            continue
+        try:
+            path = f"stages.{study.budgeted(cell)}.arguments.max_steps"
+        except Mistakes as error:
+            found += error.found
+            continue
+        search = study.options.search
+        own = [each for entry in cell.entries for each in entry.values] + list(search.over if search else ())
+        if path in own and study.partner(cell) is not cell:
+            found.append((("study", "budget"), f"works out the steps of the cell {named(cell.labels)}, but '{path}' sets them; leave one of the two out"))
     return list(dict.fromkeys(found))
 
 

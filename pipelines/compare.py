@@ -1,21 +1,43 @@
-"""Finished runs side by side: the same benchmarks, each model held against the first on the same examples."""
+"""Finished runs side by side: the same benchmarks, each model held against the first on the same examples.
+
+A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that are
+shown, is at most 0.05.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines import recipe as recipes
+from pipelines.comparing import NAMES, TESTS, Test, Tested, held_against
 from pipelines.errors import CommandError
+from pipelines.evaluation.significance import corrections
+from pipelines.evaluation.significance.corrections import CORRECTIONS, LEVEL, Correction, corrected, shown
 from pipelines.fields.scores import SMALLER_IS_BETTER
-from pipelines.study_results import SEED, Result, results_of
-from pipelines.study_statistics import paired_difference
+from pipelines.registry import nearest
+from pipelines.study_results import Result, results_of
 
 
-def compare(folders: Sequence[Path]) -> dict[str, Any]:
+@dataclass
+class Compared:
+    """One model on one benchmark, beside the reference."""
+
+    name: str
+    result: Result
+    same: bool
+    """Whether it was scored on the reference's examples."""
+    tested: Tested
+    corrected: dict[str, float]
+    """By test: the p-value of the main score, corrected."""
+
+
+def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> dict[str, Any]:
     """What `finery compare` says, as plain data. Raises CommandError where the runs have nothing in common."""
+    tests, how = _asked(test, correction)
     measured: dict[str, list[tuple[str, Result]]] = {}
     names = _names(folders)
     for name, folder in zip(names, folders, strict=True):
@@ -28,42 +50,106 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
         told = "; ".join(f"{name}: {', '.join(dict.fromkeys(each.benchmark for each in _finished(folder))) or 'nothing'}" for name, folder in zip(names, folders, strict=True))
         raise CommandError(f"the runs have no benchmark in common ({told}); evaluate them on the same ones")
     notes = [f"{benchmark} was measured by {models[0][0]} alone." for benchmark, models in measured.items() if len(models) == 1]
-    return {"benchmarks": [_side_by_side(benchmark, models) for benchmark, models in shared.items()], "notes": notes}
+    compared = {benchmark: [_held(each, models[0], tests) for each in models] for benchmark, models in shared.items()}
+    family = [each for models in compared.values() for each in models[1:]]
+    for name in tests:
+        _correct(family, name, how)
+    decided = [each for each in family if tests[0] in each.corrected]
+    told_of = [_side_by_side(benchmark, models, tests[0], how, len(decided)) for benchmark, models in compared.items()]
+    return {
+        "benchmarks": told_of, "notes": notes, "tests": list(tests), "test": tests[0], "correction": how, "comparisons": len(decided),
+        "warnings": [warning for each in told_of for warning in each.pop("warnings")],
+    }  # fmt: skip
 
 
-def _side_by_side(benchmark: str, models: Sequence[tuple[str, Result]]) -> dict[str, Any]:
-    reference_name, reference = models[0]
+def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
+    """The tests that are made, the deciding one first, and the correction. Raises CommandError."""
+    if test not in ("all", *TESTS):
+        raise CommandError(f"--test is '{test}', must be one of all, {', '.join(TESTS)}.{nearest(test, ('all', *TESTS))}")
+    if correction not in CORRECTIONS:
+        raise CommandError(f"--correction is '{correction}', must be one of {', '.join(CORRECTIONS)}.{nearest(correction, CORRECTIONS)}")
+    chosen = TESTS if test == "all" else tuple(each for each in TESTS if each == test)
+    return chosen, next(each for each in CORRECTIONS if each == correction)
+
+
+def _held(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> Compared:
+    name, result = model
+    first = result is reference[1]
+    same = first or result.same_examples(reference[1])
+    return Compared(name, result, same, Tested() if first or not same else held_against(result, reference[1], tests), {})
+
+
+def _correct(family: Sequence[Compared], test: Test, how: Correction) -> None:
+    """Correct the p-values of the main scores, which are what is claimed."""
+    able = [each for each in family if test in each.tested.p_values.get(each.result.main, {})]
+    for each, p_value in zip(able, corrected([each.tested.p_values[each.result.main][test] for each in able], how), strict=True):
+        each.corrected[test] = p_value
+
+
+def _side_by_side(benchmark: str, models: Sequence[Compared], test: Test, how: Correction, count: int) -> dict[str, Any]:
+    reference = models[0]
     told: list[dict[str, Any]] = []
     sentences: list[str] = []
-    for name, result in models:
-        first = result is reference
-        same = first or result.same_examples(reference)
+    warnings: list[str] = []
+    for each in models:
+        result, first = each.result, each is reference
+        verdict = "reference" if first else _verdict(each, test)
         metrics: dict[str, Any] = {}
         for metric, value in result.metrics.items():
             difference = None
-            if not first and same and metric in reference.metrics and metric in result.draws and metric in reference.draws:
-                found = paired_difference([value], [reference.metrics[metric]], [result.draws[metric]], [reference.draws[metric]], SEED)
-                if found is not None:
-                    difference = {"value": found.value, "interval": [found.low, found.high], "clear": found.clear}
+            if (found := each.tested.differences.get(metric)) is not None:
+                p_values = each.tested.p_values.get(metric, {})
+                difference = {
+                    "value": found.value, "interval": [found.low, found.high], "clear": found.clear, "p": p_values,
+                    "corrected": each.corrected if metric == result.main else None,
+                }  # fmt: skip
             metrics[metric] = {"value": value, "interval": list(result.intervals[metric]) if metric in result.intervals else None, "difference": difference}
-        told.append({"name": name, "model": result.model, "stage": result.stage, "reference": first, "metrics": metrics, "costs": result.costs, "examples": result.examples})
+        split = each.tested.mcnemar
+        told.append(
+            {
+                "name": each.name, "model": result.model, "stage": result.stage, "reference": first, "verdict": verdict, "metrics": metrics,
+                "mcnemar": None if split is None else {"only_here": split.only_first, "only_reference": split.only_second, "exact": split.exact, "mid": split.mid},
+                "costs": result.costs, "examples": result.examples,
+            }
+        )  # fmt: skip
         if not first:
-            sentences.append(_sentence(name, reference_name, result.main, metrics[result.main]["difference"], same))
-    names = list(dict.fromkeys(metric for _, result in models for metric in result.metrics))
-    return {"benchmark": benchmark, "reference": reference_name, "metrics": names, "models": told, "sentences": sentences}
+            sentences.append(_sentence(each, reference.name, verdict, test, how, count))
+            if verdict == "inside the noise":
+                warnings.append(f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; do not choose by it")
+    names = list(dict.fromkeys(metric for each in models for metric in each.result.metrics))
+    return {"benchmark": benchmark, "reference": reference.name, "metrics": names, "models": told, "sentences": sentences, "warnings": warnings}
 
 
-def _sentence(name: str, reference: str, metric: str, difference: dict[str, Any] | None, same: bool) -> str:
-    if not same:
-        return f"{name} was not scored on the same examples as {reference}, so their difference has no interval."
-    if difference is None:
-        return f"{name} and {reference}: {metric} cannot be resampled from their predictions, so the difference has no interval."
-    low, high = difference["interval"]
-    size = f"{metric} {difference['value']:+.3f} ({low:+.3f} to {high:+.3f})"
-    if not difference["clear"]:
-        return f"{name} against {reference}: {size}, inside the noise of the examples."
-    better = (difference["value"] > 0) != (metric in SMALLER_IS_BETTER)
-    return f"{name} is {'better' if better else 'worse'} than {reference} on these examples: {size}. Another training seed may move it."
+def _verdict(each: Compared, test: Test) -> str:
+    """`better`, `worse`, `inside the noise`, or nothing where the test cannot be made."""
+    found, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
+    if found is None or p_value is None:
+        return ""
+    if p_value > LEVEL or (test == "bootstrap" and not found.clear):
+        return "inside the noise"
+    gained = found.value
+    if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is
+        return "better" if each.tested.mcnemar.only_first > each.tested.mcnemar.only_second else "worse"
+    return "better" if (gained > 0) != (each.result.main in SMALLER_IS_BETTER) else "worse"
+
+
+def _sentence(each: Compared, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
+    metric = each.result.main
+    if not each.same:
+        return f"{each.name} was not scored on the same examples as {reference}, so their difference has no interval."
+    found = each.tested.differences.get(metric)
+    if found is None:
+        return f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the difference has no interval."
+    size = f"{metric} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    if not verdict:
+        return f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply right or wrong."
+    alone, together = each.tested.p_values[metric][test], each.corrected[test]
+    p_value = f"{NAMES[test]} p {shown(alone)}"
+    if count > 1 and how != "none":
+        p_value += f", {shown(together)} after {corrections.NAMES[how]} for {count} comparisons"
+    if verdict == "inside the noise":
+        return f"{each.name} against {reference}: {size}, inside the noise of the examples ({p_value})."
+    return f"{each.name} is {verdict} than {reference} on these examples: {size} ({p_value}). Another training seed may move it."
 
 
 def _finished(folder: Path) -> list[Result]:

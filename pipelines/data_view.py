@@ -71,7 +71,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def chosen(recipe: Recipe, name: str | None) -> Stage:
     """The stage of that id, else the first that learns a task. Raises CommandError."""
-    teaching = [stage for stage in recipe.stages if stage.subjects()]
+    teaching: list[Stage] = [stage for stage in recipe.stages if stage.subjects()]
     known = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
     if name is None:
         if not teaching:
@@ -130,12 +130,15 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     """One task: what its lesson said about itself, and its first examples."""
     from pipelines.data.as_text import AsText
     from pipelines.fields.positions import usable_positions
+    from pipelines.trainers import input_formats
     from pipelines.trainers.first_batch import summary
 
     task: Any = subject.resolved(name.partition("/")[2] or name)
     task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
     plain = subject.model_copy(update={"auxiliary_lm": None})
     model = context.open_model(teacher.head(plain, task))
+    if getattr(plain, "input_format", None):
+        input_formats.adopt(tokenizer)
     lesson = teacher.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
     said = next(iter(listener.taken("sample")), {})
     view = VIEWS.get(task.kind, _whole)

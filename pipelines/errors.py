@@ -10,6 +10,7 @@ FineryError                 exit 1
 │   ├── Diverged                     the loss is no longer a finite number
 │   ├── OutOfMemory                  the device or the host ran out of memory
 │   ├── DiskFull                     a file could not be written
+│   ├── ProcessLost                  one of its processes was killed from outside
 │   ├── PublishError                 a requirement was not met, or the published copy could not be verified
 │   └── Unforeseen                   anything that has no sentence of its own; the console log has the trace
 ├── Busy                    exit 1   another process writes this run folder
@@ -118,6 +119,12 @@ class DiskFull(StageError):
     """A file could not be written because the disk, or the quota, is full."""
 
     reason = "disk_full"
+
+
+class ProcessLost(StageError):
+    """One of the stage's processes was killed from outside; its last checkpoint is kept."""
+
+    reason = "process_lost"
 
 
 class PublishError(StageError):

@@ -71,7 +71,7 @@ class EventLog:
             if self.stage is not None:
                 record["stage"] = self.stage
             record |= fields
-            line = json.dumps(_finite(record), ensure_ascii=False, default=str).encode() + b"\n"
+            line = json.dumps(_finite(record), ensure_ascii=False, default=str).encode(errors="replace") + b"\n"  # half a surrogate pair has no UTF-8
             file.seek(0, os.SEEK_END)
             file.write(line)
             file.flush()

@@ -7,6 +7,8 @@ import platform
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.world import hosts
+
 
 def processor_flags() -> set[str]:
     """Feature flags of the first processor (Linux on x86); empty elsewhere."""
@@ -31,12 +33,12 @@ def processor_name() -> str:
 
 
 def processes(asked: int | Literal["auto"]) -> int:
-    """How many processes a stage runs on: as asked, or one per GPU and 1 on a CPU."""
+    """How many processes a stage runs on: as asked, or one per GPU and 1 on a CPU, on each host."""
     if asked != "auto":
         return int(asked)
     import torch
 
-    return max(1, int(torch.cuda.device_count()))
+    return max(1, int(torch.cuda.device_count())) * hosts().count
 
 
 def precision(asked: str) -> Literal["no", "bf16", "fp16"]:

@@ -13,12 +13,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from pipelines import errors
-from pipelines.errors import FineryError, StageError, Stopped, Unforeseen
+from pipelines import errors, world
+from pipelines.errors import FineryError, ProcessLost, StageError, Stopped, Unforeseen
 from pipelines.protocols import StopSignal, World
 from pipelines.signals import die_with_parent
 
@@ -32,10 +31,8 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment = os.environ | {"FINERY_PARENT_PID": ""}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "--max_restarts=0",
-        "-m", "pipelines", "stage", str(run_folder), stage_id, str(folder), str(processes),
-    ]  # fmt: skip
+    here = world.hosts()
+    command = world.call_for(run_folder, stage_id, folder, processes, here).command(here)
     ranks_log = run_folder / "ranks.log"
     before = ranks_log.stat().st_size if ranks_log.exists() else 0
     tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
@@ -49,7 +46,7 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
             while child.poll() is None:
                 if stop.requested and not told:
                     told = True
-                    _signal_ranks(child.pid)
+                    world.signal_ranks(child.pid)
                 time.sleep(0.05)
         except BaseException:
             child.kill()
@@ -58,7 +55,7 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
     killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
     if killed is not None and (failure is None or isinstance(failure, Unforeseen)):
         why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
-        raise StageError(
+        raise ProcessLost(
             f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last checkpoint, {ranks_log} has their output"
         )
     if failure is not None:
@@ -77,16 +74,6 @@ def _killed_by(log: Path, start: int) -> str | None:
         numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
     names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
     return names[0] if names else None
-
-
-def _signal_ranks(agent: int) -> None:
-    import psutil
-
-    try:
-        for rank in psutil.Process(agent).children(recursive=True):
-            rank.send_signal(signal.SIGTERM)
-    except psutil.NoSuchProcess:
-        return
 
 
 def write_failure(folder: Path, error: FineryError) -> None:

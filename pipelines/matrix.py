@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -321,6 +321,21 @@ class Search(Block):
         return _parts(next(iter(self.over)))[1]
 
 
+class Budget(Block):
+    """The same amount of training for every method: the reference trains as its recipe says, the others as many steps as come to
+    the same. What the search spends is not counted."""
+
+    match: Literal["steps", "tokens", "flops", "time"]
+    """What is made equal: optimizer steps, tokens that pass through the model, operations (both as `finery plan` counts them), or
+    time, by steps that are measured first."""
+    reference: str | None = None
+    """The entry of the matrix whose training says how much. Default: `study.reference`."""
+    stage: str | None = None
+    """Id of the stage that is made equal. Default: the last one that trains."""
+    probe_steps: int = Field(30, ge=2, le=10_000)
+    """Steps that are measured where time is made equal."""
+
+
 class StudyOptions(Block):
     """How the cells of a matrix are compared."""
 
@@ -328,6 +343,10 @@ class StudyOptions(Block):
     """The entry that every other one is held against, such as `full`. Default: none, each score stands for itself."""
     search: Search | None = None
     """How each method gets its learning rate, or anything else, before its seeds run."""
+    budget: Budget | None = None
+    """Makes the training of all methods equally long, large or dear."""
+    correction: Literal["holm", "bh", "none"] = "holm"
+    """How p-values are corrected for the number of rows that are held against the reference: Holm, Benjamini and Hochberg, or not."""
 
 
 Matrix = Annotated[dict[str, Any] | None, BeforeValidator(checked_matrix)]
@@ -343,6 +362,7 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[Found]:
         several = sum(options.reference in [entry.label for entry in axis.entries] for axis in axes) > 1
         why = "is the name of entries of two keys of the matrix; name the entries differently" if several else f"is no entry of the matrix.{nearest(options.reference, labels)} Known: {', '.join(labels)}"
         found.append((("study", "reference"), f"'{options.reference}' {why}"))
+    found += _unfit_budget(options, axes)
     search = options.search
     grids = [(axis, entry) for axis in axes for entry in axis.entries if entry.search]
     if search is None:
@@ -364,6 +384,23 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[Found]:
                 found.append(((*entry.place, SEARCH, path), f"is not searched over.{nearest(path, search.over)} Known: {', '.join(search.over)}"))
             elif len(values) != len(search.over[path]):
                 found.append(((*entry.place, SEARCH, path), f"has {len(values)} values, but study.search.over has {len(search.over[path])}: every method gets as many trials"))
+    return found
+
+
+def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[Found]:
+    """What in `study.budget` does not fit the axes."""
+    budget = options.budget
+    if budget is None:
+        return []
+    labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
+    name = budget.reference or options.reference
+    if name is None:
+        return [(("study", "budget", "reference"), f"is missing: name the entry whose training says how much. Known: {', '.join(labels)}")]
+    found: list[Found] = []
+    if budget.reference is not None and reference_axis(budget.reference, axes) is None:
+        found.append((("study", "budget", "reference"), f"'{budget.reference}' is no entry of one key of the matrix.{nearest(budget.reference, labels)} Known: {', '.join(labels)}"))
+    if "probe_steps" in budget.model_fields_set and budget.match != "time":
+        found.append((("study", "budget", "probe_steps"), f"is for 'match: time', but {budget.match} are counted, not measured; leave it out"))
     return found
 
 

@@ -303,6 +303,8 @@ class _Planner:
 
     def _evaluate(self, stage: Any) -> StagePlan:
         notes = [*self.shape_notes]
+        if stage.few_shot is not None:
+            return StagePlan(stage.id, stage.stage, notes=(*notes, "what zero- and few-shot questions cost depends on the length of their prompts"))
         flops = tokens = 0
         try:
             choices, _ = stage.choices(self.recipe)

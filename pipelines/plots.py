@@ -53,6 +53,8 @@ class Line:
 
     name: str
     points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float, float]] = ()
+    """(x, lower, upper) of an area around it."""
 
 
 class Scale:
@@ -114,7 +116,7 @@ def dot_plot(dots: Sequence[Dot], label: str, absent: Sequence[tuple[str, str]] 
     rows = top + row * len(dots)
     bottom = rows + row * len(absent)
     x = Scale(seen([each for dot in dots for each in (dot.value, *dot.single)], [(dot.low, dot.high) for dot in dots]), left, right)
-    parts = _x_axis(x, top, bottom, label)
+    parts = x_axis(x, top, bottom, label)
     for dot in dots:
         if dot.kind == "reference":
             parts.append(f'<line class="guide" x1="{x(dot.value)}" x2="{x(dot.value)}" y1="{top}" y2="{rows}"/>')
@@ -132,7 +134,7 @@ def dot_plot(dots: Sequence[Dot], label: str, absent: Sequence[tuple[str, str]] 
     for at, (name, why) in enumerate(absent):
         y = rows + row * at + row / 2
         parts.append(_name(name, left, y) + f'<text class="tick" x="{left + 8}" y="{y + 4}">{escape(why)}</text>')
-    return _svg(bottom + 38, parts, f"{label} of each method with its 95 % interval")
+    return svg(bottom + 38, parts, f"{label} of each method with its 95 % interval")
 
 
 def _name(name: str, left: float, y: float) -> str:
@@ -158,7 +160,7 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, larger_is_bette
     bottom, right = height - 44, WIDTH - 14
     x = Scale([point.x for point in points], left, right, log=True)
     y = Scale(seen([point.y for point in points], [(point.low, point.high) for point in points]), bottom, top)
-    parts = [*_x_axis(x, top, bottom, x_label, unit), *_y_axis(y, left, right, y_label)]
+    parts = [*x_axis(x, top, bottom, x_label, unit), *y_axis(y, left, right, y_label)]
     front = pareto([(point.x, point.y) for point in points], larger_is_better)
     if len(front) > 1:
         path = " ".join(f"{x(points[at].x)},{y(points[at].y)}" for at in front)
@@ -174,7 +176,7 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, larger_is_bette
         kind = "on-front" if at in front else "off-front"
         parts.append(f'<g class="{kind}"><title>{escape(point.name)}: {short(point.x, unit)}, {point.y:.4g}</title>{mark}</g>')
     parts += [f'<text class="name" x="{x0:g}" y="{y0:g}">{escape(name)}</text>' for (x0, y0), name in zip(places, names, strict=True)]  # above every interval
-    return _svg(height, parts, f"{y_label} against {x_label}, with the Pareto front")
+    return svg(height, parts, f"{y_label} against {x_label}, with the Pareto front")
 
 
 def free_places(points: Sequence[tuple[float, float]], widths: Sequence[float], frame: tuple[float, float, float, float]) -> list[tuple[float, float]]:
@@ -211,16 +213,18 @@ def lines(series: Sequence[Line], x_label: str, y_label: str) -> str:
     bottom = height - 44
     right = WIDTH - 16 - min(140.0, LETTER * max(len(line.name) for line in series))
     x = Scale([point[0] for line in series for point in line.points], left, right)
-    y = Scale([point[1] for line in series for point in line.points], bottom, top)
-    parts = [*_x_axis(x, top, bottom, x_label), *_y_axis(y, left, right, y_label)]
-    ends = _apart([y(line.points[-1][1]) for line in series], 14, bottom)
+    y = Scale([each for line in series for each in (*(point[1] for point in line.points), *(end for _, *ends in line.band for end in ends))], bottom, top)
+    parts = [*x_axis(x, top, bottom, x_label), *y_axis(y, left, right, y_label)]
+    ends = apart([y(line.points[-1][1]) for line in series], 14, bottom)
     for at, line in enumerate(series):
         path = " ".join(f"{x(one)},{y(other)}" for one, other in line.points)
         text = line.name if len(line.name) <= 20 else line.name[:19] + "…"
         name = f'<text class="name" x="{right + 8:g}" y="{ends[at] + 4:g}">{escape(text)}</text>'
         kind = f"s{at % SERIES}" + (" again" if at >= SERIES else "")
-        parts.append(f'<g class="{kind}"><title>{escape(line.name)}</title><polyline class="curve" points="{path}"/>{name}</g>')
-    return _svg(height, parts, f"{y_label} by {x_label}")
+        around = [f"{x(one)},{y(upper)}" for one, _, upper in line.band] + [f"{x(one)},{y(lower)}" for one, lower, _ in reversed(line.band)]
+        area = f'<polygon class="band" points="{" ".join(around)}"/>' if around else ""
+        parts.append(f'<g class="{kind}"><title>{escape(line.name)}</title>{area}<polyline class="curve" points="{path}"/>{name}</g>')
+    return svg(height, parts, f"{y_label} by {x_label}")
 
 
 def pareto(points: Sequence[tuple[float, float]], larger_is_better: bool = True) -> list[int]:
@@ -236,7 +240,7 @@ def pareto(points: Sequence[tuple[float, float]], larger_is_better: bool = True)
     return front
 
 
-def _apart(places: Sequence[float], room: float, bottom: float) -> list[float]:
+def apart(places: Sequence[float], room: float, bottom: float) -> list[float]:
     """The same places, pushed down until none is nearer than `room` to the one above it, and up again from the bottom."""
     found = list(places)
     order = sorted(range(len(places)), key=lambda each: places[each])
@@ -249,18 +253,21 @@ def _apart(places: Sequence[float], room: float, bottom: float) -> list[float]:
     return found
 
 
-def _x_axis(x: Scale, top: float, bottom: float, label: str, unit: str = "") -> list[str]:
+def x_axis(x: Scale, top: float, bottom: float, label: str, unit: str = "") -> list[str]:
+    """Lines, numbers and the name of the axis below a plot."""
     parts = [f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{top}" y2="{bottom}"/>' for tick in x.ticks()]
     parts += [f'<text class="tick" x="{x(tick)}" y="{bottom + 16}" text-anchor="middle">{short(tick, unit)}</text>' for tick in x.ticks()]
     return [*parts, f'<text class="label" x="{(x.start + x.end) / 2:g}" y="{bottom + 34}" text-anchor="middle">{escape(label)}</text>']
 
 
-def _y_axis(y: Scale, left: float, right: float, label: str) -> list[str]:
+def y_axis(y: Scale, left: float, right: float, label: str) -> list[str]:
+    """The same beside it."""
     parts = [f'<line class="grid" x1="{left}" x2="{right}" y1="{y(tick)}" y2="{y(tick)}"/>' for tick in y.ticks(5)]
     parts += [f'<text class="tick" x="{left - 8}" y="{y(tick) + 4}" text-anchor="end">{short(tick)}</text>' for tick in y.ticks(5)]
     middle = (y.start + y.end) / 2
     return [*parts, f'<text class="label" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{escape(label)}</text>']
 
 
-def _svg(height: float, parts: Sequence[str], told: str) -> str:
+def svg(height: float, parts: Sequence[str], told: str) -> str:
+    """The picture; `told` is what it shows, in words."""
     return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(told)}">{"".join(parts)}</svg>'

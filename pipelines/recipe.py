@@ -300,13 +300,12 @@ class Recipe(Block):
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe. Raises RecipeError with every mistake in it; of a study, those of every cell."""
-    return _checked(read(path, overrides))
+    return checked(read(path, overrides))
 
 
 def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
     """As `load`, for a text that is at hand; relative paths in it are relative to `folder`."""
-    data, lines = read_yaml_text(text, file)
-    return _checked(_source(data, lines, file, folder or Path.cwd(), overrides))
+    return checked(read_text(text, file, folder, overrides))
 
 
 @dataclass(frozen=True)
@@ -338,6 +337,12 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
     return _source(data, lines, str(path), path.resolve().parent, overrides)
 
 
+def read_text(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Source:
+    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`."""
+    data, lines = read_yaml_text(text, file)
+    return _source(data, lines, file, folder or Path.cwd(), overrides)
+
+
 def _source(data: Any, lines: dict[Place, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
     if not isinstance(data, dict):
         raise RecipeError(
@@ -356,7 +361,8 @@ def _source(data: Any, lines: dict[Place, int], file: str, folder: Path, overrid
     return Source(data, lines, file, folder, tuple(from_command_line))
 
 
-def _checked(source: Source) -> Recipe:
+def checked(source: Source) -> Recipe:
+    """The recipe that was read, or RecipeError with every mistake in it; of a study, those of every cell."""
     if source.data.get("matrix") is not None:
         from pipelines.cells import expand
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines import plots, study_markdown
+from pipelines import plots, plots_search, study_markdown
 from pipelines.cells import named, told
 from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.study_results import is_number
 from pipelines.study_table import Row
 
 COSTS = (
-    ("trainable_share", "share of the weights that learn", "%"),
+    ("trainable_parameters", "weights that learn", ""),
     ("train_runtime", "time of training", "s"),
     ("peak_memory_bytes", "peak memory while training", "B"),
     ("saved_bytes", "weights saved on the disk", "B"),
@@ -28,22 +29,24 @@ def page(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
         loader=PackageLoader("pipelines"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(named=named, told=told)
-    found = [_block(labels, benchmark, block, data["reference"]) for labels, benchmark, block in study_markdown.blocks(data, rows)]
+    found = [_block(labels, benchmark, block, data["reference"], study_markdown.family(data)) for labels, benchmark, block in study_markdown.blocks(data, rows)]
     missing = [cell for cell in data["cells"] if cell["status"] not in ("done", "reused")]
     return environment.get_template("report.html.jinja").render(
-        data=data, blocks=found, missing=missing, summary=study_markdown.summary_line(data)
+        data=data, blocks=found, missing=missing, summary=study_markdown.summary_line(data), search=_search(data),
+        corrected_by=study_markdown.family(data), budget=(data.get("budget") or {}).get("sentence", ""),
     )
 
 
-def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], reference: str | None) -> dict[str, Any]:
+def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], reference: str | None, corrected_by: str) -> dict[str, Any]:
     """One section: its heading, table, sentences and plots."""
     able = [row for row in rows if row.figures]
     return {
         "heading": study_markdown.heading(labels, benchmark) or "Results",
-        "rows": [{"cells": study_markdown.cells(row, reference), "kind": KINDS.get(row.verdict(), "")} for row in rows],
+        "rows": [{"cells": study_markdown.cells(row, reference, study_markdown.budgeted(rows)), "kind": KINDS.get(row.verdict(), "")} for row in rows],
+        "steps": study_markdown.budgeted(rows),
         "metric": next((row.main for row in able), "score"),
         "reference": reference,
-        "sentences": [each for row in rows if (each := study_markdown.sentence(row, reference))],
+        "sentences": [each for row in rows if (each := study_markdown.sentence(row, reference, corrected_by))],
         "headline": study_markdown.headline(rows, reference),
         "scores": _scores(able, [row for row in rows if not row.figures]),
         "larger": next((row.main not in SMALLER_IS_BETTER for row in able), True),
@@ -71,7 +74,7 @@ def _costs(rows: Sequence[Row]) -> list[str]:
     for key, name, unit in COSTS:
         points = []
         for row in rows:
-            cost = (row.share or 0.0) * 100 if key == "trainable_share" else row.costs.get(key)
+            cost = row.costs.get(key)
             if cost:
                 figure = row.figures[str(row.main)]
                 low, high = figure.interval or (None, None)
@@ -82,5 +85,22 @@ def _costs(rows: Sequence[Row]) -> list[str]:
 
 
 def _curves(rows: Sequence[Row]) -> str:
-    series = [plots.Line(row.name, row.curve) for row in rows if len(row.curve) > 1]
+    series = [plots.Line(row.name, row.curve, row.band) for row in rows if len(row.curve) > 1]
     return plots.lines(series, "step", "training loss, mean over seeds") if series else ""
+
+
+def _search(data: Mapping[str, Any]) -> str:
+    """Every value that was tried with its score, where one number was searched for."""
+    series: list[plots_search.Series] = []
+    name = ""
+    for group in data["search"]:
+        paths = list(group.get("grid") or {})
+        if len(paths) != 1:
+            return ""
+        name = paths[0].rpartition(".")[2]
+        last = {tuple(each["values"].items()): each for each in group["trials"] if each["score"] is not None and is_number(each["values"][paths[0]])}
+        tried = [plots_search.Tried(each["values"][paths[0]], each["score"], each["chosen"]) for each in last.values()]
+        if tried:
+            series.append(plots_search.Series(named(group["labels"]) or "all", tried))
+    metrics = {each["metric"] for group in data["search"] for each in group["trials"] if each["score"] is not None}
+    return plots_search.search(series, name, metrics.pop()) if series and len(metrics) == 1 else ""

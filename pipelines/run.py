@@ -296,6 +296,7 @@ class Job:
         events = self.place.events.of(self.at) if self.at else self.place.events
         with suppress(OSError):  # a full disk must not hide the first error
             events.emit(kind, message=str(failure), reason=reason)
+        self.write_report()
         return failure
 
     def finish(self, seconds: float) -> None:
@@ -305,7 +306,18 @@ class Job:
         if self.energy is not None and after is not None and after > self.energy:
             self.place.manifest["energy_joules"] = round(after - self.energy, 1)
         self.place.save_manifest()
+        self.write_report()
         self.place.events.emit("finished", seconds=round(seconds, 3))
+
+    def write_report(self) -> None:
+        """`report.html` and `README.md`: a page that cannot be made is a warning, for the run is what counts."""
+        from pipelines.run_report import write_run_report
+
+        try:
+            write_run_report(self.place.folder, self.recipe)
+        except Exception as error:
+            with suppress(OSError):
+                self.place.events.emit("warning", message=f"report.html could not be written ({type(error).__name__}: {error}); everything else is in place")
 
 
 def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) -> Context:

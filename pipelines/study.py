@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,6 +25,7 @@ from pipelines.failures import understood
 from pipelines.protocols import StopSignal
 from pipelines.recipe import Recipe
 from pipelines.signals import stop_on_signals
+from pipelines.study_budget import Matched, Unmatched, matched, measured_seconds
 from pipelines.study_search import Tried, edge, ranked, rungs, score_of
 from pipelines.study_workers import Ended, Workers, slots
 from pipelines.workspace import lock, write_json, write_text
@@ -46,6 +47,8 @@ class CellState:
     seconds: float = 0.0
     chosen: Values = field(default_factory=dict)
     """What the search found for it."""
+    matched: Matched | None = None
+    """What it may spend, where budgets are matched."""
 
     @property
     def complete(self) -> bool:
@@ -65,6 +68,8 @@ class Study:
     states: list[CellState] = field(default_factory=list)
     tried: dict[int, list[Tried]] = field(default_factory=dict)
     """Trials by number of the group."""
+    edges: dict[int, str] = field(default_factory=dict)
+    """What is to be said of a group whose winner stands at the edge of its grid."""
 
     def __post_init__(self) -> None:
         self.events = EventLog(self.folder / "events.jsonl")
@@ -122,7 +127,57 @@ class Study:
         for state in mine:
             state.chosen = best.values
         if sentence := edge(group.grid, best.values):
+            self.edges[group.number] = sentence
             self.events.emit("warning", message=f"{named(group.labels)}: {sentence}")
+
+    def recipe_of(self, state: CellState, more: Values | None = None) -> Recipe:
+        """The recipe of a cell with everything that was found for it, and `more`. Raises Mistakes."""
+        return self.plan.final(state.cell, state.chosen, more if more is not None else state.matched.values if state.matched else {})
+
+    def match(self) -> None:
+        """Give every cell its budget, after measuring steps where time is what is matched."""
+        budget = self.plan.options.budget
+        if budget is None:
+            return
+        kept = [axis.name for axis in self.plan.axes if not axis.repeats]
+
+        def row_of(cell: Cell) -> tuple[str, ...]:
+            return tuple(cell.labels[name] for name in kept)
+
+        rows: dict[tuple[str, ...], list[CellState]] = {}
+        for state in self.states:
+            if state.status == "queued":
+                rows.setdefault(row_of(state.cell), []).append(state)
+        times = self._probe({key: states[0] for key, states in rows.items()}, budget.probe_steps) if budget.match == "time" else {}
+        if self.stopped:
+            return
+        for states in rows.values():
+            try:
+                found = matched(
+                    self.plan, states[0].cell, lambda cell, more: self.recipe_of(self.states[cell.number - 1], more),
+                    lambda cell: times.get(row_of(cell)),
+                )  # fmt: skip
+            except (Unmatched, Mistakes) as error:
+                for state in states:
+                    state.status, state.message = "refused", f"its budget cannot be matched: {error}"
+                continue
+            for state in states:
+                state.matched = found
+
+    def _probe(self, rows: Mapping[tuple[str, ...], CellState], steps: int) -> dict[tuple[str, ...], float]:
+        """Seconds of a step of each row, measured on its first cell."""
+        names = {f"probe/{state.cell.number:02d}": key for key, state in rows.items()}
+        recipes: dict[str, Recipe] = {}
+        for name, key in names.items():
+            with suppress(Mistakes):
+                recipes[name] = self.plan.probe(rows[key].cell, rows[key].chosen, steps)
+        found: dict[tuple[str, ...], float] = {}
+        for name, ended in self._do(recipes, {name: {**rows[key].cell.labels, "measured": f"{steps} steps"} for name, key in names.items()}):
+            key = names[name]
+            seconds = measured_seconds(self.folder / name, self.plan.budgeted(rows[key].cell)) if ended.code == EXIT_DONE else None
+            if seconds is not None:
+                found[key] = seconds
+        return found
 
     def run(self) -> None:
         """Run every cell that can run."""
@@ -130,7 +185,7 @@ class Study:
         recipes: dict[str, Recipe] = {}
         for name, state in waiting.items():
             try:
-                recipes[name] = self.plan.final(state.cell, state.chosen)
+                recipes[name] = self.recipe_of(state)
             except Mistakes as error:  # the values fit the trials, but not the whole cell
                 state.status, state.message = "refused", str(error)
         for state in self.states:
@@ -221,6 +276,8 @@ def _through(study: Study, source: Mapping[str, Any]) -> int:
     events.emit("started", name=study.plan.recipe.name, cells=len(study.states), trials=sum(len(each.grid) for each in study.plan.groups))
     try:
         study.search()
+        if not study.stopped:
+            study.match()
         if not study.stopped:
             study.run()
         code = study.exit_code()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.cells import named, told
+from pipelines.evaluation.significance.corrections import NAMES, shown
 from pipelines.fields.scores import SMALLER_IS_BETTER
 from pipelines.study_table import Figure, Row
 
@@ -15,13 +16,14 @@ Blocks = list[tuple[dict[str, str], str, list[Row]]]
 def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The whole page."""
     text = [f"# {data['name']}", "", summary_line(data), ""]
+    text += [data["budget"]["sentence"], ""] if data.get("budget") else []
     reference = data["reference"]
     for labels, benchmark, block in blocks(data, rows):
         title, best = heading(labels, benchmark), headline(block, reference)
         text += [f"## {title}", ""] if title else []
         text += [best, ""] if best else []
         text += [*table(block, reference), ""]
-        text += [f"- {each}" for row in block if (each := sentence(row, reference))]
+        text += [f"- {each}" for row in block if (each := sentence(row, reference, family(data)))]
         text += [""]
     text += notes(data)
     text += [
@@ -31,6 +33,12 @@ def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "",
     ]
     return "\n".join(text)
+
+
+def family(data: Mapping[str, Any]) -> str:
+    """`Holm for 8 comparisons`; empty where nothing is corrected."""
+    how, count = data.get("correction", "none"), data.get("comparisons", 0)
+    return "" if how == "none" or count < 2 else f"{NAMES[how]} for {count} comparisons"
 
 
 def heading(labels: Mapping[str, str], benchmark: str) -> str:
@@ -111,26 +119,32 @@ def table(rows: Sequence[Row], reference: str | None) -> list[str]:
     """Rows as a Markdown table."""
     metric = next((row.main for row in rows if row.main), "score") or "score"
     against = f"against {reference}, 95 %" if reference else ""
-    head = ["", "seeds", metric, "95 %", *([against] if reference else []), "learns", "share", "peak memory", "training", "on the disk"]
+    head = ["", "seeds", metric, "95 %", *([against, "p"] if reference else []), "learns", "share", "peak memory", "training", "on the disk", *(["steps"] if budgeted(rows) else [])]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    return lines + ["| " + " | ".join(cells(row, reference)) + " |" for row in rows]
+    return lines + ["| " + " | ".join(cells(row, reference, budgeted(rows))) + " |" for row in rows]
 
 
-def cells(row: Row, reference: str | None) -> list[str]:
-    """One row's cells, as text."""
+def budgeted(rows: Sequence[Row]) -> bool:
+    """Whether the budgets of these rows were matched."""
+    return any(row.budget for row in rows)
+
+
+def cells(row: Row, reference: str | None, steps: bool = False) -> list[str]:
+    """One row's cells, as text; with the `steps` that it trained, where budgets are matched."""
     ready = done(row)
     if not row.figures:
-        return [row.name, f"0/{row.expected}", fate(row), "", *([""] if reference else []), "", "", "", "", ""]
+        return [row.name, f"0/{row.expected}", fate(row), "", *(["", ""] if reference else []), "", "", "", "", "", *([""] if steps else [])]
     figure = row.figures[str(row.main)]
     return [
         row.name, f"{ready}/{row.expected}" if ready < row.expected else str(ready), score(figure), interval(figure.interval),
-        *([difference(row, figure)] if reference else []), count(row.costs.get("trainable_parameters")),
+        *([difference(row, figure), p_values(row, figure)] if reference else []), count(row.costs.get("trainable_parameters")),
         "" if row.share is None else f"{row.share:.2%}" if row.share < 0.1 else f"{row.share:.1%}",
         size(row.costs.get("peak_memory_bytes")), seconds(row.costs.get("train_runtime")), size(row.costs.get("saved_bytes")),
+        *([f"{row.costs['train_steps']:,.0f}" if "train_steps" in row.costs else ""] if steps else []),
     ]  # fmt: skip
 
 
-def sentence(row: Row, reference: str | None) -> str:
+def sentence(row: Row, reference: str | None, corrected_by: str = "") -> str:
     """What the row's difference from the reference says; empty where there is none."""
     verdict = row.verdict()
     if verdict in ("", "reference") or reference is None or row.main is None:
@@ -138,9 +152,13 @@ def sentence(row: Row, reference: str | None) -> str:
     found = row.figures[row.main].difference
     assert found is not None
     size_of = f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    told_p = "" if found.p is None else f" p {shown(found.p)}"
+    if told_p and corrected_by and row.p_corrected is not None:
+        told_p += f", {shown(row.p_corrected)} after {corrected_by}"
+    behind = f" ({told_p.strip()})" if told_p else ""
     if verdict == "inside the noise":
-        return f"{row.name}: {row.main} {size_of} against {reference}, inside the noise."
-    return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}."
+        return f"{row.name}: {row.main} {size_of} against {reference}, inside the noise{behind}."
+    return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}{behind}."
 
 
 def notes(data: Mapping[str, Any]) -> list[str]:
@@ -151,7 +169,7 @@ def notes(data: Mapping[str, Any]) -> list[str]:
         text += ["## Search", "", f"At most {most} trials each, chosen on rows of train that were set aside; the reported split was not read.", ""]
         for group in data["search"]:
             trials = [f"{told(each['values'])}: {_outcome(each)}" for each in group["trials"]]
-            text.append(f"- {named(group['labels'])}: " + "; ".join(trials))
+            text.append(f"- {named(group['labels'])}: " + "; ".join(trials) + (f" ({group['edge']})" if group.get("edge") else ""))
         text.append("")
     missing = [cell for cell in data["cells"] if cell["status"] not in ("done", "reused")]
     if missing:
@@ -183,6 +201,14 @@ def difference(row: Row, figure: Figure) -> str:
         return "reference"
     found = figure.difference
     return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})" if found else "not comparable"
+
+
+def p_values(row: Row, figure: Figure) -> str:
+    """`0.012 → 0.048`: alone, and corrected."""
+    if row.is_reference or figure.difference is None or figure.difference.p is None:
+        return ""
+    alone, together = shown(figure.difference.p), row.p_corrected
+    return alone if together is None or shown(together) == alone else f"{alone} → {shown(together)}"
 
 
 def count(number: float | None) -> str:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from numpy.typing import NDArray
 
 from pipelines.evaluation.choice import Choice
 from pipelines.evaluation.predictions import read_predictions
-from pipelines.evaluation.scoring import score
 from pipelines.fields.scores import is_score
 from pipelines.recipe import Recipe
-from pipelines.registry import METRICS
+from pipelines.rescoring import Rescored, rescored
 from pipelines.study_statistics import Floats, resamples
 
 COSTS = ("trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_samples_per_second", "train_steps", "train_loss")
@@ -67,40 +65,28 @@ class Result:
         return bool(one) and one.keys() == two.keys() and all(_identity(one[suffix]) == _identity(two[suffix]) for suffix in one)
 
     @cached_property
+    def parts(self) -> dict[str, Rescored]:
+        """By suffix: the split's answers, ready to be scored again. Only of splits where that gives the same scores."""
+        found: dict[str, Rescored] = {}
+        for suffix, part in self._read.items():
+            assert self.choice is not None
+            own = {name.removesuffix(suffix): value for name, value in self.metrics.items() if name.endswith(suffix)}
+            try:
+                again = rescored(self.choice.open_task(), part, own)
+            except Exception:  # a kind of prediction that is not one answer an example: there is no interval then
+                continue
+            if again is not None:
+                found[suffix] = again
+        return found
+
+    @cached_property
     def draws(self) -> dict[str, Floats]:
         """By metric: the score on resampled examples (resamples,). Empty where predictions cannot be scored again."""
         found: dict[str, Floats] = {}
-        for suffix, part in self._read.items():
-            try:
-                drawn = self._drawn(part)
-            except Exception:  # a kind of prediction that is not one answer an example: there is no interval then
-                continue
+        for suffix, part in self.parts.items():
+            drawn = part.resampled(resamples(len(part), SEED))
             found |= {f"{name}{suffix}": values for name, values in drawn.items() if f"{name}{suffix}" in self.metrics}
         return found
-
-    def _drawn(self, part: Mapping[str, Any]) -> dict[str, Floats]:
-        assert self.choice is not None
-        task = self.choice.open_task()
-        if "hypothesis" in part:
-            return _drawn_texts(task.metrics, part["hypothesis"], part["reference"])
-        labels, logits = part["label"], part["logits"]
-        if labels is None:
-            return {}
-        scored = score(task)
-        if any(not math.isclose(value, self.metrics.get(name, value), abs_tol=1e-6) for name, value in scored(logits, labels).items()):
-            return {}  # scored in another way than task by task: resampling would tell of something else
-        drawn = [scored(logits[taken], labels[taken]) for taken in resamples(len(labels), SEED)]
-        return {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
-
-
-def _drawn_texts(metrics: Any, texts: Any, references: Any) -> dict[str, Floats]:
-    """Metrics of whole corpora are computed from sums of counts: a resample is how often it takes each example."""
-    times = np.stack([np.bincount(taken, minlength=len(references)) for taken in resamples(len(references), SEED)])
-    found = {}
-    for metric in metrics:
-        module = import_module(METRICS.module(metric))
-        found[metric] = np.array([module.of_counts(sums)[metric] for sums in times @ module.counts(texts, references)])
-    return found
 
 
 def _identity(part: Mapping[str, Any]) -> tuple[bytes, Any]:
@@ -118,10 +104,10 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
         if stage.stage != "evaluate":
             continue
         place = places[stage.id]
-        details = _json(place / "details.json")
+        details = read_json(place / "details.json")
         choices = {choice.name: choice for choice in stage.choices(recipe)[0]}
-        for benchmark, told in _json(place / "metrics.json").items():
-            metrics = {name: float(value) for name, value in told.items() if is_score(name) and _is_number(value)}
+        for benchmark, told in read_json(place / "metrics.json").items():
+            metrics = {name: float(value) for name, value in told.items() if is_score(name) and is_number(value)}
             if not metrics:
                 continue
             detail = details.get(benchmark, {})
@@ -138,8 +124,8 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
 
 
 def _costs(place: Path) -> dict[str, float]:
-    told = _json(place / "metrics.json")
-    found = {name: float(told[name]) for name in COSTS if _is_number(told.get(name))}
+    told = read_json(place / "metrics.json")
+    found = {name: float(told[name]) for name in COSTS if is_number(told.get(name))}
     weights = [path.stat().st_size for path in (place / "model").glob("*.safetensors")]
     return found | ({"saved_bytes": float(sum(weights))} if weights else {})
 
@@ -150,12 +136,13 @@ def curve_of(folder: Path, stage: str) -> list[tuple[int, float]]:
 
     points: dict[int, float] = {}
     for event in read_events(folder / "events.jsonl"):
-        if event.get("stage") == stage and event["event"] == "metric" and _is_number(event.get("metrics", {}).get("loss")):
+        if event.get("stage") == stage and event["event"] == "metric" and is_number(event.get("metrics", {}).get("loss")):
             points[int(event["step"])] = float(event["metrics"]["loss"])
     return sorted(points.items())
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping that a file holds; empty where there is none, or something else in it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -163,5 +150,6 @@ def _json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.evaluation.significance.corrections import LEVEL as SIGNIFICANT
+from pipelines.evaluation.significance.corrections import Correction, corrected
 from pipelines.fields.scores import SMALLER_IS_BETTER, bounds
 from pipelines.matrix import Axis, reference_axis
+from pipelines.study_budget import UNITS, sentence
 from pipelines.study_results import SEED, Result, curve_of, results_of
 from pipelines.study_statistics import Estimate, mean_interval, paired_difference
 from pipelines.workspace import write_json, write_text
@@ -40,7 +43,10 @@ class Figure:
         """As plain data."""
         difference = None
         if self.difference is not None:
-            difference = {"value": self.difference.value, "interval": [self.difference.low, self.difference.high], "clear": self.difference.clear}
+            difference = {
+                "value": self.difference.value, "interval": [self.difference.low, self.difference.high], "clear": self.difference.clear,
+                "p": self.difference.p,
+            }  # fmt: skip
         return {
             "mean": self.mean, "sd": self.sd, "values": list(self.values),
             "interval": list(self.interval) if self.interval else None, "difference": difference,
@@ -72,8 +78,14 @@ class Row:
     examples: int = 0
     curve: list[tuple[int, float]] = field(default_factory=list)
     """(step, mean training loss over the seeds)."""
+    band: list[tuple[int, float, float]] = field(default_factory=list)
+    """(step, least and largest training loss of a seed); empty with one seed."""
     message: str = ""
     """Why cells are missing."""
+    budget: dict[str, Any] | None = None
+    """What each cell may spend: `stage`, `max_steps`, `spent`, `budget`; None where budgets are not matched."""
+    p_corrected: float | None = None
+    """Of the main score's difference, corrected for all rows that are held against the reference."""
 
     @property
     def main(self) -> str | None:
@@ -94,7 +106,7 @@ class Row:
         found = self.figures[name].difference if name in self.figures else None
         if found is None:
             return ""
-        if not found.clear:
+        if not found.clear or (name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT):
             return "inside the noise"
         return "better" if (found.value > 0) != (name in SMALLER_IS_BETTER) else "worse"
 
@@ -103,8 +115,8 @@ class Row:
         return {
             "name": self.name, "labels": self.labels, "benchmark": self.benchmark, "stage": self.stage, "model": self.model, "expected": self.expected, "counts": self.counts,
             "chosen": self.chosen, "metric": self.main, "metrics": {name: each.to_json() for name, each in self.figures.items()},
-            "costs": self.costs, "trainable_share": self.share, "reference": self.is_reference, "verdict": self.verdict(),
-            "examples": self.examples, "message": self.message,
+            "costs": self.costs, "trainable_share": self.share, "reference": self.is_reference, "verdict": self.verdict(), "p_corrected": self.p_corrected,
+            "budget": self.budget, "examples": self.examples, "message": self.message,
         }  # fmt: skip
 
 
@@ -129,7 +141,7 @@ def rows_of(study: Study) -> list[Row]:
         for state in states:
             if state.complete:
                 folder = study.folder / state.cell.folder
-                for result in results_of(folder, study.plan.final(state.cell, state.chosen)):
+                for result in results_of(folder, study.recipe_of(state)):
                     seeds = tuple(state.cell.labels[name] for name in repeats)
                     by_benchmark.setdefault((result.stage, result.benchmark), {})[seeds] = result
     reference = study.plan.options.reference
@@ -145,9 +157,19 @@ def rows_of(study: Study) -> list[Row]:
             if axis is not None and not row.is_reference and results:
                 other = tuple(str(reference) if name == axis.name else labels[name] for name in kept)
                 _hold_against(row, results, found.get(other, {}).get((stage, benchmark), {}))
-            row.curve = _mean_curve([curve_of(study.folder / state.cell.folder, row.model) for state in states if state.complete])
+            curves = [curve_of(study.folder / state.cell.folder, row.model) for state in states if state.complete]
+            row.curve, row.band = _mean_curve(curves), _band(curves)
             rows.append(row)
+    _correct(rows, study.plan.options.correction)
     return rows
+
+
+def _correct(rows: Sequence[Row], how: Correction) -> None:
+    """Correct the p-values of the main scores for how many rows are held against the reference."""
+    found = [(row, difference.p) for row in rows if row.main and (difference := row.figures[row.main].difference) is not None]
+    able = [(row, p_value) for row, p_value in found if p_value is not None]
+    for (row, _), p_value in zip(able, corrected([p_value for _, p_value in able], how), strict=True):
+        row.p_corrected = p_value
 
 
 def _row(labels: dict[str, str], stage: str, benchmark: str, results: Mapping[tuple[str, ...], Result], states: Sequence[CellState]) -> Row:
@@ -156,6 +178,7 @@ def _row(labels: dict[str, str], stage: str, benchmark: str, results: Mapping[tu
         counts[state.status] = counts.get(state.status, 0) + 1
     messages = "; ".join(dict.fromkeys(state.message for state in states if state.message))
     row = Row(labels, benchmark=benchmark, stage=stage, expected=len(states), counts=counts, chosen=dict(states[0].chosen), message=messages)
+    row.budget = next((state.matched.to_json() for state in states if state.matched is not None), None)
     if not results:
         return row
     each = list(results.values())
@@ -206,6 +229,14 @@ def _mean_curve(curves: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int
     return [(step, statistics.fmean(table[step] for table in tables)) for step in steps[::every]]
 
 
+def _band(curves: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int, float, float]]:
+    """Between what losses the seeds lie, at the steps of the mean."""
+    tables = [dict(curve) for curve in curves if curve]
+    if len(tables) < 2:
+        return []
+    return [(step, min(table[step] for table in tables), max(table[step] for table in tables)) for step, _ in _mean_curve(curves)]
+
+
 def counted(states: Iterable[CellState]) -> dict[str, int]:
     """Cells by how far they are; reused ones are done."""
     counts = dict.fromkeys(("done", "failed", "refused", "stopped", "queued"), 0)
@@ -222,7 +253,7 @@ def write_results(study: Study, code: int, seconds: float) -> None:
     rows = rows_of(study)
     data = as_data(study, rows, code, seconds)
     write_json(study.folder / "study.json", data)
-    _write_tables(study.folder, study.plan.axes, rows)
+    _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
     write_text(study.folder / "README.md", readme(data, rows))
     write_text(study.folder / "report.html", page(data, rows))
 
@@ -233,6 +264,7 @@ def as_data(study: Study, rows: Sequence[Row], code: int, seconds: float) -> dic
         "name": study.plan.recipe.name, "exit_code": code, "seconds": seconds, "reference": study.plan.options.reference,
         "compared": compared_axis(study.plan.axes, study.plan.options.reference),
         "axes": [{"name": axis.name, "key": axis.key, "entries": [entry.label for entry in axis.entries], "seeds": axis.repeats} for axis in study.plan.axes],
+        "correction": study.plan.options.correction, "comparisons": sum(row.p_corrected is not None for row in rows),
         "counts": counted(study.states),
         "cells": [
             {
@@ -242,13 +274,34 @@ def as_data(study: Study, rows: Sequence[Row], code: int, seconds: float) -> dic
             for state in study.states
         ],
         "search": [
-            {"labels": dict(group.labels), "trials": [each.to_json() for each in study.tried.get(group.number, [])]} for group in study.plan.groups
+            {
+                "labels": dict(group.labels), "trials": [each.to_json() for each in study.tried.get(group.number, [])],
+                "grid": {path: list(dict.fromkeys(values[path] for values in group.grid)) for path in group.grid[0]} if _plain(group.grid) else {},
+                "edge": study.edges.get(group.number, ""),
+            }
+            for group in study.plan.groups
         ],
+        "budget": _budget(study),
         "rows": [row.to_json() for row in rows],
     }  # fmt: skip
 
 
-def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[Row]) -> None:
+def _plain(grid: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the values of a grid can be told apart by themselves."""
+    return all(isinstance(value, str | int | float | None) for values in grid for value in values.values())
+
+
+def _budget(study: Study) -> dict[str, Any] | None:
+    """What was made equal, if anything was."""
+    budget = study.plan.options.budget
+    if budget is None:
+        return None
+    stage = next((state.matched.stage for state in study.states if state.matched is not None), budget.stage or "")
+    reference = str(budget.reference or study.plan.options.reference)
+    return {"match": budget.match, "unit": UNITS[budget.match], "reference": reference, "stage": stage, "sentence": sentence(budget.match, reference, stage)}
+
+
+def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[Row], study_budget: str = "") -> None:
     """One line a row and metric."""
     import pyarrow as pa
     import pyarrow.csv as csv
@@ -260,7 +313,9 @@ def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[Row]) -> No
         common: dict[str, Any] = {name: row.labels[name] for name in names}
         common |= {"benchmark": row.benchmark or None, "model": row.model or None, "expected": row.expected}
         common |= {status: row.counts.get(status, 0) + (row.counts.get("reused", 0) if status == "done" else 0) for status in ("done", "failed", "refused")}
-        costs = {name: row.costs.get(name) for name in ("trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "saved_bytes")}
+        if study_budget:
+            common |= {"budget_unit": study_budget, "spent": row.budget["spent"] if row.budget else None, "max_steps": row.budget["max_steps"] if row.budget else None}
+        costs = {name: row.costs.get(name) for name in ("trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_steps", "saved_bytes")}
         for metric in row.figures or [None]:
             figure = row.figures[metric] if metric else None
             difference = figure.difference if figure else None
@@ -271,7 +326,8 @@ def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[Row]) -> No
                     "low": figure.interval[0] if figure and figure.interval else None,
                     "high": figure.interval[1] if figure and figure.interval else None,
                     "difference": difference.value if difference else None, "difference_low": difference.low if difference else None,
-                    "difference_high": difference.high if difference else None, "verdict": row.verdict(metric) if metric else "",
+                    "difference_high": difference.high if difference else None, "p": difference.p if difference else None,
+                    "p_corrected": row.p_corrected if metric == row.main else None, "verdict": row.verdict(metric) if metric else "",
                     "trainable_share": row.share, **costs, "message": row.message or None,
                 }
             )  # fmt: skip

@@ -23,6 +23,7 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .base_model import FineryPreTrainedModel
+from .both_orders import behind, exchange
 from .configuration_finery import FineryConfig
 from .losses import IGNORED, PROBLEM_LOSSES, cross_entropy, mean_squared_error, problem_type_of
 from .modeling_finery import FineryModel
@@ -89,7 +90,11 @@ class FineryDecisionModel(FineryPreTrainedModel):
 
 
 class FineryForSequenceClassification(FineryDecisionModel):
-    """One decision, or one score, for a sequence or a pair. Devlin et al. 2019, section 4.1 and figure 4 (a, b)."""
+    """One decision, or one score, for a sequence or a pair. Devlin et al. 2019, section 4.1 and figure 4 (a, b).
+
+    A decoder that was trained on pairs without an order of their own has `both_orders` in its config: the ids of the tokens
+    before, between and behind the texts. It then reads each pair a second time, exchanged, and decides about the sum.
+    """
 
     _auto_class = "AutoModelForSequenceClassification"
 
@@ -98,6 +103,19 @@ class FineryForSequenceClassification(FineryDecisionModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
+    def _with_other_order(self, text: Tensor, input_ids: Tensor | None, **inputs: Any) -> Tensor:
+        """(batch, dim): what the texts amount to, added up over both orders of those that are pairs."""
+        marks = getattr(self.config, "both_orders", None)
+        if not marks:
+            return text
+        if input_ids is None:
+            raise ValueError("this model reads pairs in both orders: it takes input_ids, not inputs_embeds")
+        exchanged, pairs = exchange(input_ids, *marks)
+        if not pairs.any():
+            return text
+        if inputs["token_type_ids"] is not None:
+            inputs["token_type_ids"] = behind(exchanged, marks[1])
+        return text + self._read(input_ids=exchanged, **inputs).text * pairs[:, None]
     @can_return_tuple
     def forward(
         self,
@@ -131,7 +149,8 @@ class FineryForSequenceClassification(FineryDecisionModel):
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.classifier(self.dropout(read.text))
+        text = self._with_other_order(read.text, input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **kwargs)
+        logits = self.classifier(self.dropout(text))
         loss = None
         if labels is not None:
             if self.config.problem_type is None:  # remembered, for pipelines choose softmax or sigmoid by it

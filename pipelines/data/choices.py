@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.data.encoding import CHUNK, collate, encode
+from pipelines.data.encoding import CHUNK, Examples, collate, encode
 from pipelines.data.multiple_choice import ChoiceRows
 from pipelines.protocols import Rows
 
@@ -17,46 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class ChoiceExamples:
-    """Tokenised questions, each with its options as columns."""
+@dataclass(frozen=True, kw_only=True)
+class ChoiceExamples(Examples):
+    """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of sequences a question.
 
-    input_ids: list[list[npt.NDArray[np.int32]]]
-    """Of each question the sequences of its options."""
-    token_type_ids: list[list[npt.NDArray[np.int32]]] | None
-    """None where the model has no segments."""
-    labels: list[int] | None
-    """None where the answers are not public."""
-    index: list[int]
-    """Row numbers in the file."""
-    lengths: npt.NDArray[np.int64]
-    """Tokens of each question's longest sequence."""
-    truncated: int
-    """Sequences that were longer than the limit and lost the end of their longer text."""
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    def __getitem__(self, position: int) -> dict[str, Any]:
-        example: dict[str, Any] = {"input_ids": self.input_ids[position], "index": self.index[position]}
-        if self.token_type_ids is not None:
-            example["token_type_ids"] = self.token_type_ids[position]
-        if self.labels is not None:
-            example["labels"] = self.labels[position]
-        return example
-
-    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> ChoiceExamples:
-        """The questions at `positions`, in that order. `truncated` stays that of the whole."""
-        chosen = [int(position) for position in positions]
-        types = self.token_type_ids
-        return ChoiceExamples(
-            [self.input_ids[position] for position in chosen],
-            None if types is None else [types[position] for position in chosen],
-            None if self.labels is None else [self.labels[position] for position in chosen],
-            [self.index[position] for position in chosen],
-            self.lengths[np.asarray(chosen, dtype=np.int64)],
-            self.truncated,
-        )
+    `lengths` are the tokens of each question's longest sequence, `truncated` counts sequences.
+    """
 
 
 def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceExamples:
@@ -78,8 +44,14 @@ def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceE
             types += _grouped(found.token_type_ids, choices)
         truncated += found.truncated
     longest = (max(len(sequence) for sequence in question) for question in ids)
-    labels: Any = None if rows.labels is None else list(rows.labels)
-    return ChoiceExamples(ids, types or None, labels, list(rows.index), np.fromiter(longest, np.int64, len(ids)), truncated)
+    return ChoiceExamples(
+        input_ids=ids,
+        token_type_ids=types or None,
+        labels=None if rows.labels is None else list(rows.labels),
+        index=list(rows.index),
+        lengths=np.fromiter(longest, dtype=np.int64, count=len(ids)),
+        truncated=truncated,
+    )
 
 
 def _grouped(sequences: list[list[int]], choices: int) -> list[list[npt.NDArray[np.int32]]]:

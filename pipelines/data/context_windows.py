@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.data.columns import Parts
 from pipelines.data.encoding import collate, settings_kept
 from pipelines.data.extractive_qa import QuestionRows
 from pipelines.data.window_sizes import question_room
@@ -26,13 +27,10 @@ CHUNK = 1_000
 """Questions that are tokenised at a time: offsets take far more memory than ids."""
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Windows of tokenised contexts, as columns."""
+@dataclass(frozen=True, kw_only=True)
+class Windows(Parts):
+    """Windows of tokenised contexts, as columns. `truncated` counts the rows whose context takes several windows."""
 
-    input_ids: list[npt.NDArray[np.int32]]
-    token_type_ids: list[npt.NDArray[np.int32]] | None
-    """None where the model has no segments."""
     blanks: npt.NDArray[np.int64]
     """The place of the token that stands for "no answer here" (windows,)."""
     labels: npt.NDArray[np.int64] | None
@@ -40,45 +38,14 @@ class Windows:
     contexts: list[npt.NDArray[np.int32]] | None
     """For each window the places of the context's tokens and the characters they stand for: (tokens, 3) of place, begin, end.
     Only kept for evaluation."""
-    rows: npt.NDArray[np.int64]
-    """The row that each window belongs to: its position, from 0."""
-    lengths: npt.NDArray[np.int64]
-    """Tokens of each window."""
-    truncated: int
-    """Rows whose context takes several windows."""
     cut: int
     """Rows whose question lost its end."""
     unanswered: int
     """Rows with an answer that no window holds: it is cut by the border between two."""
 
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
     def __getitem__(self, position: int) -> dict[str, Any]:
-        example: dict[str, Any] = {"input_ids": self.input_ids[position]}
-        if self.token_type_ids is not None:
-            example["token_type_ids"] = self.token_type_ids[position]
-        if self.labels is not None:
-            example["labels"] = self.labels[position].tolist()
-        return example
-
-    @property
-    def index(self) -> list[int]:
-        """The row of each window: windows of one row are set aside together."""
-        return [int(row) for row in self.rows]
-
-    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> Windows:
-        """The windows at `positions`, in that order. The counts stay those of the whole."""
-        chosen = np.asarray(positions, dtype=np.int64)
-        types, contexts = self.token_type_ids, self.contexts
-        return Windows(
-            [self.input_ids[position] for position in chosen],
-            None if types is None else [types[position] for position in chosen],
-            self.blanks[chosen],
-            None if self.labels is None else self.labels[chosen],
-            None if contexts is None else [contexts[position] for position in chosen],
-            self.rows[chosen], self.lengths[chosen], self.truncated, self.cut, self.unanswered,
-        )  # fmt: skip
+        example = super().__getitem__(position)
+        return example if self.labels is None else example | {"labels": self.labels[position].tolist()}
 
 
 def questions_in(tokenizer: Any, questions: Sequence[str], max_length: int) -> list[str]:
@@ -143,13 +110,17 @@ def encode_questions(
                     contexts.append(context)
     place = np.asarray(owners, dtype=np.int64)
     return Windows(
-        ids, types if segments else None, np.asarray(blanks, dtype=np.int64),
-        None if rows.starts is None else np.asarray(labels, dtype=np.int64).reshape(-1, 2), contexts if keep_contexts else None, place,
-        np.fromiter((len(window) for window in ids), dtype=np.int64, count=len(ids)),
-        int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
-        sum(short != whole.strip() for short, whole in zip(asked, rows.texts, strict=True)),
-        0 if rows.starts is None else len(rows) - len(answered),
-    )  # fmt: skip
+        input_ids=ids,
+        token_type_ids=types if segments else None,
+        blanks=np.asarray(blanks, dtype=np.int64),
+        labels=None if rows.starts is None else np.asarray(labels, dtype=np.int64).reshape(-1, 2),
+        contexts=contexts if keep_contexts else None,
+        rows=place,
+        lengths=np.fromiter((len(window) for window in ids), dtype=np.int64, count=len(ids)),
+        truncated=int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
+        cut=sum(short != whole.strip() for short, whole in zip(asked, rows.texts, strict=True)),
+        unanswered=0 if rows.starts is None else len(rows) - len(answered),
+    )
 
 
 def _context(sequence: Sequence[int | None], offsets: Any) -> npt.NDArray[np.int32]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pipelines.data.columns import Columns
 from pipelines.protocols import Rows
 
 if TYPE_CHECKING:
@@ -19,46 +19,18 @@ CHUNK = 2_000
 """Rows that are tokenised at a time: enough to keep every core busy, few enough to bound memory."""
 
 
-@dataclass(frozen=True)
-class Examples:
+@dataclass(frozen=True, kw_only=True)
+class Examples(Columns):
     """Tokenised rows of one split, as columns."""
 
-    input_ids: list[list[int]]
-    token_type_ids: list[list[int]] | None
-    """Which of the two texts a token belongs to; None where the model has no segments."""
-    labels: list[int] | list[float] | list[list[int]] | None
-    """None where the labels are not public."""
+    labels: list[Any] | None
+    """A class, a number, or ids of what the text is to become; None where the labels are not public."""
     index: list[int]
     """Row numbers in the file."""
-    lengths: npt.NDArray[np.int64]
-    """Tokens of each row."""
-    truncated: int
-    """Rows that were longer than the limit and lost their end."""
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
 
     def __getitem__(self, position: int) -> dict[str, Any]:
-        example: dict[str, Any] = {"input_ids": self.input_ids[position], "index": self.index[position]}
-        if self.token_type_ids is not None:
-            example["token_type_ids"] = self.token_type_ids[position]
-        if self.labels is not None:
-            example["labels"] = self.labels[position]
-        return example
-
-    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> Examples:
-        """The examples at `positions`, in that order. `truncated` stays that of the whole."""
-        chosen = [int(position) for position in positions]
-        types, labels = self.token_type_ids, self.labels
-        picked: Any = None if labels is None else [labels[position] for position in chosen]
-        return Examples(
-            input_ids=[self.input_ids[position] for position in chosen],
-            token_type_ids=None if types is None else [types[position] for position in chosen],
-            labels=picked,
-            index=[self.index[position] for position in chosen],
-            lengths=self.lengths[np.asarray(chosen, dtype=np.int64)],
-            truncated=self.truncated,
-        )
+        example = super().__getitem__(position) | {"index": self.index[position]}
+        return example if self.labels is None else example | {"labels": self.labels[position]}
 
 
 def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
@@ -79,11 +51,10 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
             if segments:
                 token_type_ids += batch["token_type_ids"]
             truncated += _count_truncated(tokenizer, batch, texts, pairs, max_length)
-    labels: Any = None if rows.labels is None else list(rows.labels)
     return Examples(
         input_ids=input_ids,
         token_type_ids=token_type_ids if segments else None,
-        labels=labels,
+        labels=None if rows.labels is None else list(rows.labels),
         index=list(rows.index),
         lengths=np.fromiter((len(row) for row in input_ids), dtype=np.int64, count=len(input_ids)),
         truncated=truncated,

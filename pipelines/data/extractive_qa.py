@@ -88,8 +88,8 @@ class QuestionTask(Task):
             raise DataError(f"{described} has no column '{self.id_column}' for the questions' ids; columns found: {found}")
         ids = [str(cell) for cell in data[self.id_column][:]]
         if len(set(ids)) < len(ids):
-            seen: set[str] = set()
-            again = next(row for row, name in enumerate(ids) if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            first = dict(zip(reversed(ids), reversed(range(len(ids))), strict=True))
+            again = next(row for row, name in enumerate(ids) if first[name] < row)
             self._refuse(described, index[again], f"has the id '{ids[again]}' of an earlier row", "give every question an id of its own")
         return ids
 

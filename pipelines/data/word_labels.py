@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.data.columns import Parts
 from pipelines.data.encoding import CHUNK, collate, settings_kept
 from pipelines.data.token_classification import WordRows
 from pipelines.errors import ModelError
@@ -26,51 +27,18 @@ IGNORED = -100
 """The label of a token that is not learnt from. `pipelines.objectives.losses` has the same."""
 
 
-@dataclass(frozen=True)
-class WordExamples:
-    """Parts of tokenised texts, as columns. Most texts are one part."""
+@dataclass(frozen=True, kw_only=True)
+class WordExamples(Parts):
+    """Parts of tokenised texts, as columns. `truncated` counts the texts that are read in several parts."""
 
-    input_ids: list[npt.NDArray[np.int32]]
-    token_type_ids: list[npt.NDArray[np.int32]] | None
-    """None where the model has no segments."""
     words: list[npt.NDArray[np.int32]]
     """For each token the number of the word that it begins, from 0; -1 for all other tokens."""
     labels: list[npt.NDArray[np.int32]] | None
     """For each token the class of the word that it begins, else -100."""
-    rows: npt.NDArray[np.int64]
-    """The row that each part belongs to: its position, from 0."""
-    lengths: npt.NDArray[np.int64]
-    """Tokens of each part."""
-    truncated: int
-    """Rows that are read in several parts."""
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
 
     def __getitem__(self, position: int) -> dict[str, Any]:
-        example: dict[str, Any] = {"input_ids": self.input_ids[position]}
-        if self.token_type_ids is not None:
-            example["token_type_ids"] = self.token_type_ids[position]
-        if self.labels is not None:
-            example["token_labels"] = self.labels[position]
-        return example
-
-    @property
-    def index(self) -> list[int]:
-        """The row of each part: parts of one row are set aside together."""
-        return [int(row) for row in self.rows]
-
-    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> WordExamples:
-        """The parts at `positions`, in that order. `truncated` stays that of the whole."""
-        chosen = np.asarray(positions, dtype=np.int64)
-
-        def picked(column: list[npt.NDArray[np.int32]]) -> list[npt.NDArray[np.int32]]:
-            return [column[position] for position in chosen]
-
-        return WordExamples(
-            picked(self.input_ids), None if self.token_type_ids is None else picked(self.token_type_ids), picked(self.words),
-            None if self.labels is None else picked(self.labels), self.rows[chosen], self.lengths[chosen], self.truncated,
-        )  # fmt: skip
+        example = super().__getitem__(position)
+        return example if self.labels is None else example | {"token_labels": self.labels[position]}
 
 
 def check_offsets(tokenizer: Any) -> None:
@@ -104,14 +72,15 @@ def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExample
             if segments:
                 types += [np.asarray(part, dtype=np.int32) for part in batch["token_type_ids"]]
     place = np.asarray(owners, dtype=np.int64)
+    labels = None if rows.labels is None else [_labelled(words, rows.labels[row]) for words, row in zip(firsts, owners, strict=True)]
     return WordExamples(
-        ids,
-        types if segments else None,
-        firsts,
-        None if rows.labels is None else [_labelled(words, rows.labels[row]) for words, row in zip(firsts, owners, strict=True)],
-        place,
-        np.fromiter((len(part) for part in ids), dtype=np.int64, count=len(ids)),
-        int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
+        input_ids=ids,
+        token_type_ids=types if segments else None,
+        words=firsts,
+        labels=labels,
+        rows=place,
+        lengths=np.fromiter((len(part) for part in ids), dtype=np.int64, count=len(ids)),
+        truncated=int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
     )
 
 

@@ -63,7 +63,7 @@ class Asked:
             yield suffix, split, self.task.rows(split, self.stage.max_eval_samples)
 
     def running(self, split: str) -> dict[str, Any]:
-        """Keywords of `predict` and its like: processes, device, batch size, progress."""
+        """Keywords of `predict` and its like: processes, device, batch size, progress, precision."""
         from pipelines.evaluation.predict import device
         from pipelines.evaluation.progress import progress_events
 
@@ -73,6 +73,7 @@ class Asked:
             "device": device(),
             "batch_size": self.stage.per_device_eval_batch_size,
             "progress": progress_events(self.context, f"{self.choice.name} {split}"),
+            **({"precision": "bf16"} if self.stage.mixed_precision == "bf16" else {}),
         }
 
 

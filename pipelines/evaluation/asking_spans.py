@@ -47,23 +47,64 @@ class Spans(Examiner):
         config = asked.model.config
         back = looks_back_only({"model_type": config.model_type, **config.to_dict()})
         task: Any = asked.task
-        said = []
-        for suffix, split, given in asked.splits():
-            rows: Any = given
+
+        def find(rows: Any, split: str) -> list[Any]:
+            """The best spans of each question."""
             windows = encode_questions(asked.tokenizer, rows, length, stride, last_blank=back, keep_contexts=True)
             logits = forward(asked.model, windows, partial(collate_questions, asked.tokenizer), _both_ends, **asked.running(split))
             parts = zip(logits, windows.contexts or (), windows.blanks.tolist(), strict=True)
             by_row = grouped(windows.rows, [Window(*part) for part in parts])
-            found = [best_spans(each, text, settings) for each, text in zip(by_row, rows.pairs, strict=True)]
+            return [best_spans(each, text, settings) for each, text in zip(by_row, rows.pairs, strict=True)]
+
+        threshold, chosen = settings.null_score_diff_threshold, {}
+        if threshold is None:
+            aside = set_aside(asked) if task.version_2 else None
+            threshold = 0.0 if aside is None else best_of(find(aside, "train, set aside"), aside)
+            chosen = {} if aside is None else {"threshold_chosen_on": {"split": "train", "set_aside": len(aside)}}
+        said = []
+        for suffix, split, given in asked.splits():
+            rows: Any = given
+            found = find(rows, split)
             questions = questions_in(asked.tokenizer, rows.texts, length)
-            said.append(Spanned(name, split, suffix, rows, found, questions, task.version_2, settings.null_score_diff_threshold))
-        details = {"spans": settings.model_dump() | {"doc_stride": stride}} | _facts(said)
+            said.append(Spanned(name, split, suffix, rows, found, questions, task.version_2, threshold))
+        details = {"spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen} | _facts(said)
         return Answers(said, length, details=details)
 
     def score(self, task: Task) -> Score:
         from pipelines.evaluation.scoring import score_texts
 
         return score_texts(task)
+
+
+def set_aside(asked: Asked) -> Any:
+    """The training rows that the model was not trained on; None where there are none, or all of them have an answer."""
+    from dataclasses import replace
+
+    from pipelines.data.selection import drawn
+
+    recipe, subject = asked.context.recipe, asked.choice.subject
+    stage: Any = next((each for each in recipe.stages if each.id == asked.choice.model), None)
+    words = getattr(stage, "arguments", {})
+    if subject is None or words.get("eval_strategy", words.get("evaluation_strategy", "no")) == "no" or subject.task != asked.choice.task:
+        return None
+    rows: Any = asked.task.rows("train", subject.max_train_samples)
+    if len(rows) < 2 or all(rows.labels):
+        return None
+    places = drawn(len(rows), recipe.seed_of(stage))[1][: subject.max_eval_samples].tolist()
+    part = {name: [getattr(rows, name)[at] for at in places] for name in ("texts", "pairs", "labels", "index", "starts", "ids")}
+    return None if all(part["labels"]) else replace(rows, **part)
+
+
+def best_of(found: list[Any], rows: Any) -> float:
+    """The threshold that gives the best F1 on these rows: nothing is answered above it."""
+    from pipelines.evaluation.squad_v2 import best_threshold
+
+    differences = [each.difference for each in found]
+    best = best_threshold([each.answer for each in found], differences, rows.labels)
+    unanswered = sum(not each for each in rows.labels)
+    if best["best_f1"] <= 100.0 * unanswered / len(rows):  # answering none is as good as anything
+        return float(min(differences)) - 1.0
+    return float(best["best_f1_thresh"])
 
 
 def _facts(said: list[Any]) -> dict[str, Any]:

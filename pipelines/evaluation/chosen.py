@@ -6,33 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelines.data.multiple_choice import LETTERS
 from pipelines.errors import DataError, ModelError
 from pipelines.evaluation.accuracy import compute as accuracy
 from pipelines.evaluation.doubts import constant_prediction
-from pipelines.evaluation.predictions import Said
+from pipelines.evaluation.predictions import Decided
 from pipelines.evaluation.scoring import checked_logits
 from pipelines.protocols import Score, Task
 
 
 @dataclass(frozen=True)
-class Chosen(Said):
-    """The best option of each question. `rows` are ChoiceRows."""
-
-    logits: NDArray[Any]
-    """(questions, options), in the order of `rows`."""
-
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """The numbers of the right options, None where they are not public."""
-        return None if self.rows.labels is None else np.asarray(self.rows.labels)
-
-    @property
-    def said(self) -> NDArray[Any]:
-        """What is scored: the logits."""
-        return self.logits
+class Chosen(Decided):
+    """The best option of each question: `logits` (questions, options), `rows` are ChoiceRows, labels the right options' numbers."""
 
     def outputs(self, task: Task) -> int:
         return int(self.logits.shape[1])

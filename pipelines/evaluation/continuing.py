@@ -6,10 +6,10 @@ prompt too long for the model's positions loses its beginning, so that what asks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import opening_of, padding_token
 from pipelines.data.conversations import prompt_of
-from pipelines.evaluation.decoding import MAX_TARGET_LENGTH
+from pipelines.evaluation.decoding import MAX_TARGET_LENGTH, texts_of
 from pipelines.evaluation.generation import Generation
-from pipelines.evaluation.predict import Progress, batched_by_length
+from pipelines.evaluation.predict import Running, answers
 from pipelines.fields.positions import positions_for_text
-from pipelines.protocols import World
 
 
 @dataclass(frozen=True)
@@ -62,41 +61,19 @@ def how(model: Any, tokenizer: Any, settings: Generation) -> How:
 
 
 def continue_prompts(
-    model: Any,
-    tokenizer: Any,
-    dialogues: Sequence[Dialogue],
-    settings: How,
-    *,
-    world: World | None = None,
-    gather: Callable[[Any], list[Any]] = lambda value: [value],
-    device: Any = "cpu",
-    batch_size: int = 32,
-    progress: Progress | None = None,
+    model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], settings: How, **running: Unpack[Running]
 ) -> NDArray[Any]:
-    """What the model answers to all but the last message of each dialogue (examples,), on every process."""
+    """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises DataError."""
     import torch
 
-    world = world or World()
     prompts = [prompt_ids(tokenizer, each)[-(settings.longest_prompt or 0) :] for each in dialogues]
-    batches = batched_by_length([len(each) for each in prompts], batch_size)
-    model = model.to(device=device, dtype=torch.float32).eval()
-    mine: list[list[str]] = []
-    done = 0
-    with torch.inference_mode():
-        for number, batch in enumerate(batches):
-            done += len(batch)
-            if number % world.size == world.rank:
-                ids, real = filled_on_the_left([prompts[at] for at in batch], settings.config.pad_token_id)
-                inputs = {"input_ids": torch.from_numpy(ids).to(device), "attention_mask": torch.from_numpy(real).to(device)}
-                written = model.generate(**inputs, generation_config=settings.config)[:, ids.shape[1] :]
-                mine.append([text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)])
-                if progress is not None:
-                    progress(done, len(prompts))
-    by_rank = gather(mine)
-    texts = np.empty(len(prompts), dtype=object)
-    for number, batch in enumerate(batches):
-        texts[batch] = by_rank[number % len(by_rank)][number // len(by_rank)]
-    return texts
+
+    def answer(positions: list[int], device: Any) -> list[str]:
+        ids, real = filled_on_the_left([prompts[at] for at in positions], settings.config.pad_token_id)
+        inputs = {"input_ids": torch.from_numpy(ids).to(device), "attention_mask": torch.from_numpy(real).to(device)}
+        return texts_of(tokenizer, model.generate(**inputs, generation_config=settings.config)[:, ids.shape[1] :])
+
+    return np.asarray(answers(model, [len(each) for each in prompts], answer, **running), dtype=object)
 
 
 def prompt_ids(tokenizer: Any, dialogue: Dialogue) -> list[int]:

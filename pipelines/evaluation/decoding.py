@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.errors import DataError, ModelError
+from pipelines.errors import ModelError
 from pipelines.evaluation.generation import Generation
-from pipelines.evaluation.predict import Progress, batched_by_length
+from pipelines.evaluation.predict import Running, answers
 from pipelines.fields.positions import positions_for_text
-from pipelines.protocols import Rows, World
+from pipelines.protocols import Rows
 
 MAX_TARGET_LENGTH = 128
 """Tokens of a written text, where neither the evaluate stage nor the one that trained says."""
@@ -32,41 +32,24 @@ def write(
     settings: Generation,
     *,
     target_length: int | None = None,
-    world: World | None = None,
-    gather: Callable[[Any], list[Any]] = lambda value: [value],
-    device: Any = "cpu",
-    batch_size: int = 32,
-    progress: Progress | None = None,
+    **running: Unpack[Running],
 ) -> NDArray[Any]:
     """What the model writes for each text of `rows`, (examples,), on every process. Raises DataError without rows."""
-    import torch
-
     from pipelines.data.encoding import collate, encode
 
-    world = world or World()
-    if len(rows) == 0:
-        raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
     examples = replace(encode(tokenizer, replace(rows, labels=None), max_length), token_type_ids=None)
-    batches = batched_by_length(examples.lengths.tolist(), batch_size)
-    model = model.to(device=device, dtype=torch.float32).eval()
     decode = decoder(model, tokenizer, settings, target_length)
-    mine: list[list[str]] = []
-    done = 0
-    with torch.inference_mode():
-        for number, batch in enumerate(batches):
-            done += len(batch)
-            if number % world.size != world.rank:
-                continue
-            inputs = collate(tokenizer, [examples[position] for position in batch])
-            written = decode(inputs["input_ids"].to(device), inputs["attention_mask"].to(device))
-            mine.append([text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)])
-            if progress is not None:
-                progress(done, len(rows))
-    by_rank = gather(mine)
-    texts = np.empty(len(rows), dtype=object)
-    for number, batch in enumerate(batches):
-        texts[batch] = by_rank[number % len(by_rank)][number // len(by_rank)]
-    return texts
+
+    def answer(positions: list[int], device: Any) -> list[str]:
+        inputs = collate(tokenizer, [examples[position] for position in positions])
+        return texts_of(tokenizer, decode(inputs["input_ids"].to(device), inputs["attention_mask"].to(device)))
+
+    return np.asarray(answers(model, examples.lengths.tolist(), answer, **running), dtype=object)
+
+
+def texts_of(tokenizer: Any, written: Any) -> list[str]:
+    """Written ids (batch, target) as texts, without special tokens and space around them."""
+    return [text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
 
 
 def decoder(model: Any, tokenizer: Any, settings: Generation, target_length: int | None) -> Callable[[Any, Any], Any]:

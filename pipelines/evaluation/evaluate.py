@@ -3,7 +3,7 @@
 With `datasets`, what a model was pretrained to do is measured on held-out text: see `language_modeling`.
 
 Leaves `metrics.json` (`{"glue/mrpc": {"accuracy": …, "f1": …}}`), `details.json` (which model, how many examples,
-intervals, baselines, and what it takes to compute the same again) and `predictions.parquet` in the stage's folder. A benchmark whose labels are not public, such as
+intervals, baselines, what it takes to compute the same again, and what stands behind the scores), `mistakes.jsonl` and `predictions.parquet` in the stage's folder. A benchmark whose labels are not public, such as
 `glue/ax`, gets predictions only: it stands in `details.json`, not in `metrics.json`.
 """
 
@@ -19,9 +19,10 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pipelines.blocks import Found, Mistakes
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
-from pipelines.evaluation import asking, held_out
+from pipelines.evaluation import asking, few_shot_choice, held_out
 from pipelines.evaluation.asking import Asked
 from pipelines.evaluation.choice import WRITTEN, Choice, choose
+from pipelines.evaluation.few_shot import FewShot
 from pipelines.evaluation.generation import Generation
 from pipelines.evaluation.span_settings import SpanSettings
 from pipelines.recipe import Recipe, Stage
@@ -58,14 +59,24 @@ class Evaluate(Stage):
     """Texts a batch on each device."""
     max_length: int | None = Field(None, ge=4)
     """Tokens a text, longer ones are cut. Default: the length the model was fine-tuned with, else 128."""
+    mixed_precision: Literal["no", "bf16"] = "no"
+    """Of the matrix products while benchmarks are predicted. `bf16` is faster where the hardware has it; scores move in the third digit."""
     generation: Generation = Generation()
     """How texts are written, for benchmarks whose answers are texts: `{num_beams: 4, length_penalty: 1.0}`."""
     spans: SpanSettings = SpanSettings()
     """How answers are found in texts, for benchmarks of the kind `qa`: `{n_best_size: 20, max_answer_length: 30}`."""
     chat_template: TemplateName | None = None
     """For benchmarks of the kind `causal`: what joins their messages. Default: what the model was trained with, else `simple`."""
+    slices: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Columns of the evaluated rows, such as `domain`: each of their values is scored by itself, beside lengths and classes."""
+    few_shot: FewShot | None = None
+    """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See docs/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        if self.slices and (self.few_shot is not None or (self.datasets and self.benchmarks is None)):
+            return [(("slices",), "are parts of benchmarks that a model was trained on, and none is scored here; leave it out")]
+        if self.few_shot is not None:
+            return list(few_shot_choice.mistakes(self, recipe))
         choices, found = self.choices(recipe)
         if "generation" in self.model_fields_set and not found and all(choice.kind not in WRITTEN for choice in choices):
             found = [(("generation",), "is for benchmarks whose answers are texts, and none that is scored has such; leave it out")]
@@ -74,8 +85,9 @@ class Evaluate(Stage):
         found = [*found, *asking.mistakes(self, choices, recipe)]
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
             found = [*found, (("chat_template",), "is for benchmarks of the kind causal, and none that is scored is one; leave it out")]
-        again = [at for at, name in enumerate(self.baselines) if name in self.baselines[:at]]
-        found = [*found, *((("baselines", at), f"'{self.baselines[at]}' is named twice") for at in again)]
+        for key, names in (("baselines", self.baselines), ("slices", self.slices)):
+            again = [at for at, name in enumerate(names) if name in names[:at]]
+            found = [*found, *(((key, at), f"'{names[at]}' is named twice") for at in again)]
         if self.baselines and self.datasets and self.benchmarks is None:
             found.append((("baselines",), "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out"))
         if self.datasets:
@@ -86,7 +98,7 @@ class Evaluate(Stage):
 
     def choices(self, recipe: Recipe) -> tuple[list[Choice], list[Found]]:
         """Which model scores which benchmark, and what is wrong with asking for it. None where only text is measured."""
-        if self.datasets and self.benchmarks is None:
+        if self.few_shot is not None or (self.datasets and self.benchmarks is None):
             return [], []
         return choose(recipe, self, self.benchmarks)
 
@@ -98,8 +110,18 @@ class Evaluate(Stage):
         """The keys of `datasets` in `metrics.json`."""
         return held_out.names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
 
+    def few_shot_scores(self, recipe: Recipe) -> dict[str, list[str]]:
+        """The keys of zero- and few-shot questions in `metrics.json`, with the names of their scores."""
+        return few_shot_choice.scores(recipe, self)
+
+    def few_shot_model(self, recipe: Recipe) -> str | None:
+        """The id of the model that is asked them."""
+        return few_shot_choice.model_of(recipe, self)
+
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The stages whose models are scored, then those that describe an inline task."""
+        if self.few_shot is not None:
+            return few_shot_choice.reads(recipe, self)
         choices, _ = self.choices(recipe)
         owners = [choice.owner for choice in choices if choice.owner is not None]
         measured = [chosen.id] if (chosen := self.text_model(recipe)) is not None else []
@@ -107,6 +129,8 @@ class Evaluate(Stage):
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         """Hashes of everything that is scored, and of the training rows that guessers are fitted on."""
+        if self.few_shot is not None:
+            return few_shot_choice.content(recipe, self)
         choices, _ = self.choices(recipe)
         hashes: dict[str, str] = {}
         for choice in choices:
@@ -132,7 +156,15 @@ class Evaluate(Stage):
         from pipelines.evaluation.report import Report
 
         choices, _ = self.choices(context.recipe)
-        report = Report(context, self.baselines)
+        report = Report(context, self.baselines, self.slices)
+        if self.slices:
+            from pipelines.evaluation.slices import check_named
+
+            check_named([choice.open_task() for choice in choices], self.slices)
+        if self.few_shot is not None:
+            from pipelines.evaluation import few_shot_asking
+
+            few_shot_asking.ask(self, context, report)
         for choice in choices:
             started = time.monotonic()
             task = choice.open_task()
@@ -163,6 +195,6 @@ class Evaluate(Stage):
     def _ask(self, choice: Choice, task: Task, context: Context) -> Answers:
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = Asked(self, choice, task, context, model, context.open_tokenizer())
+        asked = Asked(self, choice, task, context, model, context.open_tokenizer(choice.model))
         answers: Answers = EXAMINERS.load(task.head.kind)().ask(asked)
-        return answers
+        return answers if self.mixed_precision == "no" else replace(answers, details={**answers.details, "precision": self.mixed_precision})

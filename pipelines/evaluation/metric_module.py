@@ -7,6 +7,7 @@ seconds, so each metric's module makes its class only when somebody asks for it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 
@@ -43,3 +44,15 @@ def metric_module(
     ProjectMetric.__module__, ProjectMetric.__name__, ProjectMetric.__qualname__ = module, name, name
     ProjectMetric.__doc__ = description
     return ProjectMetric
+
+
+def on_demand(module: str, name: str, *rest: Any) -> Callable[[str], type]:
+    """The `__getattr__` of a metric's module: it knows one name, that of the class made by `metric_module(module, name, *rest)`."""
+    made = cache(lambda: metric_module(module, name, *rest))
+
+    def get(wanted: str) -> type:
+        if wanted == name:
+            return made()
+        raise AttributeError(f"module '{module}' has no attribute '{wanted}'")
+
+    return get

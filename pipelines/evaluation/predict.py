@@ -3,14 +3,14 @@
 Texts are tokenised once and batched with texts of their own length, the longest first, so that little is padded and a
 batch too large for the device fails at once. The batches do not depend on the number of processes: process r of n
 computes batches r, r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits.
-Always fp32, whatever the model was trained with.
+In fp32, whatever the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,23 @@ MAX_LENGTH = 128
 
 Progress = Callable[[int, int], None]
 """`progress(done, total)`, in examples."""
+Precision = Literal["no", "bf16"]
+
+
+class Running(TypedDict, total=False):
+    """How a model is asked: what every way of asking takes by name."""
+
+    world: World | None
+    """Which process of how many this is. Default: the only one."""
+    gather: Callable[[Any], list[Any]]
+    """Gives every process what each of them has, by rank."""
+    device: Any
+    """Where the model computes. Default: the CPU."""
+    batch_size: int
+    """Examples at a time. Default: 32."""
+    progress: Progress | None
+    precision: Precision
+    """Of matrix products. Default: fp32."""
 
 
 def device() -> Any:
@@ -35,27 +52,12 @@ def device() -> Any:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def predict(
-    model: Any,
-    tokenizer: Any,
-    rows: Rows,
-    max_length: int,
-    *,
-    world: World | None = None,
-    gather: Callable[[Any], list[Any]] = lambda value: [value],
-    device: Any = "cpu",
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> NDArray[np.float32]:
+def predict(model: Any, tokenizer: Any, rows: Rows, max_length: int, **running: Unpack[Running]) -> NDArray[np.float32]:
     """Logits (examples, outputs) of every row, on every process. Raises DataError without rows."""
     from pipelines.data.encoding import collate, encode
 
     examples = encode(tokenizer, rows, max_length)
-    found = forward(
-        model, examples, partial(collate, tokenizer), _logits,
-        world=world, gather=gather, device=device, batch_size=batch_size, progress=progress,
-    )  # fmt: skip
-    return np.stack(found)
+    return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, **running))
 
 
 def _logits(outputs: Any, inputs: Any) -> NDArray[np.float32]:
@@ -74,41 +76,61 @@ def forward(
     examples: Any,
     collate: Callable[[list[dict[str, Any]]], dict[str, Any]],
     read: Callable[[Any, dict[str, Any]], Any],
+    **running: Unpack[Running],
+) -> list[Any]:
+    """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
+
+    `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
+    """
+
+    def answer(positions: list[int], device: Any) -> Any:
+        inputs = collate([examples[position] for position in positions])
+        outputs = model(**{name: value.to(device) for name, value in inputs.items() if name != "labels"})
+        return read(outputs, inputs)
+
+    return answers(model, examples.lengths.tolist(), answer, **running)
+
+
+def answers(
+    model: Any,
+    lengths: list[int],
+    answer: Callable[[list[int], Any], Sequence[Any]],
     *,
     world: World | None = None,
     gather: Callable[[Any], list[Any]] = lambda value: [value],
     device: Any = "cpu",
     batch_size: int = 32,
     progress: Progress | None = None,
+    precision: Precision = "no",
 ) -> list[Any]:
-    """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
+    """What `answer(positions, device)` finds of each example, in the order of the examples, on every process.
 
-    `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
+    It is asked batch by batch, without gradients, while the model lies on the device in fp32. `lengths` are the examples'
+    tokens. Raises DataError without examples.
     """
     import torch
 
     world = world or World()
-    if len(examples) == 0:
+    if not lengths:
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
-    batches = batched_by_length(examples.lengths.tolist(), batch_size)
-    model = model.to(device=device, dtype=torch.float32).eval()
+    batches = batched_by_length(lengths, batch_size)
+    model.to(device=device, dtype=torch.float32).eval()
     mine: list[Sequence[Any]] = []
     done = 0
-    with torch.inference_mode():
+    rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
+    with torch.inference_mode(), rounded:
         for number, batch in enumerate(batches):
             done += len(batch)
             if number % world.size != world.rank:
                 continue
-            inputs = collate([examples[position] for position in batch])
-            outputs = model(**{name: value.to(device) for name, value in inputs.items() if name != "labels"})
-            mine.append(read(outputs, inputs))
+            mine.append(answer(batch, device))
             if progress is not None:
-                progress(done, len(examples))
+                progress(done, len(lengths))
     by_rank = gather(mine)
-    found: list[Any] = [None] * len(examples)
+    found: list[Any] = [None] * len(lengths)
     for number, batch in enumerate(batches):
-        for position, answer in zip(batch, by_rank[number % len(by_rank)][number // len(by_rank)], strict=True):
-            found[position] = answer
+        for position, each in zip(batch, by_rank[number % len(by_rank)][number // len(by_rank)], strict=True):
+            found[position] = each
     return found
 
 

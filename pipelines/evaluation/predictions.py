@@ -78,8 +78,8 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Predicted(Said):
-    """Classes, or numbers."""
+class Decided(Said):
+    """What is told by logits."""
 
     logits: NDArray[Any]
     """(examples, outputs), in the order of `rows`."""
@@ -93,6 +93,11 @@ class Predicted(Said):
     def said(self) -> NDArray[Any]:
         """What is scored: the logits."""
         return self.logits
+
+
+@dataclass(frozen=True)
+class Predicted(Decided):
+    """Classes, or numbers."""
 
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)

@@ -8,12 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import DataError
+from pipelines.evaluation.analysis import analysed, look_for_overlap
 from pipelines.evaluation.answers import Answers
 from pipelines.evaluation.atomic import write_json
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.choice import Choice
 from pipelines.evaluation.doubts import no_better_than_majority, no_better_than_ngrams, trained_on
+from pipelines.evaluation.glue_score import KEY as GLUE
+from pipelines.evaluation.glue_score import glue_score
+from pipelines.evaluation.mistakes import write_mistakes
 from pipelines.evaluation.predictions import Said, write_predictions
+from pipelines.evaluation.slices import columns_of
 from pipelines.fields.scores import OF_A_HUNDRED, score_names
 from pipelines.protocols import Context, Task
 from pipelines.registry import METRICS
@@ -25,9 +30,11 @@ if TYPE_CHECKING:
 class Report:
     """Collects benchmark by benchmark, then writes everything at once."""
 
-    def __init__(self, context: Context, baselines: Sequence[str]) -> None:
+    def __init__(self, context: Context, baselines: Sequence[str], slices: Sequence[str] = ()) -> None:
         self.context = context
         self.baselines = baselines
+        self.slices = slices
+        self.mistakes: list[dict[str, Any]] = []
         self.metrics: dict[str, dict[str, float]] = {}
         self.details: dict[str, dict[str, Any]] = {}
         self.predicted: list[Said] = []
@@ -64,7 +71,17 @@ class Report:
             **({"skipped": skipped} if skipped else {}),
             "seconds": round(time.monotonic() - started, 3),
         }
+        self._analyse(choice, task, predicted)
         self._warn(choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {}))
+
+    def _analyse(self, choice: Choice, task: Task, predicted: Sequence[Said]) -> None:
+        """Put what stands behind the scores into the details."""
+        columns = {each.split: columns_of(task, each.split, each.rows.index, self.slices) for each in predicted if each.labels is not None}
+        found = analysed(self.context, choice.model, task, predicted, self.context.score(task), columns)
+        self.details[choice.name] |= found.details
+        self.mistakes += found.mistakes
+        for doubt in found.doubts:
+            self.context.events.emit("warning", message=doubt)
 
     def add_text(
         self, name: str, reference: Any, chosen: Any, found: Measured, stride: int | None, started: float
@@ -132,6 +149,13 @@ class Report:
         write_predictions(folder / "predictions.parquet", self.predicted)
         for each in self.predicted:
             each.write_beside(folder)
+        for doubt in look_for_overlap(self.context, self.predicted, self.details):
+            self.context.events.emit("warning", message=doubt)
+        write_mistakes(folder / "mistakes.jsonl", self.mistakes)
+        average, stands_on = glue_score(self.metrics)
+        if stands_on:
+            self.details[GLUE] = stands_on
+            self.metrics |= {GLUE: average} if average else {}
         write_json(folder / "details.json", self.details)
         write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}

@@ -66,7 +66,7 @@ def best_threshold(answers: Any, differences: ArrayLike, references: Any) -> dic
     found: dict[str, float] = {}
     for column, name in enumerate(("exact", "f1")):
         gains = np.where(blank, -1.0 * np.array([bool(text) for text in answers]), scores[:, column])[order]
-        current = np.concatenate([[blank.sum()], blank.sum() + np.cumsum(gains)])
+        current = np.cumsum(np.concatenate([[blank.sum()], gains]))  # one after another, as the script adds: sums that tie stay ties
         place = int(current.argmax())
         ordered = np.asarray(differences, dtype=np.float64)[order]
         found[f"best_{name}"] = float(100.0 * current[place] / len(order))

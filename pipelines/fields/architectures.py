@@ -7,7 +7,10 @@ the recipe key it is about.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pipelines.blocks import Found, show, unknown_key
@@ -138,7 +141,14 @@ def resolve(value: Mapping[str, object]) -> dict[str, object]:
 
 
 def _read(preset: str) -> dict[str, object]:
-    content: dict[str, object] = read_yaml(presets()[preset])[0]
+    place = presets()[preset]
+    return deepcopy(_content(place, place.stat().st_mtime_ns))
+
+
+@lru_cache(64)
+def _content(place: Path, changed: int) -> dict[str, object]:
+    """What a preset's file says; a recipe's check asks several times, and reading it is most of the work."""
+    content: dict[str, object] = read_yaml(place)[0]
     return content
 
 

@@ -32,7 +32,7 @@ OF_A_HUNDRED = ("squad", "squad_v2", "bleu", "chrf", "rouge1", "rouge2", "rougeL
 """Metrics whose scores lie between 0 and 100, as their official scorers print them."""
 
 BOUNDS = {
-    **dict.fromkeys(("accuracy", "pair_accuracy", "precision", "recall", "f1"), (0.0, 1.0)),
+    **dict.fromkeys(("acc", "pair_accuracy", "precision", "recall", "f1"), (0.0, 1.0)),
     **dict.fromkeys(("matthews_correlation", "pearson", "spearmanr"), (-1.0, 1.0)),
     **dict.fromkeys(("bleu", "chrf", "rouge", "exact_match"), (0.0, 100.0)),
     **dict.fromkeys(SMALLER_IS_BETTER, (0.0, math.inf)),

@@ -31,7 +31,7 @@ def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter:
         _save(_base_of(model), folder / BASE)
     else:
         _save(model, folder)
-    context.open_tokenizer().save_pretrained(str(folder))
+    context.open_tokenizer(stage_id).save_pretrained(str(folder))
     if (trained / CHAT_TEMPLATE).is_file():  # what the model was taught to answer to
         shutil.copyfile(trained / CHAT_TEMPLATE, folder / CHAT_TEMPLATE)
     _name_itself(folder / BASE if adapter else folder)

@@ -28,7 +28,9 @@ def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
     return found
 
 
-def _scored_by(recipe: Recipe, evaluate: Stage) -> dict[str, str]:
+def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
+    if evaluate.few_shot is not None:
+        return dict.fromkeys(evaluate.few_shot_scores(recipe), evaluate.few_shot_model(recipe) or START)
     earlier = recipe.stages[: recipe.stages.index(evaluate)]
     subjects = {model: subject for stage in earlier for model, subject in stage.subjects().items()}
     trained = {model: subject.task if isinstance(subject.task, str) else model for model, subject in subjects.items()}
@@ -59,6 +61,10 @@ def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
 def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
     """The names of a benchmark's scores, such as `accuracy` and `accuracy_mm`."""
     for evaluate in (stage for stage in recipe.stages if stage.stage == "evaluate"):
+        asked = evaluate.few_shot_scores(recipe)
+        if benchmark in asked:
+            names: list[str] = asked[benchmark]
+            return names
         texts = _texts_of(recipe, evaluate)
         if benchmark in texts:
             pretrained: Any = recipe.stage(texts[benchmark])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,7 @@ from typing import Any
 from pipelines.fields.scores import better, is_score
 from pipelines.protocols import Head
 from pipelines.publishing import loading
+from pipelines.publishing.card_evidence import evidence
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.heads import USES
 from pipelines.publishing.scores import Scored
@@ -27,6 +29,8 @@ HUB_NAMES = {
     "ag_news": "fancyzhx/ag_news", "squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2", "race": "ehovy/race",
 }  # fmt: skip
 """Where the data of a benchmark's family lies on the Hub."""
+SHOTS = re.compile(r"/\d+-shot$")
+"""What the name of a benchmark ends with that is asked in prompts, with so many examples."""
 TRANSLATION = ("multi30k/",)
 """Benchmarks on which models translate."""
 
@@ -69,6 +73,7 @@ def card(
         scores=list(_rows(scored, baselines)),
         baselines=[name.replace("_", " ") for name in baselines],
         behind=", ".join(_behind(scored)),
+        evidence=list(evidence(scored)),
         examples=", ".join(_examples(scored)),
         signatures=list(_signatures(scored)),
         text_scores=_text_scores(scored),
@@ -113,7 +118,7 @@ def _results(name: str, head: Head, scored: Scored) -> Iterable[Any]:
     from huggingface_hub import EvalResult
 
     for benchmark, metrics in scored.metrics.items():
-        family, _, config = benchmark.partition("/")
+        family, _, config = SHOTS.sub("", benchmark).partition("/")
         for metric, value in metrics.items():
             if not is_score(metric) or not math.isfinite(value):
                 continue  # the Hub takes numbers only; the table below says it in words

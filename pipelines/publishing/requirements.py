@@ -66,7 +66,7 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, "pair_accuracy"})
+    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, "pair_accuracy", "acc"})
     if not any(metric == name or metric.startswith(f"{name}_") for name in known):
         raise ValueError(f"unknown metric '{metric}'.{nearest(metric, known)} Available: {', '.join(known)}")
     if not isinstance(comparison, str):
@@ -86,6 +86,6 @@ def parse(path: str, comparison: object) -> Requirement:
             f"is {show(comparison)}, but the scores of {benchmark} lie between -1 and 1; "
             f"write {threshold / 100:g} for {threshold:g} %"
         )
-    if benchmark in PERCENT and 0 < abs(threshold) < 1:
+    if benchmark.partition("/")[0] in PERCENT and 0 < abs(threshold) < 1:
         raise ValueError(f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write {threshold * 100:g}")
     return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")

@@ -140,6 +140,8 @@ def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], 
 
     tables = {}
     for benchmark, folder in scored.folders.items():
+        if "few_shot" in scored.details[benchmark]:  # asked in prompts, which no head answers
+            continue
         table = pq.read_table(folder / "predictions.parquet")
         table = table.filter(pc.equal(table["benchmark"], benchmark))
         for split in pc.unique(table["split"]).to_pylist():
@@ -315,7 +317,7 @@ def prove(
     """
     groups, there_are = questions_of(scored, context.precision)
     proof = Proof(of=there_are)
-    tokenizer = context.open_tokenizer()
+    tokenizer = context.open_tokenizer(stage_id)
     model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
     if not groups:
         choices = 1 if head.kind == "multiple_choice" else None

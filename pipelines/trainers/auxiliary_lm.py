@@ -51,7 +51,11 @@ def attach(model: Any, open_model: Callable[..., Any]) -> None:
 
     if sentence := misfit(model.config.to_dict()):
         raise ModelError(f"auxiliary_lm {sentence}")
-    setattr(model, HEAD, AuxiliaryHead.of(open_model(Head("causal_lm"), trained_head=True)))
+    language = open_model(Head("causal_lm"), trained_head=True)
+    words = model.get_input_embeddings().weight.shape[0]
+    if language.get_input_embeddings().weight.shape[0] < words:  # an input format has brought tokens of its own
+        language.resize_token_embeddings(words, mean_resizing=False)
+    setattr(model, HEAD, AuxiliaryHead.of(language))
 
 
 def detach(model: Any) -> None:

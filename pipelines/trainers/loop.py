@@ -253,6 +253,7 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
             checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
         losses = self.context.gather(self._tr_loss.item())  # every process has written its part once this returns
+        own = self.own_state()
         if self.args.should_save:
             step = self.state.global_step
             folder = self.context.folder / "checkpoints" / f"checkpoint-{step}"
@@ -265,7 +266,7 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
                     "step_logged": self._globalstep_last_logged,
                     "seconds": self.seconds(),
                     "without_better": 0 if self.patience is None else self.patience.early_stopping_patience_counter,
-                    **self.own_state(),
+                    **own,
                 },
             )
             self.context.events.emit("checkpoint", step=step, path=str(folder))
@@ -298,8 +299,9 @@ class FineryTrainer(Trainer):  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
-        if self.context.world.is_main and "train_runtime" not in logs:
-            numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
+        if self.context.world.is_main and "train_loss" not in logs:  # that is the sum at the end, which goes to metrics.json
+            # with include_num_input_tokens_seen, transformers puts the run's speed (`train_…`) into every log
+            numbers = {key: value for key, value in logs.items() if isinstance(value, int | float) and not key.startswith("train_")}
             self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
 
     def seconds(self) -> float:

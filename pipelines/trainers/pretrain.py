@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.blocks import Found, Pick
 from pipelines.data.references import DatasetReference
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
 from pipelines.fields import architectures
 from pipelines.fields.positions import usable_positions
 from pipelines.objectives.masked_models import takes_masks
@@ -111,12 +111,12 @@ class Pretrain(Stage):
         save_stage(context, objective.finish(model), tokenizer, objective.head, metrics, tuner)
 
     def _refuse(self, config: Any) -> None:
-        """Raise ModelError when the open model cannot do the stage, for a checkpoint shows its shape only now."""
+        """Raise Misfit when the open model cannot do the stage, for a checkpoint shows its shape only now."""
         longest = usable_positions(config)
         if longest is not None and longest < self.block_size:
-            raise ModelError(f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it")
+            raise Misfit(f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it")
         for place, sentence in self._unfit(config.to_dict()):
-            raise ModelError(f"{place[0]} {sentence}")
+            raise Misfit(f"{place[0]} {sentence}")
 
     def collator(self, tokenizer: Any, seed: int, config: Any) -> Any:
         """The objective's own, which keeps documents apart where the stage does; evaluation asks with it too."""

@@ -71,7 +71,12 @@ class SharedBody(nn.Module):
 
     def forward(self, task: int, **inputs: Any) -> Any:
         """What the model of a task says."""
-        return self._models[task](**inputs)
+        outputs = self._models[task](**inputs)
+        if self.log_variances is not None and torch.is_grad_enabled():
+            # DistributedDataParallel takes a weight that no output comes from for unused, and refuses the gradient that the loss gives it
+            first = next(iter(outputs))
+            outputs[first] = outputs[first] + 0.0 * self.log_variances.sum()
+        return outputs
 
     def train(self, mode: bool = True) -> SharedBody:
         """As for any module; the models themselves are told as well."""

@@ -11,17 +11,14 @@ from pipelines.blocks import Found, Pick
 from pipelines.errors import DataError
 from pipelines.recipe import Stage
 from pipelines.registry import LESSONS, TUNERS
-from pipelines.trainers import tuning
+from pipelines.trainers import input_formats, tuning
 from pipelines.trainers.arguments import checked, in_todays_names
+from pipelines.trainers.input_formats import InputFormat
 from pipelines.trainers.subject import Subject
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context
     from pipelines.recipe import Recipe
-
-SELECTION_SHARE = 0.1
-SELECTION_MOST = 2000
-"""Model selection uses a tenth of train, at most 2,000 rows: the reported split is read once, for the report."""
 
 
 class Supervised(Subject, Stage):
@@ -30,6 +27,9 @@ class Supervised(Subject, Stage):
     stage: Literal["supervised"] = "supervised"
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""
+    input_format: InputFormat | None = None
+    """For decoders: `gpt` puts learnt tokens before, between and behind the texts, as the paper on GPT does; `gpt_both_orders` reads
+    pairs the other way round as well. Default: what the tokenizer puts around texts."""
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
     arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
@@ -39,6 +39,7 @@ class Supervised(Subject, Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
         yield from self.learning_mistakes(self.id, recipe)
+        yield from input_formats.mistakes(self, recipe)
         words = in_todays_names(self.arguments)
         if self.early_stopping_patience is not None and not words.get("load_best_model_at_end"):
             yield (
@@ -67,7 +68,7 @@ class Supervised(Subject, Stage):
         return self.training_texts(self.id)
 
     def special_tokens(self) -> tuple[str, ...]:
-        return self.needed_tokens()
+        return (*self.needed_tokens(), *input_formats.tokens_of(self.input_format))
 
     def run(self, context: Context) -> None:
         """Encode, train, save."""
@@ -77,6 +78,7 @@ class Supervised(Subject, Stage):
         task, teacher, tokenizer = self.resolved(self.id), self.teacher(), context.open_tokenizer()
         head = teacher.head(self, task)
         model = tuning.opened(self, context, head)
+        input_formats.prepare(model, tokenizer, self.input_format, context.seed)
         lesson = teacher.prepare(self, task, context, model, tokenizer, tuning.room_for_text(self, model))
         examples, selection = lesson.examples, None
         words = in_todays_names(self.arguments)
@@ -103,10 +105,11 @@ def set_aside(examples: Any, seed: int, most: int | None) -> tuple[Any, Any]:
     """(what is trained on, what models are selected by), rows drawn by the seed: all parts of a long text go together."""
     import numpy as np
 
+    from pipelines.data.selection import drawn
+
     rows, row_of = np.unique(getattr(examples, "index", range(len(examples))), return_inverse=True)
     if len(rows) < 2:
         raise DataError("there is one training row, too few to set one aside for eval_strategy")
-    count = min(max(1, round(len(rows) * SELECTION_SHARE)), SELECTION_MOST)
-    order = np.random.default_rng([seed, 0x5E1EC7]).permutation(len(rows))
-    held_out = np.flatnonzero(np.isin(row_of, np.sort(order[:count])[:most]))
-    return examples.select(np.flatnonzero(np.isin(row_of, order[count:]))), examples.select(held_out)
+    trained, aside = drawn(len(rows), seed)
+    held_out = np.flatnonzero(np.isin(row_of, aside[:most]))
+    return examples.select(np.flatnonzero(np.isin(row_of, trained))), examples.select(held_out)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from pipelines.blocks import Mistakes
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
 from pipelines.tuners.tuner import TunerBlock
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
@@ -89,7 +89,7 @@ class Adapter(TunerBlock):
         return None
 
     def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises ModelError when a layer has no place for the adapter."""
+        """A PEFT model around `model`. Raises Misfit when a layer has no place for the adapter."""
         from peft import get_peft_model
 
         from pipelines.tuners.bottleneck import BottleneckConfig, norms_of, places_for
@@ -100,7 +100,7 @@ class Adapter(TunerBlock):
         try:
             places = places_for(model, self.kind, self.layers)
         except ValueError as error:
-            raise ModelError(f"the tuner adapter {error}") from None
+            raise Misfit(f"the tuner adapter {error}") from None
         norms = norms_of(model, places) if self.train_layer_norm else []
         config = BottleneckConfig(
             kind=self.kind,

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pipelines.blocks import Mistakes
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit, ModelError
 from pipelines.tuners.gradual import Gradual
 from pipelines.tuners.layer_groups import layer_groups
 from pipelines.tuners.patterns import matching
@@ -51,7 +51,7 @@ class Full(TunerBlock):
         if not learning:
             raise ModelError(f"full.freeze {list(self.freeze or ())} leaves no weight that learns; freeze less")
         if (self.discriminative or self.thaws) and len(layer_groups(model)) < 2:
-            raise ModelError(f"{type(model).__name__} has no layers to tell apart; leave discriminative and gradual_unfreezing out")
+            raise Misfit(f"{type(model).__name__} has no layers to tell apart; leave discriminative and gradual_unfreezing out")
         for name, weight in model.named_parameters():
             weight.requires_grad_(name in learning)
         return model

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from pipelines.blocks import Mistakes
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit, ModelError
 from pipelines.tuners.tuner import TunerBlock
 
 KEYS = ("kind", "reduction_factor", "bottleneck_size", "non_linearity", "scaling", "adapter_dropout")
@@ -72,7 +72,7 @@ class Fusion(TunerBlock):
             weights.append(load_file(folder / "adapter_model.safetensors"))
             members.append(self._member(name, folder, sorted(_places_of(weights[-1]))))
             if lost := [place for place in members[-1]["places"] if place not in here]:
-                raise ModelError(f"the adapter of stage '{name}' stands at {lost[0]}, which {type(model).__name__} does not have")
+                raise Misfit(f"the adapter of stage '{name}' stands at {lost[0]}, which {type(model).__name__} does not have")
         targets = [place.exit for place in places(model) if any(place.exit in member["places"] for member in members)]
         whole = trained_whole(model, self.modules_to_save, self.name)
         tuned = get_peft_model(model, FusionConfig(members=members, target_modules=targets, modules_to_save=whole or None))

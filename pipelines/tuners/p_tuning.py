@@ -37,7 +37,7 @@ class PTuning(SoftPrompt):
         return self
 
     def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises ModelError when it cannot read embeddings."""
+        """A PEFT model around `model`. Raises Misfit when it cannot read embeddings."""
         return self.tuned(
             model,
             "P_TUNING",

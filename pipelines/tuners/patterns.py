@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
 
 
 def matching(model: Any, patterns: Iterable[str], key: str) -> set[str]:
-    """Names of the parameters that a pattern means. Raises ModelError for a pattern that means none, at the recipe's `key`.
+    """Names of the parameters that a pattern means. Raises Misfit for a pattern that means none, at the recipe's `key`.
 
     A pattern stands for a module with everything in it, or for a parameter, by its full name or its last words:
     `embeddings`, `layer.0` (not `layer.10`), `LayerNorm.bias`. `*` stands for anything, `?` for one character.
@@ -20,7 +20,7 @@ def matching(model: Any, patterns: Iterable[str], key: str) -> set[str]:
     for pattern in patterns:
         meant = {name for name in names if any(_means(pattern, whole) for whole in _enclosing(name))}
         if not meant:
-            raise ModelError(f"{key} '{pattern}' matches no weight of the model; it has the modules {_known(names)}")
+            raise Misfit(f"{key} '{pattern}' matches no weight of the model; it has the modules {_known(names)}")
         found |= meant
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from pipelines.blocks import Mistakes
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
 from pipelines.tuners.soft_prompt import SoftPrompt
 
 NO_PLACE = frozenset(
@@ -55,17 +55,17 @@ class Prefix(SoftPrompt):
         return None
 
     def check_place(self, model: Any) -> None:
-        """Raises ModelError where attention takes no keys and values from outside."""
+        """Raises Misfit where attention takes no keys and values from outside."""
         from pipelines.tuners.virtual_tokens import attentions, decoding_stack
 
         if not attentions(model):
-            raise ModelError(
+            raise Misfit(
                 f"the tuner prefix needs an attention that takes keys and values from outside, but {type(decoding_stack(model)).__name__} "
                 "has none; use prompt, p_tuning or lora"
             )
 
     def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises ModelError when its attention takes no keys and values from outside."""
+        """A PEFT model around `model`. Raises Misfit when its attention takes no keys and values from outside."""
         return self.tuned(
             model,
             "PREFIX_TUNING",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pipelines.errors import ModelError
+from pipelines.errors import Misfit
 from pipelines.tuners.tuner import TunerBlock
 
 NO_EMBEDDINGS = frozenset({"cpmant", "esmc", "neomme", "perceiver", "whisper"})
@@ -39,7 +39,7 @@ class SoftPrompt(TunerBlock):
         return None
 
     def tuned(self, model: Any, plain: str, **settings: Any) -> Any:
-        """A PEFT model around `model` with PEFT's method `plain`, whose config gets `settings`. Raises ModelError."""
+        """A PEFT model around `model` with PEFT's method `plain`, whose config gets `settings`. Raises Misfit."""
         from pipelines.tuners.virtual_tokens import CONFIGS, VirtualTokensModel
 
         self.check_place(model)
@@ -48,17 +48,17 @@ class SoftPrompt(TunerBlock):
         try:
             return VirtualTokensModel(model, config)
         except ValueError as error:
-            raise ModelError(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
+            raise Misfit(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
 
     def check_place(self, model: Any) -> None:
-        """Raises ModelError where the model has no place for the virtual tokens: that of embeddings, if not overridden."""
+        """Raises Misfit where the model has no place for the virtual tokens: that of embeddings, if not overridden."""
         from inspect import signature
 
         from pipelines.tuners.virtual_tokens import reading_stack
 
         stack = reading_stack(model)
         if "inputs_embeds" not in signature(stack.forward).parameters:
-            raise ModelError(f"the tuner {self.name} needs a model that reads embeddings in place of words, but {type(stack).__name__} does not")
+            raise Misfit(f"the tuner {self.name} needs a model that reads embeddings in place of words, but {type(stack).__name__} does not")
 
     def save(self, model: Any, folder: Path) -> None:
         """Write the adapter, without the weights that only its training needed."""

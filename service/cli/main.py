@@ -28,6 +28,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only what comes out.")]
 Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="The YAML recipe.", show_default=False)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A published folder, a stage's or run's folder, or a Hub id.", show_default=False)]
+Server = Annotated[str | None, typer.Option("--server", metavar="URL", help="The service; else FINERY_URL or ~/.config/finery/config.toml.", show_default=False)]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="A file with the token; else FINERY_TOKEN or the config.", show_default=False)]
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs, job-….", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Values to change, such as stages.mrpc.seed=1.", show_default=False),
@@ -111,11 +114,17 @@ def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, qu
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="The folder runs/<name>.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="RUN_FOLDER|JOB", help="The folder runs/<name>, or a job's id, job-….", show_default=False)],
     as_json: AsJson = False,
     quiet: Quiet = False,
+    server: Server = None,
+    token_file: TokenFile = None,
 ) -> None:
-    """Continue a run that was stopped or killed, from its last checkpoint."""
+    """Continue a run that was stopped or killed, or a job that was paused, from its last checkpoint."""
+    if str(folder).startswith("job-") and not folder.exists():
+        from service.cli.jobs import steer
+
+        raise typer.Exit(steer("resume", [str(folder)], server, token_file, as_json))
     from service.cli.run import resume as start
 
     raise typer.Exit(start(folder, as_json, quiet))
@@ -138,12 +147,14 @@ def study(
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN_FOLDER...", help="Finished runs; the others are held against the first.", show_default=False)],
+    test: Annotated[str, typer.Option("--test", metavar="TEST", help="bootstrap, randomisation, mcnemar, or all, of which the first decides.")] = "all",
+    correction: Annotated[str, typer.Option("--correction", metavar="HOW", help="Of the p-values, for all comparisons: holm, bh (Benjamini-Hochberg) or none.")] = "holm",
     as_json: AsJson = False,
 ) -> None:
     """Hold finished runs against the first of them, on the same examples."""
     from service.cli.study import compare as hold
 
-    raise typer.Exit(hold(runs, as_json))
+    raise typer.Exit(hold(runs, as_json, test, correction))
 
 
 @app.command()
@@ -216,6 +227,109 @@ def generate(
     raise typer.Exit(write(question, penalty_alpha, as_json))
 
 
+@app.command()
+def evaluate(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Published folders, stages' or runs' folders, or Hub ids.", show_default=False)],
+    benchmarks: Annotated[list[str] | None, typer.Option("--benchmarks", metavar="NAMES", help="Tasks such as glue/mrpc,squad; repeatable. Default: what the models were trained on.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep metrics.json, details.json, predictions.parquet and official files here.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N rows of each split.")] = None,
+    submission: Annotated[Path | None, typer.Option("--submission", metavar="FILE.zip", help="Write the eleven files of a GLUE submission from the test splits.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Leave out of the submission what has no model or no test split.")] = False,
+    baselines: Annotated[list[str] | None, typer.Option("--baselines", metavar="NAMES", help="Guessers to hold the scores against: majority,naive_bayes.")] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", min=4, metavar="N", help="Tokens a text. Default: as the model was trained.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, metavar="N", help="Texts a batch.")] = None,
+    mixed_precision: Annotated[str | None, typer.Option("--mixed-precision", metavar="KIND", help="no (the default) or bf16: faster where the hardware has it, scores a little rounder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a model on benchmarks as an evaluate stage does, or write a GLUE submission."""
+    from service.cli.evaluate import Question, separated
+    from service.cli.evaluate import evaluate as measure
+
+    given = {
+        "max_eval_samples": limit, "baselines": separated(baselines) or None, "max_length": max_length,
+        "per_device_eval_batch_size": batch_size, "mixed_precision": mixed_precision,
+    }  # fmt: skip
+    settings = {name: value for name, value in given.items() if value is not None}
+    raise typer.Exit(measure(Question(models, separated(benchmarks), out, submission, partial, settings), as_json))
+
+
+@app.command()
+def score(
+    benchmark: Annotated[str, typer.Argument(metavar="BENCHMARK", help="squad, squad_v2, race, or glue/<task>.", show_default=False)],
+    predictions: Annotated[Path, typer.Option("--predictions", metavar="FILE", help="SQuAD: the official JSON; GLUE: a TSV with index and prediction; RACE: JSON.", show_default=False)],
+    references: Annotated[Path, typer.Option("--references", metavar="FILE", help="SQuAD: the official JSON; GLUE: Parquet or TSV with label; RACE: Parquet or JSONL.", show_default=False)],
+    na_prob_file: Annotated[Path | None, typer.Option("--na-prob-file", metavar="FILE", help="squad_v2: how likely each question has no answer.")] = None,
+    na_prob_thresh: Annotated[float, typer.Option("--na-prob-thresh", metavar="P", help="squad_v2: above this a question counts as not answered.")] = 1.0,
+    missing: Annotated[str, typer.Option("--missing", metavar="refuse|zero", help="squad: what a question without a prediction is: refused, or 0 as the official script has it.")] = "refuse",
+    as_json: AsJson = False,
+) -> None:
+    """Score anybody's prediction file by the official rules. Prints one JSON object."""
+    from service.cli.score import Question
+    from service.cli.score import score as measure
+
+    odds = None if na_prob_file is None else str(na_prob_file)
+    raise typer.Exit(measure(Question(benchmark, str(predictions), str(references), odds, na_prob_thresh, missing), as_json))
+
+
+@app.command()
+def predict(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where predictions are written: .parquet, .jsonl, .csv or .tsv.", show_default=False)],
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="A task such as glue/mrpc. Default: what the model was trained on.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="FILE", help="Your own rows: CSV, TSV, JSONL, JSON, Parquet or text.")] = None,
+    text: Annotated[list[str] | None, typer.Option("--text", metavar="COLUMN", help="Column with the text; twice for pairs. Default: as the model was trained.")] = None,
+    split: Annotated[str | None, typer.Option("--split", metavar="NAME", help="Which part of the task's data. Default: test.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N rows.")] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", min=4, metavar="N", help="Tokens a text. Default: as the model was trained.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Texts a batch.")] = 32,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a model predicts for your own file, or for a split of a task, with probabilities."""
+    from service.cli.predict import Question
+    from service.cli.predict import predict as write
+
+    rows = None if data is None else str(data)
+    raise typer.Exit(write(Question(model, task, rows, text or [], split, str(out), limit, max_length, batch_size), as_json))
+
+
+@app.command()
+def publish(
+    source: Annotated[str, typer.Argument(metavar="RUN_OR_STAGE", help="A finished run's folder, or that of one of its stages.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="DEST", help="A folder, an fsspec URL, or hub:owner/name.", show_default=False)],
+    require: Annotated[list[str] | None, typer.Option("--require", metavar='KEY=">= N"', help="What it must score, such as glue/mrpc.f1=\">= 0.8\"; repeatable.")] = None,
+    merge: Annotated[bool | None, typer.Option("--merge/--no-merge", help="An adapter merged into its base, or beside it. Default: merged where it can be.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="On the Hub: a repository that everybody sees.")] = False,
+    license: Annotated[str | None, typer.Option("--license", metavar="ID", help="The model's licence, such as apache-2.0.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a finished model with its card, scores and checksums, proven to load and to score as measured."""
+    from service.cli.publish import Question, requirements
+    from service.cli.publish import publish as put
+
+    given = {"merge": merge, "private": False if public else None, "license": license}
+    settings = {name: value for name, value in given.items() if value is not None}
+    raise typer.Exit(put(Question(source, to, requirements(require or []), settings), as_json))
+
+
+@app.command()
+def harness(
+    model: Model,
+    tasks: Annotated[str, typer.Option("--tasks", metavar="T1,T2", help="Names of tasks; * stands for anything.", show_default=False)],
+    num_fewshot: Annotated[int | None, typer.Option("--num-fewshot", min=0, metavar="K", help="Examples before a question; by default what the task says.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N questions of each task.")] = None,
+    include_path: Annotated[Path | None, typer.Option("--include-path", metavar="DIR", help="A folder with tasks of your own; their Python functions are run.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Contexts at a time.")] = 32,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws the examples.")] = 1234,
+    as_json: AsJson = False,
+) -> None:
+    """Ask any task of the lm-evaluation-harness, which must be installed: pip install lm_eval."""
+    from service.cli.harness import Question, names_of
+    from service.cli.harness import harness as ask
+
+    place = None if include_path is None else str(include_path)
+    raise typer.Exit(ask(Question(model, names_of(tasks), num_fewshot, limit, place, batch_size, seed), as_json))
+
+
 data_app = typer.Typer(no_args_is_help=True, help="Look at the data that a recipe learns from.", rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
 
@@ -268,6 +382,146 @@ def gc(
     from service.cli.gc import gc as collect
 
     raise typer.Exit(collect(dry_run, older_than, as_json))
+
+
+@app.command()
+def submit(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher runs first.")] = 0,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs; by default what the recipe's launch says.")] = None,
+    gpu_kind: Annotated[str | None, typer.Option("--gpu-kind", help="Part of the GPU's name, such as h200.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="Processor cores.")] = None,
+    after: Annotated[list[str] | None, typer.Option("--after", metavar="JOB", help="Start when this job has succeeded; any number of times.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Asking twice with the same key makes one job.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end.")] = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand a recipe to a service, with the files that it names."""
+    from service.cli.submit import Wanted
+    from service.cli.submit import submit as hand
+
+    wanted = Wanted(priority, gpus, gpu_kind, cpus, tuple(after or ()), key, follow)
+    raise typer.Exit(hand(recipe, overrides or [], wanted, server, token_file, as_json))
+
+
+@app.command()
+def jobs(
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only jobs in this state; any number of times.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a service's jobs, newest first."""
+    from service.cli.jobs import jobs as show_jobs
+
+    raise typer.Exit(show_jobs(state or [], name, limit, server, token_file, as_json))
+
+
+@app.command()
+def logs(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, job-….", show_default=False)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends, with a live display.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --follow: the console log as it grows, no display.")] = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job printed, or follow what it does. With --json: its events, one a line."""
+    from service.cli.logs import logs as read
+
+    raise typer.Exit(read(job, follow, raw, server, token_file, as_json))
+
+
+@app.command()
+def pause(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Let jobs save a checkpoint and give their place away; `finery resume JOB` continues them."""
+    from service.cli.jobs import steer
+
+    raise typer.Exit(steer("pause", jobs, server, token_file, as_json))
+
+
+@app.command()
+def cancel(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Stop jobs for good."""
+    from service.cli.jobs import steer
+
+    raise typer.Exit(steer("cancel", jobs, server, token_file, as_json))
+
+
+@app.command()
+def retry(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Put failed or cancelled jobs back into the queue; what they finished is kept."""
+    from service.cli.jobs import steer
+
+    raise typer.Exit(steer("retry", jobs, server, token_file, as_json))
+
+
+@app.command()
+def hosts(server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List the machines that run a service's jobs."""
+    from service.cli.jobs import hosts as list_hosts
+
+    raise typer.Exit(list_hosts(server, token_file, as_json))
+
+
+token_app = typer.Typer(no_args_is_help=True, help="Make, list and take back the tokens that a service lets in.", rich_markup_mode="rich")
+app.add_typer(token_app, name="token")
+
+
+@token_app.command()
+def create(
+    role: Annotated[str, typer.Option("--role", help="viewer, submitter or admin.")] = "submitter",
+    project: Annotated[str | None, typer.Option("--project", help="Its project; by default that of your own token.")] = None,
+    name: Annotated[str, typer.Option("--name", help="What you will know it by.")] = "",
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it, this once."""
+    from service.cli.token import create as make
+
+    raise typer.Exit(make(role, project, name, server, token_file, as_json))
+
+
+@token_app.command("list")
+def list_tokens(server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List tokens, without what makes them tokens."""
+    from service.cli.token import listed
+
+    raise typer.Exit(listed(server, token_file, as_json))
+
+
+@token_app.command()
+def revoke(
+    identifier: Annotated[str, typer.Argument(metavar="TOKEN_ID", help="As `finery token list` shows it.", show_default=False)],
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a token back; it stops working at once."""
+    from service.cli.token import revoke as take
+
+    raise typer.Exit(take(identifier, server, token_file, as_json))
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default, 0.0.0.0 for every network.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 8321 by default, 0 takes a free one.")] = None,
+    home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="Where jobs, files and models are kept.")] = None,
+    database_url: Annotated[str | None, typer.Option("--database-url", metavar="URL", help="postgresql://…; by default an SQLite file in the home.")] = None,
+    executor: Annotated[str | None, typer.Option("--executor", help="local, docker or ray.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the API and the web pages, and run what is submitted."""
+    from service.cli.serve import serve as begin
+
+    raise typer.Exit(begin(host, port, home, database_url, executor, as_json))
 
 
 if __name__ == "__main__":

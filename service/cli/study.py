@@ -117,14 +117,14 @@ def as_data(code: int, error: str, work: Work, data: dict[str, Any]) -> dict[str
     """The answer of `--json`."""
     status = {EXIT_DONE: "done", EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")
     answer: dict[str, Any] = {"status": status, "exit_code": code, "study": str(work.folder)}
-    answer |= {key: data[key] for key in ("seconds", "counts", "reference", "cells", "search", "rows") if key in data}
+    answer |= {key: data[key] for key in ("seconds", "counts", "reference", "correction", "comparisons", "cells", "search", "rows") if key in data}
     if code != EXIT_DONE:
         answer["error"] = {"message": error, "reason": None, "stage": None}
         answer["resume"] = work.again
     return answer
 
 
-def compare(folders: Sequence[Path], as_json: bool) -> int:
+def compare(folders: Sequence[Path], as_json: bool, test: str = "all", correction: str = "holm") -> int:
     """Hold finished runs against the first of them. Returns the exit code."""
     from service.cli.child import call
     from service.cli.study_summary import show_comparison
@@ -136,7 +136,7 @@ def compare(folders: Sequence[Path], as_json: bool) -> int:
             raise CommandError(f"{folder} is a study, whose {folder / 'README.md'} compares its cells; give runs, such as {folder}/cells/01")
     if len(folders) < 2:
         raise CommandError("compare needs at least two run folders")
-    code, out, err = call(("compare", *(str(folder) for folder in folders)))
+    code, out, err = call(("compare", *(str(folder) for folder in folders), "--test", test, "--correction", correction))
     if code != EXIT_DONE:
         sys.stderr.write(said(err.strip()) + "\n" if err.strip() else f"The runs could not be compared (exit code {code}).\n")
         return code if code > 0 else EXIT_FAILED

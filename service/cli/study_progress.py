@@ -131,13 +131,22 @@ def choose_display(silent: bool, plan: StudyRecipe) -> StudyDisplay:
     """Live where someone looks at it, lines where they are kept."""
     if silent:
         return Silent()
-    total = len(plan.cells) + trials_of(plan)
+    total = len(plan.cells) + trials_of(plan) + probes_of(plan)
     if not sys.stderr.isatty():
         return Lines(sys.stderr, total)
     from rich.console import Console
 
     console = Console(stderr=True)
     return OnTerminal(console, total) if console.is_terminal and not console.is_dumb_terminal else Lines(sys.stderr, total)
+
+
+def probes_of(plan: StudyRecipe) -> int:
+    """How many runs measure the time of a step: one a row, where time is what is made equal."""
+    budget = plan.options.budget
+    if budget is None or budget.match != "time":
+        return 0
+    kept = [axis.name for axis in plan.axes if not axis.repeats]
+    return len({tuple(cell.labels[name] for name in kept) for cell in plan.cells if not cell.refusal})
 
 
 def trials_of(plan: StudyRecipe) -> int:

@@ -29,6 +29,8 @@ def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) 
         _whole(console, Padding(study_table(heading, rows, data["reference"]), (0, 0, 0, 2), expand=False))
     console.print()
     console.print(Text(f"  {counts(data)}"))
+    if data.get("budget"):
+        console.print(Text(f"  {data['budget']['sentence']}"), soft_wrap=True)
     reasons: dict[str, list[str]] = {}
     for cell in data["cells"]:
         if cell["status"] in ("failed", "refused"):
@@ -61,7 +63,7 @@ def study_table(heading: str, rows: Sequence[Mapping[str, Any]], reference: str 
     metric = next((row["metric"] for row in rows if row["metric"]), "score")
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     table.add_column(heading or "results", header_style="bold", no_wrap=True)
-    for name in ("seeds", metric, "95 % interval", *([f"against {reference}"] if reference else []), "learns", "memory", "training", "on disk"):
+    for name in ("seeds", metric, "95 % interval", *([f"against {reference}", "p"] if reference else []), "learns", "memory", "training", "on disk"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row, metric, reference), style=STYLES.get(row["verdict"]))
@@ -78,7 +80,7 @@ def _cells(row: Mapping[str, Any], metric: str, reference: str | None) -> list[s
     return [
         row["name"], f"{done}/{row['expected']}" if done < row["expected"] else str(done),
         number(figure["mean"]) + (f" ± {figure['sd']:.3f}" if figure["sd"] is not None else ""), _pair(figure["interval"]),
-        *([_against(row, figure)] if reference else []), "" if share is None else f"{share:.2%}",
+        *([_against(row, figure), _p_of(row, figure)] if reference else []), "" if share is None else f"{share:.2%}",
         size(costs["peak_memory_bytes"]) if "peak_memory_bytes" in costs else "",
         duration(costs["train_runtime"]) if "train_runtime" in costs else "", size(costs["saved_bytes"]) if "saved_bytes" in costs else "",
     ]  # fmt: skip
@@ -91,8 +93,16 @@ def _against(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     if found is None:
         return "not comparable"
     low, high = found["interval"]
-    noise = "" if found["clear"] else "  noise"
+    noise = "  noise" if row["verdict"] == "inside the noise" or not found["clear"] else ""
     return f"{found['value']:+.3f} ({low:+.3f} to {high:+.3f}){noise}"
+
+
+def _p_of(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+    """The p-value of the difference, corrected for the study's comparisons where that was done."""
+    found = row.get("p_corrected")
+    if found is None and figure["difference"] is not None:
+        found = figure["difference"].get("p")
+    return "" if found is None or row["reference"] else p_value(found)
 
 
 def counts(data: Mapping[str, Any]) -> str:
@@ -127,8 +137,54 @@ def show_comparison(data: Mapping[str, Any], console: Console | None = None) -> 
         _whole(console, Padding(table, (0, 0, 0, 2), expand=False))
         for told in benchmark["sentences"]:
             console.print(Text(f"  {told}"), soft_wrap=True)
+        if any(_p_values(each, data["tests"]) for each in benchmark["models"]):
+            console.print()
+            _whole(console, Padding(_tests_table(benchmark, data), (0, 0, 0, 2), expand=False))
+    for warning in data["warnings"]:
+        console.print(Text(f"  warning: {warning}", style="yellow"), soft_wrap=True)
     for note in data["notes"]:
         console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+
+
+TEST_NAMES = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation", "mcnemar": "McNemar, exact"}
+CORRECTION_NAMES = {"holm": "Holm", "bh": "Benjamini-Hochberg", "none": ""}
+
+
+def _p_values(model: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
+    """The p-value of each test on the main score, corrected behind it; empty for the reference."""
+    figure = next(iter(model["metrics"].values()), None)
+    found = figure["difference"] if figure else None
+    if found is None:
+        return []
+    told = []
+    for test in tests:
+        alone, together = found["p"].get(test), (found["corrected"] or {}).get(test)
+        told.append("" if alone is None else p_value(alone) + ("" if together in (None, alone) else f" → {p_value(together)}"))
+    split = model["mcnemar"]
+    return [*told, "" if split is None else f"{split['only_here']} : {split['only_reference']}"]
+
+
+def _tests_table(benchmark: Mapping[str, Any], data: Mapping[str, Any]) -> Table:
+    """The p-values of every model's main score."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    how = CORRECTION_NAMES[data["correction"]]
+    behind = f", → {how} for {data['comparisons']}" if how and data["comparisons"] > 1 else ""
+    table.add_column(f"p-values, {benchmark['metrics'][0]}{behind}", no_wrap=True)
+    for test in data["tests"]:
+        table.add_column(TEST_NAMES[test], justify="right", no_wrap=True)
+    table.add_column("right where the other is wrong", justify="right", no_wrap=True)
+    for each in benchmark["models"]:
+        if cells := _p_values(each, data["tests"]):
+            table.add_row(each["name"], *cells)
+    return table
+
+
+def p_value(value: float) -> str:
+    """`0.032`, `< 0.001`."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _compared(model: Mapping[str, Any], figure: Mapping[str, Any]) -> str:

@@ -68,6 +68,8 @@ class Outcome:
     """Locations of the published checkpoints."""
     models: tuple[Path, ...] = ()
     """Folders of the trained models in the run folder, the last one last."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the scores should know."""
 
     def as_data(self) -> dict[str, Any]:
         """As `--json` tells it."""
@@ -93,24 +95,38 @@ def collect(folder: Path, stages: Sequence[tuple[str, str]]) -> Outcome:
     baselines: dict[str, dict[str, dict[str, float]]] = {}
     published: list[str] = []
     models: list[Path] = []
+    notes: list[str] = []
     for position, (id, kind) in enumerate(stages, start=1):
         place = folder / "stages" / f"{position:02d}-{id}"
         if kind == "evaluate":
-            details = _read(place / "details.json")
-            for benchmark, values in _read(place / "metrics.json").items():
-                metrics = {name: value for name, value in _numbers(values).items() if is_score(name)}
-                if not metrics:
-                    continue
-                detail = _mapping(details.get(benchmark))
-                scores.append(Score(benchmark, str(detail.get("model") or id), metrics, _intervals(detail.get("intervals")), id))
-                for name, reached in _mapping(detail.get("baselines")).items():
-                    if numbers := _numbers(reached):
-                        baselines.setdefault(benchmark, {})[name] = numbers
+            measured = outcome_of(_read(place / "metrics.json"), _read(place / "details.json"), id)
+            scores += measured.scores
+            notes += measured.notes
+            for benchmark, found in measured.baselines.items():
+                baselines.setdefault(benchmark, {}).update({name: dict(values) for name, values in found.items()})
         elif kind == "publish" and (location := _read(place / "publication.json").get("location")):
             published.append(str(location))
         elif (place / "model").is_dir():
             models.append(place / "model")
-    return Outcome(tuple(scores), baselines, tuple(published), tuple(models))
+    return Outcome(tuple(scores), baselines, tuple(published), tuple(models), tuple(notes))
+
+
+def outcome_of(metrics: Mapping[str, Any], details: Mapping[str, Any], stage: str) -> Outcome:
+    """What one evaluate stage measured, by the contents of its `metrics.json` and `details.json`."""
+    scores: list[Score] = []
+    baselines: dict[str, dict[str, dict[str, float]]] = {}
+    for benchmark, values in metrics.items():
+        reached = {name: value for name, value in _numbers(values).items() if is_score(name)}
+        if not reached:
+            continue
+        detail = _mapping(details.get(benchmark))
+        scores.append(Score(benchmark, str(detail.get("model") or stage), reached, _intervals(detail.get("intervals")), stage))
+        for name, found in _mapping(detail.get("baselines")).items():
+            if numbers := _numbers(found):
+                baselines.setdefault(benchmark, {})[name] = numbers
+    missing = _mapping(details.get("glue")).get("missing")
+    notes = (f"The GLUE score needs nine tasks; not scored: {', '.join(missing)}.",) if missing else ()
+    return Outcome(tuple(scores), baselines, notes=notes)
 
 
 def comparisons(outcome: Outcome) -> list[str]:
@@ -162,6 +178,9 @@ def show(outcome: Outcome, folder: Path, again: str, console: Console | None = N
         if sentence := compare(outcome, benchmark):
             console.print()
             console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+    for each in outcome.notes:
+        console.print()
+        console.print(Padding(Text(each), (0, 0, 0, 2)))
     console.print()
     for label, text, note in lines(outcome, folder, again):
         line = Text(f"  {label:<12}", style="bold").append(text, style="not bold")

@@ -93,7 +93,7 @@ def test_what_learns_is_what_the_formula_counts(tuner: str, family: str, head: s
     silent = {name for name in claimed - moved if after[name].grad is None or not after[name].grad.any()}
     assert moved <= claimed
     assert claimed - moved <= silent  # what gets no gradient: a pooler that this head does not read
-    assert len(silent) <= 0.15 * len(claimed), silent
+    assert len(silent) <= 0.1 * len(claimed), silent
 
 
 @every_case
@@ -211,15 +211,21 @@ def test_an_adapter_is_read_by_peft_alone(tuner: str, family: str, bases: cases.
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("family", ["finery-encoder", "bert", "t5"])
-@pytest.mark.parametrize("tuner", TUNERS)
-def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, bases: cases.Bases) -> None:
-    if (tuner, family, "sequences") in cases.REFUSED:
-        assert (tuner, family) in REFUSALS
-        return
+FROM_NOTHING = [case for case in ONE_HEAD if case[0] != "fusion" and case[1] in ("finery-encoder", "bert", "distilbert", "t5")]
+"""Fusion is left out: what it mixes was learnt on the pretrained model."""
+
+
+@pytest.mark.parametrize(("tuner", "family", "head"), FROM_NOTHING, ids=["-".join(case) for case in FROM_NOTHING])
+def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    block, pretrained = bases.tuned(tuner, family, head)
     model_type, words, _ = cases.FAMILIES[family]
-    scratch = tiny.build(model_type, cases.HEADS["sequences"], **words)
-    assert sorted(scratch.finery_new_modules) == sorted(bases.model(family, "sequences").finery_new_modules)
+    scratch = block.apply(tiny.build(model_type, cases.HEADS[head], vocab_size=cases.V, **words))
+
+    def trained(model: Any) -> dict[str, torch.Size]:
+        return {name: weight.shape for name, weight in model.named_parameters() if weight.requires_grad}
+
+    assert trained(scratch) == trained(pretrained)
+    assert trained(scratch)
 
 
 @one_head

@@ -26,8 +26,9 @@ HEADS = {
     "sequences": Head("sequence_classification", CLASSES),
     "tokens": Head("token_classification", CLASSES),
     "spans": Head("question_answering"),
+    "number": tiny.NUMBER,
 }
-DECIDING = ("sequences", "tokens", "spans")
+DECIDING = ("sequences", "tokens", "spans", "number")
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "finery-encoder": ("finery", {"family": "encoder"}, "masked_lm"),
     "finery-decoder": ("finery", {"family": "decoder"}, "causal_lm"),
@@ -35,9 +36,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("bert", {}, "masked_lm"),
     "gpt2": ("gpt2", {}, "causal_lm"),
     "t5": ("t5", {}, "seq2seq_lm"),
+    "distilbert": ("distilbert", {}, "masked_lm"),
 }
 """Model type, words, and the head that the family is pretrained with."""
-EVERYWHERE = [(family, head) for family, (_, _, language) in FAMILIES.items() for head in (language, *DECIDING)]
+HEADS_OF = {
+    "finery-encoder": ("masked_lm", *DECIDING),
+    "bert": ("masked_lm", *DECIDING),
+    "distilbert": ("masked_lm", "sequences", "number"),
+}
+"""The heads that a family is tried with, where they are not its language head, sequences, tokens and spans."""
+EVERYWHERE = [
+    (family, head) for family, (_, _, language) in FAMILIES.items() for head in HEADS_OF.get(family, (language, "sequences", "tokens", "spans"))
+]
 
 
 def block(tuner: str) -> Any:
@@ -183,8 +193,8 @@ def shape_of(family: str, head: str) -> Shape:
         whole = (V + 2 * P) * D + sum(a * b for a, b in matrices) + biases + norm_weights
         return Shape(matrices, 3 * L, 2 * L, 3 * L * 2 * D, 2 * L * INNER, biases, whole, L)
     biases, others = L * (4 * D + INNER + D + 2 * D), L * 2 * D + (V + P) * D
-    if family in ("bert", "finery-encoder"):  # kinds of texts, and a norm after the embeddings
-        biases, others = biases + D, others + 2 * D + D
+    if family in ("bert", "finery-encoder", "distilbert"):  # a norm after the embeddings, and kinds of texts
+        biases, others = biases + D, others + D + (0 if family == "distilbert" else 2 * D)
     matrices = encoder * L
     whole = sum(a * b for a, b in matrices) + biases + others
     return Shape(matrices, L, L, L * 2 * D, L * INNER, biases, whole, L)
@@ -196,9 +206,10 @@ def new_weights(family: str, head: str) -> int:
         return D * 2 + 2
     if head == "tokens":
         return D * 3 + 3
-    if head == "sequences":
-        pooled = D * D + D + D * 3 + 3
-        return {"bert": pooled, "finery-encoder": pooled, "t5": pooled, "gpt2": D * 3}.get(family, D * 3 + 3)
+    if head in ("sequences", "number"):
+        outputs = 1 if head == "number" else 3
+        pooled = D * D + D + D * outputs + outputs
+        return {"finery-decoder": D * 3 + 3, "finery-encoder-decoder": D * 3 + 3, "gpt2": D * 3}.get(family, pooled)
     return 0
 
 

@@ -243,7 +243,7 @@ def command_signalled(words: list[str], folder: str, said: str, home: str, place
 
     holder, name = {
         "tokenizer": (WordPiece, "train"),
-        "prediction": (predict, "batched_by_length"),
+        "prediction": (predict, "answers"),
         "proof of the publication": (verify, "clean_answers"),
         "stage being finished": (workspace.StageStore, "finish"),
     }[place]

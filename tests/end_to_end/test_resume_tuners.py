@@ -1,4 +1,4 @@
-"""Exact resume with every tuner that adapts: a run killed in the middle ends as one that was never killed."""
+"""Exact resume with every tuner that adapts, and with packed blocks: a run killed in the middle ends as one that was never killed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,39 @@ ELSEWHERE = {"fusion": "needs adapters of earlier stages, which the recipe here 
 ADAPTING = {name: name for name in TUNERS if TUNERS.load(name).adapts and name not in ELSEWHERE} | VARIANTS
 
 
+PACKED = """\
+name: killed
+model:
+  architecture: {preset: gpt-tiny, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 128, max_position_embeddings: 96}
+tokenizer: {train: byte_bpe, vocab_size: 500}
+stages:
+  - stage: supervised
+    task: {kind: causal, format: alpaca, columns: {instruction: text, output: source}, train: builtin/python-docs, validation: builtin/python-docs}
+    packing: true
+    max_length: 96
+    max_train_samples: 60
+    arguments: {max_steps: 14, global_batch_size: 4, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
+  - {stage: evaluate, max_eval_samples: 10, generation: {max_new_tokens: 4}}
+"""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("tuner", ADAPTING)
 def test_a_killed_run_ends_as_if_it_had_not_been(tuner: str, tmp_path: Path) -> None:
     if tuner in TUNERS and (why := TUNERS.load(tuner)().lacks()) is not None:
         pytest.skip(f"{tuner} {why}")
+    killed_and_resumed(RECIPE.replace("TUNER", ADAPTING[tuner]), tmp_path)
+
+
+@pytest.mark.long
+def test_a_killed_run_with_packed_blocks_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    killed_and_resumed(PACKED, tmp_path)
+
+
+def killed_and_resumed(text: str, tmp_path: Path) -> None:
+    """Run the recipe as it is, and once more with a kill in the tenth of 14 steps; both must come to the same."""
     recipe = tmp_path / "killed.yaml"
-    recipe.write_text(RECIPE.replace("TUNER", ADAPTING[tuner]))
+    recipe.write_text(text)
 
     def place(name: str, death: tuple[str, int] | None = None) -> Callable[[], Any]:
         words = (str(recipe), [], str(tmp_path / name / "run"), str(tmp_path / name / "home"))

@@ -148,6 +148,38 @@ def test_layers_wake_on_both_processes(recipe: Path, tmp_path: Path) -> None:
     assert one["trainable_parameters"] == two["trainable_parameters"] < one["all_parameters"]
 
 
+SEVERAL = """\
+name: several
+launch: {mixed_precision: no}
+model:
+  architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0}
+tokenizer: {train: wordpiece, vocab_size: 400}
+stages:
+  - stage: multi_task
+    id: together
+    tasks:
+      - {task: builtin/python-docs, max_length: 24, max_train_samples: 40}
+      - {id: short, task: builtin/python-docs, max_length: 12, max_train_samples: 20, weight: 0.5}
+    loss_weighting: uncertainty
+    arguments: {num_train_epochs: 2, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}
+  - {stage: evaluate, from: together/python-docs, max_eval_samples: 37, per_device_eval_batch_size: 5}
+"""
+
+
+@pytest.mark.long
+def test_two_processes_learn_several_tasks_as_one_does(tmp_path: Path) -> None:
+    recipe = tmp_path / "several.yaml"
+    recipe.write_text(SEVERAL)
+    assert forked_run(forked.run_recipe, str(recipe), [], str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
+    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    assert code == 0, ranks_log(tmp_path / "two")
+    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("together",))
+    one, two = (pq.read_table(tmp_path / run / "stages/02-evaluate/predictions.parquet") for run in ("one", "two"))
+    assert two["index"].to_pylist() == one["index"].to_pylist() == list(range(37))
+    for row, other in zip(one["logits"].to_pylist(), two["logits"].to_pylist(), strict=True):
+        assert other == pytest.approx(row, abs=1e-3)
+
+
 def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, tmp_path: Path) -> None:
     nan = ["stages.pretrain.arguments.learning_rate=1e30", "stages.pretrain.arguments.max_grad_norm=0"]
     code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *nan], str(tmp_path / "run"), str(tmp_path / "home"))

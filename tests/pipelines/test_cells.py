@@ -195,3 +195,15 @@ def test_expanding_does_not_change_the_source(tmp_path):
     before = repr(source.data)
     expand(source)
     assert repr(source.data) == before
+
+
+@pytest.mark.parametrize("metric", ["loss", "f1", "accuracy"])
+def test_a_search_chooses_by_any_score_of_the_task(study, metric):
+    assert study(BASE + METHODS, f"study.search.metric={metric}").options.search.metric == metric
+
+
+def test_a_score_that_the_searched_stage_does_not_measure_is_a_mistake_before_any_trial(study):
+    told = said(study, BASE + METHODS, "study.search.metric=acuracy")
+    assert "study.search.metric: 'acuracy' is not measured on the rows that 'mrpc' sets aside. Did you mean 'accuracy'? Known: accuracy, f1, loss" in told
+    translating = BASE.replace("task: glue/mrpc", "task: multi30k/en-de").replace("bert-tiny", "transformer-tiny") + METHODS
+    assert "Known: loss" in said(study, translating.replace("{stage: pretrain, objective: masked_lm,", "{stage: pretrain, objective: span_corruption,"), "study.search.metric=bleu")

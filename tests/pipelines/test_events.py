@@ -72,3 +72,9 @@ def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown event 'metrc'"):
         EventLog(tmp_path / "events.jsonl").emit("metrc")
     assert not os.path.exists(tmp_path / "events.jsonl")
+
+
+def test_half_a_surrogate_pair_in_a_text_does_not_stop_a_run(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.emit("sample", text="half \ud83d a smile")
+    assert json.loads((tmp_path / "events.jsonl").read_text(encoding="utf-8"))["text"] == "half ? a smile"

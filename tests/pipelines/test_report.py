@@ -77,3 +77,35 @@ def test_the_best_stands_on_top_and_half_a_row_says_so():
     plot = text[text.index("<svg") : text.index("</svg>")]
     assert plot.index(">lora</text>") < plot.index(">full</text>")
     assert "0.900 (1 of 2 seeds)" in plot
+
+
+def test_the_search_is_drawn_with_its_winner_and_its_edge():
+    def trial(value, score, chosen=False):
+        return {"values": {"stages.a.arguments.learning_rate": value}, "rung": 1, "status": "done", "message": "", "metric": "f1", "score": score, "chosen": chosen}
+
+    groups = [
+        {"labels": {"method": name}, "trials": [trial(1e-4, 0.4), trial(1e-3, 0.5 + at), trial(1e-2, 0.6 + at, True)],
+         "grid": {"stages.a.arguments.learning_rate": [1e-4, 1e-3, 1e-2]}, "edge": "learning_rate 0.01 is the largest that was tried, so a wider grid may do better" if at else ""}
+        for at, name in enumerate(("full", "lora"))
+    ]  # fmt: skip
+    text = page(DATA | {"search": groups}, [row("full", 0.8, 1.0, True)])
+    assert text.count('class="won"') == 2
+    assert text.count('class="lost"') == 4
+    assert "lora: learning_rate 0.01 is the largest that was tried" in text
+    assert text.count('class="warn"') == 1
+
+
+def test_a_matched_budget_is_said_and_its_steps_stand_in_the_table():
+    one = row("full", 0.8, 1.0, True)
+    one.budget, one.costs["train_steps"] = {"max_steps": None, "spent": 9.0}, 1234.0
+    text = page(DATA | {"budget": {"sentence": "Every method trains 'a' for the same number of operations."}}, [one])
+    assert "Every method trains &#39;a&#39; for the same number of operations." in text
+    assert "<th>steps</th>" in text
+    assert "<td>1,234</td>" in text
+
+
+def test_seeds_lie_in_a_band_around_their_mean():
+    one = row("full", 0.8, 1.0, True)
+    one.band = [(1, 0.9, 1.1), (2, 0.4, 0.6)]
+    assert 'class="band"' in page(DATA, [one])
+    assert 'class="band"' not in page(DATA, [row("full", 0.8, 1.0, True)])

@@ -86,7 +86,7 @@ def test_every_file_of_the_report_is_written(go):
     assert "| lora | 3 | 0.700 ± 0.000 |" in readme
     assert "lora: worse than full, accuracy -0.100" in readme
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 4  # scores, share, disk, curves: memory and time are the same for both
+    assert page.count("<svg") == 5  # scores, weights, disk, curves, search: memory and time are the same for both
     assert "http" not in page.replace("http-equiv", "")
     assert recorded(folder)["exit_code"] == 0
     assert is_study(folder)

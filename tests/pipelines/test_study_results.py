@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from pipelines.recipe import loads
@@ -48,17 +47,3 @@ def test_the_curve_is_that_of_the_events(made, tmp_path):
     made("a", right(0.75, 1))
     assert curve_of(tmp_path / "a", "mrpc") == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
     assert curve_of(tmp_path / "a", "other") == []
-
-
-def test_texts_are_resampled_as_their_metric_scores_them():
-    import sacrebleu
-
-    from pipelines.study_results import _drawn_texts
-
-    texts = ["the cat sat on the mat today", "a dog ran in the park at noon", "birds sing early in the morning light"] * 4
-    references = ["the cat sat on a mat today", "a dog ran in the park at noon", "birds sang early in the bright morning"] * 4
-    drawn = _drawn_texts(("bleu",), texts, references)["bleu"]
-    taken = resamples(len(texts), SEED)[7]
-    expected = sacrebleu.corpus_bleu([texts[at] for at in taken], [[references[at] for at in taken]]).score
-    assert drawn[7] == pytest.approx(expected)
-    assert np.isfinite(drawn).all()

@@ -81,3 +81,19 @@ TRUTH = _truth()
 def test_the_same_seed_draws_the_same_examples():
     assert (resamples(50, 1) == resamples(50, 1)).all()
     assert not (resamples(50, 1) == resamples(50, 2)).all()
+
+
+def test_the_p_value_over_seeds_is_that_of_the_paired_t_test():
+    one, two = [0.80, 0.83, 0.79, 0.84, 0.81], [0.78, 0.80, 0.80, 0.80, 0.79]
+    found = paired_difference(one, two, None, None, seed=1)
+    assert found.p == pytest.approx(stats.ttest_rel(one, two).pvalue, rel=0.03)
+    assert paired_difference(one, one, None, None, seed=1).p == 1.0
+
+
+def test_a_p_value_below_the_level_goes_with_an_interval_without_zero():
+    random = np.random.default_rng(4)
+    for gain in (0.0, 0.02, 0.04, 0.08):
+        one, two = random.random(500) < 0.7 + gain, random.random(500) < 0.7
+        drawn = resamples(500, seed=1)
+        found = paired_difference([one.mean()], [two.mean()], [one[drawn].mean(axis=1)], [two[drawn].mean(axis=1)], seed=1)
+        assert found.clear == (found.p <= 0.05) or found.p == pytest.approx(0.05, abs=0.003)

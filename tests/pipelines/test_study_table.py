@@ -51,4 +51,16 @@ def test_no_interval_is_wider_than_the_metric():
 
 
 class State:
-    status, message, chosen = "done", "", {}
+    status, message, chosen, matched = "done", "", {}, None
+
+
+def test_a_row_is_better_only_when_its_corrected_p_value_says_so_too():
+    from pipelines.study_table import _correct
+
+    rows = [Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, Estimate(0.02, 0.01, 0.03, p_value))}) for p_value in (0.04, 0.01, 0.03)]
+    rows.append(Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, None)}))
+    _correct(rows, "holm")
+    assert [each.p_corrected for each in rows] == [pytest.approx(0.06), pytest.approx(0.03), pytest.approx(0.06), None]  # 0.01 x 3, 0.03 x 2, 0.04 x 1
+    assert [each.verdict() for each in rows] == ["inside the noise", "better", "inside the noise", ""]
+    _correct(rows, "none")
+    assert [each.verdict() for each in rows[:3]] == ["better"] * 3

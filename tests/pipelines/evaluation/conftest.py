@@ -88,7 +88,7 @@ def context(tmp_path: Path, tokenizer: Any) -> Callable[..., Any]:
             "cache": tmp_path,
             "stage_folders": {},
             "open_model": open_model,
-            "open_tokenizer": lambda: tokenizer,
+            "open_tokenizer": lambda stage_id=None: tokenizer,
             "score": score,
         }
         made = Context(**(given | others))

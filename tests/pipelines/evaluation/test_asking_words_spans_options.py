@@ -10,20 +10,23 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.data.encoding import encode
 from pipelines.errors import ModelError, RecipeError
-from pipelines.evaluation import seqeval, squad_v2
+from pipelines.evaluation import asking_spans, seqeval, squad_v2
 from pipelines.evaluation.predictions import read_predictions
 from pipelines.protocols import Head, World
 from pipelines.publishing import clean_room
 from pipelines.publishing.scores import scores_of
 from pipelines.publishing.verify import questions_of
 from pipelines.recipe import loads
+from pipelines.trainers.supervised import set_aside
 from tests import tiny
 
 TAGS = ("B-X", "I-X", "O")
@@ -69,7 +72,7 @@ def evaluated(
 ) -> Any:
     made = recipe(folder, kind, stages)
     own = copy.deepcopy(tiny.tokenizer())  # a fast tokenizer has settings that two threads would change under each other
-    given = context(made, "evaluate", {"mine": opened or model(kind, family)}, open_tokenizer=lambda: own, **others)
+    given = context(made, "evaluate", {"mine": opened or model(kind, family)}, open_tokenizer=lambda stage_id=None: own, **others)
     made.stage("evaluate").run(given)
     return given
 
@@ -127,6 +130,47 @@ def test_a_threshold_says_no_answer_more_or_less_often(tmp_path, context):
     assert said == [[True] * 12, [False] * 12]
 
 
+def test_the_threshold_is_chosen_on_the_rows_that_were_set_aside(tmp_path, context):
+    """40 training rows, every fourth without an answer: 4 are set aside by the seed, and the best of all thresholds on them is taken."""
+    many = [row(number % 9) | {"question": f"which was it {number}"} for number in range(40)]
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps(each | ({"answers": {"text": [], "answer_start": []}} if at % 2 else {})) for at, each in enumerate(many)))
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row(number)) for number in range(12)))
+
+    def made(arguments, spans=""):
+        task = "{kind: qa, version_2_with_negative: true, train: train.jsonl, validation: rows.jsonl}"
+        given = loads(
+            f"name: t\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages:\n"
+            f"  - {{stage: supervised, id: mine, max_length: 24, seed: 3, task: {task}, arguments: {{{arguments}}}}}\n"
+            f"  - {{stage: evaluate{spans}}}\n", folder=tmp_path,
+        )  # fmt: skip
+        ready = context(given, "evaluate", {"mine": model("spans")})
+        given.stage("evaluate").run(ready)
+        return given, read(ready)
+
+    given, (metrics, details, _) = made("eval_strategy: epoch")
+    assert details["spans"]["threshold_chosen_on"] == {"split": "train", "set_aside": 4}
+    _, (fixed, _, _) = made("eval_strategy: epoch", f", spans: {{null_score_diff_threshold: {details['spans']['null_score_diff_threshold']}}}")
+    assert fixed == metrics
+    assert "threshold_chosen_on" not in made("max_steps: 1")[1][1]["spans"]
+
+    stage = given.stage("mine")
+    rows = stage.task.task("mine").rows("train")
+    _, aside = set_aside(encode(tiny.tokenizer(), rows, 24), given.seed_of(stage), None)
+    found = asking_spans.set_aside(SimpleNamespace(context=SimpleNamespace(recipe=given), choice=given.stage("evaluate").choices(given)[0][0], task=stage.task.task("mine")))
+    assert list(found.index) == list(aside.index)  # the very rows that training left out
+
+
+def test_answering_nothing_may_be_the_best():
+    found = [SimpleNamespace(answer="a", difference=-3.0), SimpleNamespace(answer="b", difference=1.0)]
+
+    class Rows(list):
+        labels: Any = [(), ()]
+
+    assert asking_spans.best_of(found, Rows([1, 2])) == -4.0
+    Rows.labels = [("a",), ()]
+    assert asking_spans.best_of(found, Rows([1, 2])) == -3.0  # the first is answered, the second is not
+
+
 def test_options_score_what_they_say(tmp_path, context):
     metrics, details, rows = read(evaluated(tmp_path, context, "options", stages=", baselines: [majority]"))
     right = [each["label"] == each["prediction"] == int(np.argmax(each["logits"])) for each in rows]
@@ -176,7 +220,7 @@ def test_two_processes_write_what_one_does(tmp_path, context, kind):
 def test_a_model_with_another_head_is_refused(tmp_path, context, kind, sentence):
     made = recipe(tmp_path, kind)
     other = tiny.build("bert", Head("sequence_classification", TAGS))
-    given = context(made, "evaluate", {"mine": other}, open_tokenizer=tiny.tokenizer)
+    given = context(made, "evaluate", {"mine": other}, open_tokenizer=lambda stage_id=None: tiny.tokenizer())
     with pytest.raises(ModelError, match=sentence):
         made.stage("evaluate").run(given)
 

@@ -192,7 +192,7 @@ class Job:
         values: dict[str, Any] = {
             "stage_id": self.publish.id, "folder": own, "fingerprint": fingerprint, "seed": 1, "recipe": self.recipe,
             "events": EventLog(self.folder / "events.jsonl", self.publish.id), "world": World(), "precision": "no",
-            "cache": self.folder, "stage_folders": folders, "open_model": open_model, "open_tokenizer": lambda: self.tokenizer,
+            "cache": self.folder, "stage_folders": folders, "open_model": open_model, "open_tokenizer": lambda stage_id=None: self.tokenizer,
             "score": None,
         }  # fmt: skip
         return Context(**(values | changes))

@@ -34,7 +34,7 @@ def test_verbs_that_touch_no_weights_load_nothing_heavy(recipe, arguments):
 
 def test_an_unknown_verb_is_a_usage_error_with_the_nearest_one(capsys):
     assert main(["valdate"]) == 2
-    assert "Did you mean 'validate'?" in capsys.readouterr().err
+    assert "Did you mean 'validate'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "r.yaml", "--jsn"], ["init"], ["gc", "--older-than", "-1"]])

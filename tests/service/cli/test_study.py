@@ -168,12 +168,17 @@ def test_compare_shows_each_difference(recipe, pretend, capsys):
         Path(name, "recipe.yaml").write_text(STUDY.partition("matrix:")[0])
     pretend("""
 figure = lambda value, difference: {"value": value, "interval": None, "difference": difference}
-print(json.dumps({"notes": ["glue/rte was measured by a alone."], "benchmarks": [{"benchmark": "glue/mrpc", "reference": "a", "metrics": ["accuracy"], "sentences": ["b is worse."],
-  "models": [{"name": "a", "reference": True, "metrics": {"accuracy": figure(0.8, None)}},
-             {"name": "b", "reference": False, "metrics": {"accuracy": figure(0.7, {"value": -0.1, "interval": [-0.2, -0.05], "clear": True})}}]}]}))
+print(json.dumps({"notes": ["glue/rte was measured by a alone."], "tests": ["bootstrap", "mcnemar"], "correction": "holm", "comparisons": 2,
+  "warnings": ["choose by something else"], "benchmarks": [{"benchmark": "glue/mrpc", "reference": "a", "metrics": ["accuracy"], "sentences": ["b is worse."],
+  "models": [{"name": "a", "reference": True, "mcnemar": None, "metrics": {"accuracy": figure(0.8, None)}},
+             {"name": "b", "reference": False, "mcnemar": {"only_here": 3, "only_reference": 19, "exact": 0.0009, "mid": 0.0005},
+              "metrics": {"accuracy": figure(0.7, {"value": -0.1, "interval": [-0.2, -0.05], "clear": True,
+                "p": {"bootstrap": 0.012, "mcnemar": 0.0009}, "corrected": {"bootstrap": 0.024, "mcnemar": 0.0018}})}}]}]}))
 """)
     assert main(["compare", "a", "b"]) == 0
     out = capsys.readouterr().out
     assert "-0.100 (-0.200 to -0.050)" in out
     assert "b is worse." in out
+    for told in ("p-values, accuracy, → Holm for 2", "0.012 → 0.024", "< 0.001 → 0.002", "3 : 19", "warning: choose by something else"):
+        assert told in out
     assert "glue/rte was measured by a alone." in out

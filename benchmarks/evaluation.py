@@ -1,0 +1,155 @@
+"""Prediction for an evaluation: Finery's way beside `Trainer.predict`, and an article read once beside once an option, in one run.
+
+The same model, the same rows, the same batch size; logits are checked to be equal first. Peer: transformers' `Trainer.predict`
+with dynamic padding, and `bf16_full_eval` for bf16, tokenised beforehand for both. Ours: batches of similar length, the longest first. The second part is RACE
+with a decoder: `FineryForMultipleChoice` called with every sequence as a whole, and with the article's keys and values kept.
+A ratio above 1 means that ours is faster. Weights are random, since time does not depend on them.
+
+    FINERY_DATA=<mirror> python benchmarks/evaluation.py [--rounds 3] [--rows 800]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipelines.architectures.registration import register
+from pipelines.data.choices import collate_choices, encode_choices
+from pipelines.data.encoding import collate, encode
+from pipelines.evaluation.asking_options import _logits as option_logits
+from pipelines.evaluation.predict import _logits, device, forward
+from pipelines.evaluation.shared_articles import articles_of, read_articles
+from pipelines.fields.architectures import resolve
+from pipelines.models import auto_class, head_settings
+from pipelines.protocols import Head
+from pipelines.registry import TASKS
+
+TASKS_READ = ("glue/sst2", "glue/mrpc", "glue/rte")
+ENCODER = {"preset": "bert-mini"}
+DECODER = {"preset": "gpt-tiny", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "max_position_embeddings": 512}
+BATCH, LENGTH, ARTICLE_LENGTH = 32, 128, 384
+
+
+def tokenizer() -> Any:
+    """The mirror's vocabulary of BERT."""
+    from transformers import BertTokenizerFast
+
+    for root in os.environ.get("FINERY_DATA", "").split(os.pathsep):
+        file = Path(root) / "tokenizers" / "bert-base-uncased" / "vocab.txt"
+        if file.is_file():
+            return BertTokenizerFast(vocab_file=str(file), model_max_length=512)
+    raise SystemExit("set FINERY_DATA to the folder with the data sets and tokenizers")
+
+
+def model(architecture: dict[str, Any], head: Head) -> Any:
+    """A model with random weights."""
+    from transformers import AutoConfig
+
+    register()
+    torch.manual_seed(0)
+    words = dict(resolve(architecture))
+    kind = words.pop("model_type")
+    config = AutoConfig.for_model(kind, **(words | {"vocab_size": 30522}), **head_settings(head))
+    return auto_class(head).from_config(config, attn_implementation="eager" if device().type == "cpu" else None).eval()
+
+
+def trainer_logits(opened: Any, words: Any, examples: Any, mixed: bool) -> Callable[[], Any]:
+    """`Trainer.predict` on the tokenised rows."""
+    from datasets import Dataset
+    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+    columns = {"input_ids": [list(each) for each in examples.input_ids]}
+    if examples.token_type_ids is not None:
+        columns["token_type_ids"] = [list(each) for each in examples.token_type_ids]
+    data = Dataset.from_dict(columns)
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(), per_device_eval_batch_size=BATCH, report_to=[], bf16=mixed, bf16_full_eval=mixed, disable_tqdm=True, use_cpu=device().type == "cpu",
+        dataloader_pin_memory=device().type != "cpu",
+    )  # fmt: skip
+    trainer = Trainer(opened, arguments, data_collator=DataCollatorWithPadding(words))
+    return lambda: trainer.predict(data).predictions
+
+
+def seconds(work: Callable[[], Any], rounds: int) -> tuple[float, Any]:
+    """(the median of the rounds, what came out), after one round that is not counted.
+
+    Of the processor on a CPU, so that a busy machine changes little; of the clock on a GPU, whose results are waited for.
+    """
+    clock = time.process_time if device().type == "cpu" else time.perf_counter
+    found = work()
+    times = []
+    for _ in range(rounds):
+        started = clock()
+        found = work()
+        times.append(clock() - started)
+    return statistics.median(times), found
+
+
+def beside_trainer(rounds: int, rows: int) -> None:
+    """One line a task and precision."""
+    words = tokenizer()
+    for name in TASKS_READ:
+        task = TASKS.load(name)
+        opened = model(ENCODER, task.head)
+        examples = encode(words, task.rows("validation", rows), LENGTH)
+        for mixed in (False, True):
+            theirs, expected = seconds(trainer_logits(opened, words, examples, mixed), rounds)
+            ours, found = seconds(
+                lambda: np.stack(
+                    forward(opened, examples, partial(collate, words), _logits, device=device(), batch_size=BATCH, precision="bf16" if mixed else "no")  # noqa: B023
+                ), rounds,
+            )  # fmt: skip
+            difference = float(np.abs(found - expected).max())
+            if not mixed:
+                assert difference < 1e-4, f"the logits differ by {difference}"
+            print(
+                f"{name:<10} {'bf16' if mixed else 'fp32'}  {len(examples)} rows   Trainer.predict {theirs:6.2f} s   Finery {ours:6.2f} s   "
+                f"ratio {theirs / ours:4.2f}   largest difference of a logit {difference:.1e}"
+            )
+
+
+def articles_once(rounds: int, rows: int) -> None:
+    """One line: RACE with a decoder."""
+    words = tokenizer()
+    words.model_input_names = ["input_ids", "attention_mask"]
+    opened = model(DECODER, Head("multiple_choice"))
+    given = TASKS.load("race/middle").rows("validation", max(4, rows // 8))
+    examples = encode_choices(words, given, min(ARTICLE_LENGTH, opened.config.max_position_embeddings))
+    articles = articles_of(given.texts, examples)
+    whole, expected = seconds(
+        lambda: np.stack(forward(opened, examples, partial(collate_choices, words), option_logits, device=device(), batch_size=BATCH // 4)), rounds
+    )
+    once, found = seconds(lambda: read_articles(opened, articles, 4, words.pad_token_id, device=device(), batch_size=BATCH), rounds)
+    logits, shared = found
+    difference = float(np.abs(np.stack(logits) - expected).max())
+    assert shared, "the logits of an article read once were not those of the plain way"
+    assert difference < 1e-4, f"the logits differ by {difference}"
+    tokens = sum(len(sequence) for question in examples.input_ids for sequence in question)
+    print(
+        f"race/middle fp32  {len(given)} questions on {len(articles)} articles   each sequence {whole:6.2f} s   articles once {once:6.2f} s   "
+        f"ratio {whole / once:4.2f}   tokens {tokens} -> {sum(each.tokens for each in articles)}   largest difference {difference:.1e}"
+    )
+
+
+def main() -> None:
+    """Print one ratio a line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=800, help="rows of each task at most")
+    given = parser.parse_args()
+    beside_trainer(given.rounds, given.rows)
+    articles_once(given.rounds, given.rows)
+
+
+if __name__ == "__main__":
+    main()

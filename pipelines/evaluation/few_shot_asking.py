@@ -1,0 +1,265 @@
+"""Asking a language model zero- and few-shot questions: the part of an evaluate stage behind `few_shot`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelines.errors import DataError
+from pipelines.evaluation import few_shot_choice as choice
+from pipelines.evaluation import few_shot_report
+from pipelines.evaluation.few_shot_decoders import DecoderReader
+from pipelines.evaluation.few_shot_encoder_decoders import EncoderDecoderReader
+from pipelines.evaluation.few_shot_examples import Examples
+from pipelines.evaluation.few_shot_likelihood import Continuation, Encoded, Reader
+from pipelines.evaluation.few_shot_prompts import Asked, asked, counts
+from pipelines.evaluation.few_shot_questions import CONTENT_FREE, Question, Questions, questions_of
+from pipelines.evaluation.few_shot_said import Answered, Ranked, Told
+from pipelines.evaluation.few_shot_scores import contextual, per_length
+from pipelines.evaluation.few_shot_writing import settings_of, write
+from pipelines.evaluation.prompts import Prompt
+from pipelines.evaluation.squad import normalised
+from pipelines.evaluation.verbalizers import MaskReader
+from pipelines.protocols import Context, Head
+from pipelines.recipe import START
+from pipelines.registry import METRICS, TASKS
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.evaluation.report import Report
+
+READERS: dict[str, type[Reader]] = {each.head.kind: each for each in (DecoderReader, EncoderDecoderReader, MaskReader)}
+
+
+def ask(stage: Evaluate, context: Context, report: Report) -> None:
+    """Ask every benchmark with every number of examples, on every process; the main one keeps the answers."""
+    reader = open_reader(stage, context)
+    settings = stage.few_shot
+    assert settings is not None
+    for subject in choice.subjects(context.recipe, stage):
+        task = subject.open_task()
+        about = Benchmark(stage, context, reader, subject.name, task, choice.prompt_of(stage, subject.name, task))
+        for name, count in settings.names(subject.name).items():
+            started = time.monotonic()
+            said, details = about.answers(name, count)
+            if context.world.is_main:
+                few_shot_report.add(report, name, task, said, details, about.train_rows, started)
+
+
+def open_reader(stage: Evaluate, context: Context) -> Reader:
+    """The model that is asked, as what it is asked through."""
+    chosen = choice.model_of(context.recipe, stage) or START
+    head = choice.head_of(context.recipe, chosen) or _head_of_checkpoint(context)
+    model = context.open_model(head, stage_id=chosen, trained_head=True)
+    tokenizer = context.open_tokenizer() if chosen == START else context.open_tokenizer(chosen)
+    if head.kind == "causal_lm":
+        return DecoderReader(model, tokenizer, stage.max_length, choice.reads_both_ways(context.recipe, chosen))
+    return READERS[head.kind](model, tokenizer, stage.max_length)
+
+
+def _head_of_checkpoint(context: Context) -> Head:
+    from transformers import AutoConfig
+
+    checkpoints: Any = import_module("pipelines.checkpoints")
+    import_module("pipelines.architectures.registration").register()
+    given = context.recipe.model
+    return choice.HEADS[checkpoints.family_of(AutoConfig.from_pretrained(given.checkpoint, revision=given.revision))]
+
+
+@dataclass
+class Benchmark:
+    """One task, asked by one stage."""
+
+    stage: Evaluate
+    context: Context
+    reader: Reader
+    name: str
+    task: Any
+    prompt: Prompt
+
+    @property
+    def settings(self) -> Any:
+        """The stage's `few_shot`."""
+        return self.stage.few_shot
+
+    @cached_property
+    def train(self) -> Questions | None:
+        """The training rows as questions, those of the task whose model this one asks where it has none; None without any."""
+        task = self.task
+        if "train" not in task.splits or (task.trained_by is not None and not _readable(task)):
+            if task.trained_by is None:
+                return None
+            task = TASKS.load(task.trained_by)
+        return questions_of(task, self.prompt, "train")
+
+    @property
+    def train_rows(self) -> Any:
+        """The same as rows, for guessers."""
+        return None if self.train is None else self.train.rows
+
+    def answers(self, name: str, count: int) -> tuple[list[Answered], dict[str, Any]]:
+        """What is answered in each split with `count` examples, and what stands about it in details.json."""
+        draws = self.settings.draws if count else 1
+        writes = choice.writes(self.settings, self.task.kind)
+        said: list[Answered] = []
+        room = {"examples_dropped": 0, "questions_with_fewer_examples": 0, "questions_cut": 0}
+        for suffix, split in self.task.evaluation_splits.items():
+            questions = questions_of(self.task, self.prompt, split, self.stage.max_eval_samples)
+            if questions.rows.labels is None:
+                raise DataError(f"the labels of '{self.name}', split '{split}', are not public, so there is nothing to score; leave it out of 'benchmarks'")
+            places = [self._drawn(questions, count, draw) for draw in range(draws)]
+            prompts = [self._prompts(questions, each, writes) for each in places]
+            for each in prompts:
+                room = {key: value + room[key] for key, value in counts(each).items()}
+            given = name, suffix, split, questions, prompts, self._rows_of(places)
+            said.append(self._written(*given) if writes else self._ranked(*given))
+        settings = self.settings
+        about = {
+            "model": choice.model_of(self.context.recipe, self.stage),
+            "few_shot": {
+                "shots": count, "draws": draws, "seed": self._seed, "examples": settings.examples, "stratified": settings.stratified,
+                "answer": "generation" if writes else "likelihood", **room, **self.reader.facts(),
+            },
+            "prompt": self.prompt.plain(),
+            "first_prompt": "".join(prompts[0][0].text()) if not prompts[0][0].cut else None,
+            "max_length": self.reader.limit,
+        }  # fmt: skip
+        if writes:
+            generation = settings_of(self.stage.generation)
+            about["generation"] = {"num_beams": generation.num_beams, "max_new_tokens": generation.max_new_tokens}
+            modules = {metric: import_module(METRICS.module(metric)) for metric in self.task.metrics}
+            about["signatures"] = {metric: module.signature() for metric, module in modules.items() if hasattr(module, "signature")}
+        return said, about
+
+    @property
+    def _seed(self) -> int:
+        return self.context.seed if self.settings.seed is None else int(self.settings.seed)
+
+    @cached_property
+    def _examples(self) -> Examples:
+        if self.train is None:
+            raise DataError(f"'{self.name}' has no training rows to draw examples from; ask it with shots: [0]")
+        settings = self.settings
+        return Examples(self.name, self.train, self._seed, settings.examples == "question", settings.stratified)
+
+    def _drawn(self, questions: Questions, count: int, draw: int) -> list[list[int]]:
+        if not count:
+            return [[] for _ in questions.each]
+        return [self._examples.draw(count, draw, row, each) for row, each in zip(questions.rows.index, questions.each, strict=True)]
+
+    def _rows_of(self, places: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
+        """The same as rows of the training file."""
+        index = self.train.rows.index if self.train is not None else ()
+        return [[[index[at] for at in each] for each in draw] for draw in places]
+
+    def _prompts(self, questions: Questions, places: Sequence[Sequence[int]], writes: bool) -> list[Asked]:
+        shown = self.train.each if self.train is not None else ()
+        new = settings_of(self.stage.generation).max_new_tokens if writes else None
+        return [
+            asked(self.reader, self.prompt, question, [shown[at] for at in each], new)
+            for question, each in zip(questions.each, places, strict=True)
+        ]
+
+    def _running(self, split: str, count: str) -> dict[str, Any]:
+        from pipelines.evaluation.predict import device
+        from pipelines.evaluation.progress import progress_events
+
+        return {
+            "world": self.context.world, "gather": self.context.gather, "device": device(),
+            "batch_size": self.stage.per_device_eval_batch_size, "progress": progress_events(self.context, f"{count} {split}"),
+        }  # fmt: skip
+
+    def _ranked(
+        self, name: str, suffix: str, split: str, questions: Questions, prompts: Sequence[Sequence[Asked]], rows: Any
+    ) -> Ranked:
+        """The likelihood of every possible answer, all in one go."""
+        settings, flat = self.settings, [each for draw in prompts for each in draw]
+        empty = [[each.question.without_content(words) for words in CONTENT_FREE] for each in flat] if "contextual" in settings.calibration else []
+        wanted: list[Encoded] = []
+        for number, each in enumerate(flat):
+            contents: list[Question | None] = [None, *(empty[number] if empty else [])]
+            wanted += [self.reader.encode(one) for content in contents for one in each.continuations(content)]
+            if "answer_context" in settings.calibration:
+                wanted += [self._alone(option) for option in each.question.options]
+        told = iter(self.reader.likelihoods(wanted, **self._running(split, name)))
+        shape = (len(prompts), len(questions))
+        kinds: dict[str, list[Any]] = {"nats": [], "tokens": [], "empty": [], "alone": []}
+        for each in flat:
+            own = [next(told) for _ in each.question.options]
+            kinds["nats"].append([one.nats for one in own])
+            kinds["tokens"].append([one.tokens for one in own])
+            if empty:
+                kinds["empty"].append([[next(told).nats for _ in each.question.options] for _ in CONTENT_FREE])
+            if "answer_context" in settings.calibration:
+                kinds["alone"].append([next(told).nats for _ in each.question.options])
+        arrays = {kind: np.asarray(found, dtype=np.float64) for kind, found in kinds.items() if found}
+        lengths = {
+            "characters": np.asarray([[len(option) for option in each.question.options] for each in flat], dtype=np.float64),
+            "bytes": np.asarray([[len(option.encode()) for option in each.question.options] for each in flat], dtype=np.float64),
+            "tokens": arrays["tokens"],
+        }
+        ways = {"acc": arrays["nats"]}
+        names = dict(zip(settings.accuracies()[1:], (*settings.normalisation, *settings.calibration), strict=True))
+        for accuracy, kind in names.items():
+            if kind == "contextual":
+                ways[accuracy] = contextual(arrays["nats"], arrays["empty"])
+            elif kind == "answer_context":
+                ways[accuracy] = arrays["nats"] - arrays["alone"]
+            else:
+                ways[accuracy] = per_length(arrays["nats"], lengths[kind])
+        by_question = {key: each.reshape(*shape, -1).swapaxes(0, 1) for key, each in ways.items()}
+        values = tuple(float(each) for each in questions.each[0].options) if self.task.kind == "regression" else None
+        return Ranked(name, split, suffix, questions.rows, questions.each, rows, by_question["acc"], by_question, values)
+
+    def _alone(self, option: str) -> Encoded:
+        """An answer behind nothing but the words that announce answers."""
+        return self.reader.encode(Continuation(self.prompt.answer_context + self.prompt.delimiter, option))
+
+    def _written(
+        self, name: str, suffix: str, split: str, questions: Questions, prompts: Sequence[Sequence[Asked]], rows: Any
+    ) -> Told:
+        """The answers that are written, and what they are worth."""
+        generation = settings_of(self.stage.generation)
+        new = int(generation.max_new_tokens or 0)
+        flat = [self.reader.context(each.text()[0]) for draw in prompts for each in draw]
+        kept = [ids[self.reader.excess(Encoded(ids, (0,) * new)) :] for ids in flat]
+        found = write(self.reader, kept, self.prompt.stop, generation, **self._running(split, name))
+        texts = np.asarray([text.strip() for text in found], dtype=object).reshape(len(prompts), len(questions)).T
+        answers = [str(each.answer) for each in questions.each]
+        made = Told(name, split, suffix, questions.rows, questions.each, rows, texts, answers, {})
+        if self.task.kind in choice.OPTIONS:
+            right = np.asarray([[normalised(text) == normalised(answer) for text in row] for row, answer in zip(texts, answers, strict=True)])
+            return replace(made, right=right)
+        references, texts = self._comparable(questions, texts)
+        counted = {
+            metric: np.stack([import_module(METRICS.module(metric)).counts(list(draw), references) for draw in texts.T], axis=1)
+            for metric in self.task.metrics
+        }
+        return replace(made, references=references, counted=counted)
+
+    def _comparable(self, questions: Questions, texts: Any) -> tuple[list[Any], Any]:
+        """The right answers and the written ones in the form that the task's metrics compare."""
+        references: list[Any] = list(questions.rows.labels or ())
+        if self.task.kind == "qa":
+            silence = normalised(self.prompt.no_answer)
+            blank = np.vectorize(lambda text: "" if normalised(text) == silence else text, otypes=[object])
+            return references, blank(texts) if self.task.version_2 else texts
+        if self.task.kind == "causal":
+            graded = np.asarray([self.task.graded(list(row)) for row in texts], dtype=object).reshape(texts.shape)
+            return self.task.graded(references), graded
+        return references, texts
+
+
+def _readable(task: Any) -> bool:
+    """Whether the training rows of a task can be found; another task's stand in where not."""
+    try:
+        task.places["train"].open("train")[0].load(task.places["train"].open("train")[1])
+    except DataError:
+        return False
+    return True

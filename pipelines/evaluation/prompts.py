@@ -1,0 +1,135 @@
+"""Prompts: how a row of a task is asked as a text, and with which words it is answered.
+
+A template holds `{column}` where the row's text stands, and nothing else is replaced: no expressions, no code. The answer
+follows the text, or stands where the template says `{answer}`. Schick and Schütze 2021, "Exploiting Cloze Questions for
+Few Shot Text Classification and Natural Language Inference", section 3, arxiv.org/abs/2001.07676, call the pair of a
+template and its words a pattern and a verbalizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.blocks import Block, Found, Mistakes
+from pipelines.data.multiple_choice import LETTERS, ChoiceTask
+from pipelines.registry import nearest
+
+ANSWER = "answer"
+"""The placeholder of the answer."""
+OPTIONS = "options"
+"""The placeholder of a question's options, one a line behind its letter."""
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+
+
+class Prompt(Block):
+    """How a row is asked and answered."""
+
+    text: str = Field(min_length=1)
+    """The question, with `{column}` where a row's text stands: `"{sentence}\\nSentiment:"`. The answer follows it, or stands
+    at `{answer}`; `{options}` are a question's options, one a line behind its letter."""
+    answers: tuple[str, ...] | Literal["letters"] | None = None
+    """The words that stand for the classes, in the order of their ids; for options, `letters` answers with `A`, `B`, …
+    Default: the names of the classes, or the options themselves."""
+    description: str = ""
+    """What stands once before everything else, such as an instruction."""
+    delimiter: str = " "
+    """What stands between the text and the answer."""
+    separator: str = Field("\n\n", min_length=1)
+    """What stands between two examples."""
+    answer_context: str = Field("Answer:", min_length=1)
+    """What an answer follows where its likelihood without any question is asked (calibration: answer_context)."""
+    stop: tuple[str, ...] = Field(("\n",), min_length=1)
+    """Texts that end an answer which is written."""
+    no_answer: str = "unanswerable"
+    """The answer to a question that has none, in tasks where such occur."""
+
+    @model_validator(mode="after")
+    def _asks(self) -> Prompt:
+        names = placeholders(self.text)
+        found: list[Found] = []
+        if not [name for name in names if name != ANSWER]:
+            found.append((("text",), "holds no {column}, so that every row would be asked the same; write one, such as {sentence}"))
+        if names.count(ANSWER) > 1:
+            found.append((("text",), "holds {answer} more than once; an answer has one place"))
+        if isinstance(self.answers, tuple):
+            again = [at for at, each in enumerate(self.answers) if each in self.answers[:at]]
+            found += [(("answers", at), f"'{self.answers[at]}' is named twice; each class needs words of its own") for at in again]
+            found += [(("answers", at), "is empty") for at, each in enumerate(self.answers) if not each.strip()]
+            if len(self.answers) < 2:
+                found.append((("answers",), f"has {len(self.answers)} entries, must have at least 2"))
+        if found:
+            raise Mistakes(found)
+        return self
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The template before the answer and behind it."""
+        before, mark, after = self.text.partition(f"{{{ANSWER}}}")
+        return (before, after) if mark else (f"{self.text}{self.delimiter}", "")
+
+    def asked(self, fields: Mapping[str, str]) -> tuple[str, str]:
+        """(the text before the answer, the text behind it) of a row."""
+        before, after = self.parts
+        return fill(before, fields), fill(after, fields)
+
+    def answered(self, fields: Mapping[str, str], answer: str) -> str:
+        """A row with its answer, as an example."""
+        before, after = self.asked(fields)
+        return f"{before}{answer}{after}"
+
+
+def placeholders(text: str) -> list[str]:
+    """The names in braces, in their order."""
+    return PLACEHOLDER.findall(text)
+
+
+def fill(text: str, fields: Mapping[str, str]) -> str:
+    """The text with each known name in braces replaced, once: what stands in a row is never a template itself."""
+    return PLACEHOLDER.sub(lambda found: fields.get(found[1], found[0]), text)
+
+
+def lettered(options: Sequence[str]) -> str:
+    """The options one a line: `A. …`."""
+    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
+
+
+def columns_of(task: Any) -> tuple[str, ...]:
+    """The names that a prompt of this task may hold."""
+    if isinstance(task, ChoiceTask):
+        own = [name for name in task.columns if name not in task.option_columns]
+        return (*own, OPTIONS)
+    return ("prompt",) if task.kind == "causal" else tuple(task.columns)
+
+
+def unfit(prompt: Prompt, task: Any) -> list[Found]:
+    """What is wrong with asking this task with this prompt, as far as no data need be read."""
+    known = columns_of(task)
+    found: list[Found] = []
+    for name in dict.fromkeys(placeholders(prompt.text)):
+        if name != ANSWER and name not in known:
+            found.append((("text",), f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, known)} Columns: {', '.join(known)}"))
+    kinds = {"classification": task.labels, "regression": None, "multiple_choice": None}
+    if prompt.answers is None:
+        return found
+    if task.kind not in kinds:
+        found.append((("answers",), f"are words for classes, but the answers of '{task.name}' are texts; leave them out"))
+    elif (prompt.answers == "letters") != (task.kind == "multiple_choice"):
+        what = "its options answer themselves, or by their letters: answers: letters" if task.kind == "multiple_choice" else "write a word for each class"
+        found.append((("answers",), f"does not fit '{task.name}': {what}"))
+    elif task.kind == "classification" and task.labels and len(prompt.answers) != len(task.labels):
+        found.append((("answers",), f"has {len(prompt.answers)} entries, but '{task.name}' has the classes {', '.join(task.labels)}"))
+    elif task.kind == "regression" and not all(_is_number(each) for each in prompt.answers):
+        found.append((("answers",), f"must be numbers, because those of '{task.name}' are: [\"0\", \"1\", …]"))
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

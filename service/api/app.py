@@ -1,0 +1,106 @@
+"""The application: routes, limits, errors and the OpenAPI document put together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api import health, problems
+from service.api.context import make_service
+from service.api.limits import BodyLimit, BodyTooLarge
+from service.api.routes import administration, files, jobs, models, watching
+from service.openai import routes as openai_routes
+from service.settings import Settings
+from service.store.store import Store
+from service.web.routes import mount as mount_pages
+
+DESCRIPTION = """
+Submit recipes, watch them, and take what they publish. Send `Authorization: Bearer fin_…` with every request.
+Errors are problem+json (RFC 9457); those of a recipe list every mistake with its line and key.
+""".strip()
+BODY_BYTES = 2 << 20
+"""Of requests that carry no file."""
+CHUNKS = re.compile(r"/api/v1/files/[^/]+|/v1/files")
+ENVELOPE_BYTES = 1 << 20
+"""What a multipart form may add to its file."""
+PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
+HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
+
+
+def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lambda: None) -> FastAPI:
+    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick."""
+    app = FastAPI(
+        title="Finery", version=health.version(), description=DESCRIPTION, openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None,
+        separate_input_output_schemas=False,
+    )  # fmt: skip
+    equip(app, settings, store, wake)
+    problems.install(app)
+    app.include_router(health.router)
+    for part in (jobs, watching, files, models, administration):
+        app.include_router(part.router, prefix="/api/v1")
+    app.include_router(openai_routes.router, prefix="/v1")
+    mount_pages(app)
+    app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
+    app.add_middleware(health.Measured)
+    app.add_middleware(SafeHeaders)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    return app
+
+
+def equip(app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None]) -> None:
+    """Give the application its store, settings and counters."""
+    service = make_service(settings, store, wake)
+    service.measurements = health.Measurements(service)
+    administration.refresh(service)
+    app.state.service = service
+
+
+def _limit(scope: Scope) -> int:
+    """How long the body of a request may be."""
+    if scope["method"] in ("POST", "PATCH", "PUT") and CHUNKS.fullmatch(scope["path"]):
+        settings: Settings = scope["app"].state.service.settings
+        return settings.max_file_bytes + ENVELOPE_BYTES
+    return BODY_BYTES
+
+
+def _refuse(scope: Scope, error: BodyTooLarge) -> ASGIApp:
+    response: Response = problems.respond(Request(scope), problems.problem_of(error))
+    return response
+
+
+class SafeHeaders:
+    """Middleware that tells browsers not to guess, not to frame and not to tell where they came from."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                known = {name.lower() for name, _ in message.get("headers", ())}
+                added = HEADERS if scope["path"].startswith(("/api/", "/v1/")) else PAGE_HEADERS
+                message["headers"] = [*message.get("headers", ()), *((name, value) for name, value in added.items() if name not in known)]
+            await send(message)
+
+        await self.app(scope, receive, sent if scope["type"] == "http" else send)
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the schemas that only hand-written bodies and errors name."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        for model in (problems.ProblemDocument, jobs.Submission):
+            made = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(made.pop("$defs", {}))
+            schemas[model.__name__] = made
+        schemas.pop("HTTPValidationError", None)
+        schemas.pop("ValidationError", None)
+        app.openapi_schema = document
+    return app.openapi_schema

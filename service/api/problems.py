@@ -1,0 +1,142 @@
+"""Errors of the API as problem+json (RFC 9457), and what each error of the service becomes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from pipelines.errors import CommandError, FineryError, RecipeError
+from service.jobs.transitions import IllegalTransition
+from service.safety.fetching import Refused
+from service.store.errors import Conflict, NotFound, QuotaExceeded, Unavailable
+from service.uploads import TooLarge, WrongOffset
+
+log = logging.getLogger(__name__)
+MEDIA_TYPE = "application/problem+json"
+TITLES = {
+    400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this", 404: "Not found",
+    405: "Method not allowed", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
+    413: "Too large", 415: "The media type is not supported", 416: "The range is not there", 422: "The content has mistakes",
+    429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
+}  # fmt: skip
+STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (NotFound, 404), (Conflict, 409), (IllegalTransition, 409), (WrongOffset, 409), (QuotaExceeded, 429), (TooLarge, 413), (Unavailable, 503),
+    (RecipeError, 422), (CommandError, 422), (Refused, 422),
+)  # fmt: skip
+"""Errors of the service -> the status they are answered with."""
+
+
+class MistakeDocument(BaseModel):
+    """One thing wrong with the content of a request."""
+
+    line: int | None = Field(None, description="Line of the recipe or of the file, from 1.")
+    key: str = Field("", description="Where: a dotted path such as stages.mrpc.tuner.r; empty for the whole.")
+    message: str = Field(description="What was given, what is allowed, the nearest known name.")
+
+
+class ProblemDocument(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = Field("about:blank", description="A URI that names the kind of problem.")
+    title: str = Field(description="The kind of problem in words.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field("", description="What happened, in a sentence.")
+    code: str = Field("", description="The reason as a word, such as bad_recipe.")
+    errors: list[MistakeDocument] = Field(default_factory=list, description="Every mistake, where there can be several.")
+
+
+class Problem(Exception):
+    """An error that a route answers with."""
+
+    def __init__(
+        self, status: int, detail: str, code: str = "", errors: Sequence[MistakeDocument] = (), headers: Mapping[str, str] | None = None,
+        param: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.errors = list(errors)
+        self.headers = dict(headers or {})
+        self.param = param
+        """The parameter that is wrong, which OpenAI's errors name."""
+
+    def document(self) -> ProblemDocument:
+        """The body of the answer."""
+        title = TITLES.get(self.status, "Error")
+        return ProblemDocument(title=title, status=self.status, detail=self.detail, code=self.code, errors=self.errors)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What an error of the service is to a client. Unknown ones are a 500 that tells nothing."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RecipeError):
+        errors = [MistakeDocument(line=each.line, key=each.key, message=each.message) for each in error.mistakes]
+        count = f"{len(errors)} mistakes" if len(errors) != 1 else "a mistake"
+        return Problem(422, f"The recipe has {count}.", "bad_recipe", errors)
+    if isinstance(error, RequestValidationError):
+        return _of_validation(error)
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), headers=error.headers)
+    for kind, status in STATUS:
+        if isinstance(error, kind):
+            headers = {"Retry-After": "5"} if status == 503 else {"Retry-After": "30"} if status == 429 else {}
+            if isinstance(error, WrongOffset):
+                headers = {"Upload-Offset": str(error.expected)}
+            return Problem(status, str(error), getattr(error, "reason", ""), headers=headers)
+    if isinstance(error, FineryError):
+        return Problem(400, str(error), error.reason)
+    return Problem(500, "The error was logged; try again, and tell an admin if it stays.", "internal")
+
+
+def _of_validation(error: RequestValidationError) -> Problem:
+    errors = []
+    for each in error.errors():
+        place = [str(part) for part in each["loc"] if part not in ("body", "query", "path", "header")]
+        message = str(each["msg"])
+        errors.append(MistakeDocument(key=".".join(place), message=f"{message[:1].lower()}{message[1:]}"[:500]))
+    return Problem(422, "; ".join(f"{each.key}: {each.message}" if each.key else each.message for each in errors)[:1000], "invalid_request", errors)
+
+
+def respond(request: Request, problem: Problem) -> Response:
+    """The answer in the words of the surface that was asked."""
+    headers = dict(problem.headers)
+    if problem.status == 401:
+        headers.setdefault("WWW-Authenticate", "Bearer")
+    if request.url.path.startswith("/v1/"):
+        from service.openai.envelope import envelope, status_of
+
+        return JSONResponse(envelope(problem), status_of(problem), headers)
+    return JSONResponse(problem.document().model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application this way."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem.status >= 500:
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return respond(request, problem)
+
+    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused, Exception]
+    for kind in kinds:
+        app.add_exception_handler(kind, answer)
+
+
+def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route: these errors, beside those that any route may answer with."""
+    schema = {"$ref": "#/components/schemas/ProblemDocument"}
+    return {
+        status: {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in sorted({400, 401, 403, 413, 422, 429, *statuses})
+    }

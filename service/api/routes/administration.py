@@ -1,0 +1,178 @@
+"""Tokens, projects, hosts and secrets, and who the caller is."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.context import Admin, ServiceOf, Submitter, Viewer
+from service.api.documents import HostDocument, TokenDocument, moment
+from service.api.problems import Problem, described
+from service.api.routes.jobs import clean
+from service.attempts.environment import stage_cache
+from service.safety import secret_store
+from service.safety.secrets import Redactor, of_environment
+from service.store.projects import Project
+from service.tokens import PROJECT, new_token
+
+router = APIRouter(tags=["administration"], responses=described())
+ProjectName = Annotated[str, Field(pattern=f"^{PROJECT.pattern}$", description="Lower-case letters, digits, '-' and '_'.")]
+
+
+class Me(BaseModel):
+    """Who a token belongs to."""
+
+    token: str
+    project: str
+    role: Literal["viewer", "submitter", "admin"]
+
+
+@router.get("/me")
+def me(caller: Viewer) -> Me:
+    """Who the caller is."""
+    return Me(token=caller.token, project=caller.project, role=caller.role)
+
+
+class NewTokenDocument(BaseModel):
+    """A token to make."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    project: ProjectName | None = Field(None, description="By default the caller's own.")
+    role: Literal["viewer", "submitter", "admin"] = "submitter"
+    name: str = Field("", max_length=200, description="Whose it is, or what for.", pattern=r"^[^\x00]*$")
+    expires: datetime | None = Field(None, description="When it ends by itself, with a time zone.")
+
+
+class MadeToken(TokenDocument):
+    """A token at the only moment when it is shown."""
+
+    token: str
+
+
+@router.post("/tokens", status_code=201)
+def create_token(body: NewTokenDocument, service: ServiceOf, caller: Admin) -> MadeToken:
+    """Make a token. It is shown once."""
+    if body.expires is not None and body.expires.tzinfo is None:
+        raise Problem(422, "expires: needs a time zone, such as 2026-11-21T22:00:00Z", "invalid_request")
+    made = new_token()
+    kept = service.store.add_token(
+        made.prefix, made.sha256, project=body.project or caller.project, role=body.role, name=body.name, expires=body.expires.timestamp() if body.expires else None
+    )
+    return MadeToken(token=made.text, **TokenDocument.of(kept).model_dump())
+
+
+@router.get("/tokens")
+def tokens(service: ServiceOf, caller: Admin, project: Annotated[str | None, Query(max_length=40)] = None) -> list[TokenDocument]:
+    """All tokens, oldest first, revoked ones among them."""
+    return [TokenDocument.of(token) for token in service.store.tokens(clean(project))]
+
+
+@router.delete("/tokens/{token_id}", responses=described(404))
+def revoke(token_id: str, service: ServiceOf, caller: Admin) -> TokenDocument:
+    """End a token for good, at once."""
+    return TokenDocument.of(service.store.revoke_token(clean(token_id) or ""))
+
+
+class ProjectDocument(BaseModel):
+    """A project and its limits."""
+
+    name: str
+    weight: float
+    max_gpus: int | None
+    max_running: int | None
+    max_queued: int | None
+    created: datetime
+
+    @classmethod
+    def of(cls, project: Project) -> ProjectDocument:
+        return cls(
+            name=project.name, weight=project.weight, max_gpus=project.max_gpus, max_running=project.max_running, max_queued=project.max_queued,
+            created=moment(project.created),
+        )  # fmt: skip
+
+
+class Limits(BaseModel):
+    """A project's new limits; those that are left out stay, null lifts one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: float = Field(1.0, gt=0, le=1e6, description="Share of the hosts beside other projects that wait.")
+    max_gpus: int | None = Field(None, ge=0, le=2**31 - 1)
+    max_running: int | None = Field(None, ge=0, le=2**31 - 1)
+    max_queued: int | None = Field(None, ge=0, le=2**31 - 1)
+
+
+@router.get("/projects")
+def projects(service: ServiceOf, caller: Admin) -> list[ProjectDocument]:
+    """All projects."""
+    return [ProjectDocument.of(project) for project in service.store.projects()]
+
+
+@router.put("/projects/{name}")
+def set_project(name: Annotated[ProjectName, Path()], body: Limits, service: ServiceOf, caller: Admin) -> ProjectDocument:
+    """Set the limits of a project, which is made when it is not there."""
+    changes: dict[str, Any] = body.model_dump(exclude_unset=True)
+    return ProjectDocument.of(service.store.set_project(name, **changes))
+
+
+@router.get("/hosts")
+def hosts(service: ServiceOf, caller: Admin) -> list[HostDocument]:
+    """The machines that run jobs, and who holds their GPUs."""
+    holders = service.store.slot_holders()
+    return [HostDocument.of(host, holders) for host in service.store.hosts()]
+
+
+class HostState(BaseModel):
+    """What a host may do from now on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Literal["up", "draining", "down"] = Field(description="draining: what runs there goes on, nothing new starts.")
+
+
+@router.post("/hosts/{name}/state", responses=described(404))
+def set_host(name: str, body: HostState, service: ServiceOf, caller: Admin) -> list[HostDocument]:
+    """Take a host out of service, or back into it."""
+    service.store.set_host_state(clean(name) or "", body.state)
+    service.wake()
+    return hosts(service, caller)
+
+
+class Secret(BaseModel):
+    """A secret's value, which is never shown again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: str = Field(min_length=1, max_length=secret_store.LONGEST, pattern=r"^[^\x00]*$")
+
+
+@router.get("/secrets", tags=["secrets"])
+def secrets(service: ServiceOf, caller: Viewer) -> list[str]:
+    """The names of the project's secrets. A submission lists those that its job needs under `secrets`."""
+    return secret_store.names(service.settings, caller.project)
+
+
+@router.put("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"])
+def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -> Response:
+    """Keep a secret, such as HF_TOKEN, for the jobs of the project."""
+    secret_store.put(service.settings, caller.project, name, body.value)
+    refresh(service)
+    return Response(status_code=204)
+
+
+@router.delete("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"], responses=described(404))
+def delete_secret(name: str, service: ServiceOf, caller: Submitter) -> Response:
+    """Forget a secret."""
+    secret_store.delete(service.settings, caller.project, name)
+    return Response(status_code=204)
+
+
+def refresh(service: ServiceOf) -> None:
+    """Let what is shown be redacted by the newest secrets too; older ones stay hidden until the service starts again."""
+    folders = (str(service.settings.home), str(stage_cache(service.settings)), *os.environ.get("FINERY_DATA", "").split(os.pathsep))
+    service.redactor = Redactor([*of_environment(), *secret_store.values(service.settings)], folders)

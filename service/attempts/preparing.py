@@ -1,0 +1,118 @@
+"""Before an attempt starts: its folder, the recipe that runs, and the command. Doing it twice changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import CommandError
+from pipelines.marks import read_yaml_text
+from service.attempts.environment import environment_of, secrets_of, stage_cache
+from service.attempts.folders import INPUTS, RECIPE, Folders, folders_of
+from service.executors.protocol import AttemptSpec, Placement
+from service.executors.records import write_file
+from service.jobs.job import Attempt, Job
+from service.jobs.states import State
+from service.safety.materialise import materialise, needs
+from service.settings import Settings
+from service.uploads import file_path, safe_name
+
+if TYPE_CHECKING:
+    from service.store.store import Store
+
+PIPELINES = (sys.executable, "-m", "pipelines")
+"""What runs an attempt."""
+LOG_FILES = 4
+"""The console log is kept in so many files, the oldest of which makes room."""
+
+
+class Missing(CommandError):
+    """Something that the recipe refers to is gone."""
+
+
+def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipelines: Sequence[str] = PIPELINES) -> AttemptSpec:
+    """Everything the executor needs. Raises RecipeError or Missing when the recipe can no longer be resolved."""
+    folders = folders_of(settings.jobs, job)
+    folders.job.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stage_cache(settings).mkdir(parents=True, exist_ok=True)
+    wanted = needs(job.request.recipe, job.request.overrides)
+    files = {name: linked(store, settings, job, name, folders.job / INPUTS) for name in wanted.files}
+    checkpoints: dict[str, Path] = {}
+    for name in wanted.jobs:
+        checkpoints[f"job:{name}"] = model_of_job(store, settings, job.project, name)
+    for name in wanted.models:
+        checkpoints[f"model:{name}"] = Path(store.model(job.project, name).path)
+    made = materialise(job.request.recipe, job.request.overrides, files=files, checkpoints=checkpoints)
+    if not folders.recipe.is_file() or folders.recipe.read_text(encoding="utf-8") != made.recipe:
+        write_file(str(folders.job), RECIPE, made.recipe.encode())
+    resources = attempt.resources
+    return AttemptSpec(
+        attempt_id=attempt.id, job_id=job.id, fencing_token=attempt.fencing, command=(*pipelines, *words_of(folders, made.recipe)),
+        folder=folders.job, record=folders.record(attempt.id),
+        environment=environment_of(settings, job, attempt), secrets=secrets_of(settings, job),
+        placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
+        log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
+    )  # fmt: skip
+
+
+def words_of(folders: Folders, recipe: str) -> tuple[str, ...]:
+    """`run` for the first attempt, `study` for a recipe with a matrix, `resume` where a run folder is there already."""
+    if folders.begun:
+        return ("resume", str(Path("runs") / folders.name))
+    data: Any = read_yaml_text(recipe)[0]
+    return ("study" if "matrix" in data else "run", RECIPE)
+
+
+def linked(store: Store, settings: Settings, job: Job, file_id: str, inputs: Path) -> Path:
+    """A link to an uploaded file under its own name: its ending tells the format."""
+    from service.store.errors import NotFound
+
+    try:
+        file = store.file(file_id, job.project)
+    except NotFound:
+        raise Missing(f"the file '{file_id}' is gone; upload it again and submit the job with it") from None
+    content = file_path(settings, file)
+    place = inputs / file_id / (safe_name(file.filename).lstrip(".") or "file")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        temporary = place.with_name(f".{place.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(content, temporary)  # stays when the upload is deleted while the job runs
+        except FileNotFoundError:
+            raise Missing(f"the content of file '{file_id}' is gone; upload it again and submit the job with it") from None
+        except OSError:
+            shutil.copyfile(content, temporary)
+        temporary.rename(place)
+    return place
+
+
+def model_of_job(store: Store, settings: Settings, project: str, name: str) -> Path:
+    """The model that the newest succeeded job of this name, or the job of this id, left. Raises Missing."""
+    from service.store.errors import NotFound
+
+    if name.startswith("job-"):
+        try:
+            found = [store.job(name, project)]
+        except NotFound:
+            found = []
+    else:
+        found = store.jobs(project, states=[State.SUCCEEDED], name=name, limit=1)
+    done = [job for job in found if job.state is State.SUCCEEDED]
+    if not done:
+        raise Missing(f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on")
+    models = list(_models(folders_of(settings.jobs, done[0]).run))
+    if not models:
+        raise Missing(f"'job:{name}' left no model: none of its stages trains one")
+    return models[-1]
+
+
+def _models(run: Path) -> Iterator[Path]:
+    """The models of a run's stages, in the order of the recipe."""
+    for stage in sorted(run.glob("stages/*")):
+        if (stage / "model" / "config.json").is_file():
+            yield (stage / "model").resolve()

@@ -1,0 +1,197 @@
+"""One conversation with a service: requests that come back as data, refusals that come back as sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import EXIT_FAILED, EXIT_USAGE, FineryError, Mistake
+from service.client.place import Place
+
+if TYPE_CHECKING:
+    import httpx
+
+PREFIX = "/api/v1"
+SECONDS = 30.0
+"""To wait for an answer. Streams wait longer between two events; the server sends a comment every few seconds."""
+TRIES = 4
+"""Of requests that may be sent twice, when the server cannot be reached or is starting."""
+PASSING = (502, 503, 504)
+
+
+class Unreachable(FineryError):
+    """The server does not answer."""
+
+    reason = "unreachable"
+
+
+class ServerRefused(FineryError):
+    """The server understood the request and will not do it; the message is its sentence."""
+
+    def __init__(self, status: int, message: str, reason: str = "refused", mistakes: tuple[Mistake, ...] = ()) -> None:
+        self.status = status
+        self.reason = reason
+        self.mistakes = mistakes
+        self.sentence = message
+        self.exit_code = EXIT_USAGE if status in (400, 404, 409, 413, 415, 422) else EXIT_FAILED
+        told = [str(each) for each in mistakes]
+        super().__init__(message if [message] == told else "\n".join([message, *told]))
+
+    def about(self, file: str) -> ServerRefused:
+        """The same, its mistakes found in a file of the user's."""
+        return ServerRefused(self.status, self.sentence, self.reason, tuple(replace(each, file=file) for each in self.mistakes))
+
+
+class Connection:
+    """A client of `/api/v1`. Use as a context manager."""
+
+    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None, pause: float = 0.5) -> None:
+        import httpx
+
+        self.place = place
+        self.pause = pause
+        self._client = httpx.Client(
+            base_url=place.url, headers={"Authorization": f"Bearer {place.token}", "Accept": "application/json"},
+            timeout=SECONDS, transport=transport, follow_redirects=False,
+        )  # fmt: skip
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """The JSON behind a path. Raises ServerRefused, Unreachable."""
+        return self._json("GET", path, params=_given(parameters), again=True)
+
+    def text(self, path: str, **parameters: Any) -> str:
+        """The text behind a path. Raises ServerRefused, Unreachable."""
+        answer = self._answer("GET", path, params=_given(parameters), headers={"Accept": "text/plain"}, again=True)
+        if answer.status_code >= 300:
+            raise refusal(answer)
+        return answer.text
+
+    def post(self, path: str, data: Any = None, *, key: str | None = None, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> Any:
+        """Send JSON, or `content` as it is. `key` makes it safe to send again: the server does it once."""
+        sent = {**(headers or {}), **({"Idempotency-Key": key} if key else {})}
+        body: dict[str, Any] = {"content": content} if content is not None else {"json": data} if data is not None else {}
+        return self._json("POST", path, headers=sent, again=key is not None, **body)
+
+    def patch(self, path: str, *, content: bytes, headers: Mapping[str, str]) -> Any:
+        """Send a piece of something."""
+        return self._json("PATCH", path, content=content, headers=dict(headers), again=False)
+
+    def delete(self, path: str) -> Any:
+        """Take something away."""
+        return self._json("DELETE", path, again=False)
+
+    def stream(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """The JSON lines of server-sent events, taken up again where the connection broke. Ends when the server says `end`."""
+        import httpx
+
+        last, tries, retry = None, 0, self.pause
+        while True:
+            headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+            try:
+                with self._client.stream("GET", PREFIX + path, params=_given(parameters), headers=headers, timeout=SECONDS) as answer:
+                    if answer.status_code in PASSING:
+                        raise httpx.TransportError(f"status {answer.status_code}")
+                    if answer.status_code != 200:
+                        answer.read()
+                        raise refusal(answer)
+                    for event in _events(answer.iter_lines()):
+                        last, tries = event.get("id") or last, 0
+                        if event.get("event") == "end":
+                            return
+                        if event.get("data"):
+                            yield _parsed(event["data"])
+            except httpx.TransportError as error:
+                tries += 1
+                if tries >= TRIES * 8:  # a server that is started again takes some seconds
+                    raise Unreachable(f"{self.place.url} does not answer any more ({_why(error)})") from None
+            time.sleep(retry)
+
+    def _json(self, method: str, path: str, *, again: bool, **keywords: Any) -> Any:
+        return _body(self._answer(method, path, again=again, **keywords))
+
+    def _answer(self, method: str, path: str, *, again: bool, **keywords: Any) -> httpx.Response:
+        import httpx
+
+        for attempt in range(1, TRIES + 1):
+            try:
+                answer = self._client.request(method, PREFIX + path, **keywords)
+            except httpx.TransportError as error:
+                if not again or attempt == TRIES:
+                    raise Unreachable(f"{self.place.url} does not answer ({_why(error)}); is `finery serve` running there?") from None
+            else:
+                if answer.status_code not in PASSING or not again or attempt == TRIES:
+                    return answer
+            time.sleep(self.pause * 2 ** (attempt - 1))
+        raise AssertionError("unreachable")
+
+
+def refusal(answer: httpx.Response) -> ServerRefused:
+    """The server's problem+json as an error."""
+    try:
+        told = answer.json()
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        told = {}
+    sentence = told.get("detail") or told.get("title") or f"the server answered with status {answer.status_code}"
+    errors = told.get("errors")
+    mistakes = tuple(
+        Mistake(str(each.get("key") or ""), str(each.get("message", "")), str(each.get("file") or ""), each.get("line"))
+        for each in (errors if isinstance(errors, list) else ()) if isinstance(each, dict)
+    )
+    if answer.status_code == 401:
+        sentence = f"{sentence}; the token is given with --token-file or FINERY_TOKEN" if told else "the server does not know this token"
+    if answer.status_code == 429 and (seconds := answer.headers.get("Retry-After")):
+        sentence = f"{sentence}; try again in {seconds} s"
+    return ServerRefused(answer.status_code, str(sentence), str(told.get("reason") or told.get("code") or "refused"), mistakes)
+
+
+def _body(answer: httpx.Response) -> Any:
+    if answer.status_code >= 300:
+        raise refusal(answer)
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError:
+        raise ServerRefused(answer.status_code, "what answers there is no Finery server: its answer is no JSON") from None
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
+    """Server-sent events, as the HTML standard (section 9.2.6) reads their lines."""
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line:
+            if event:
+                yield event
+            event = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            event[name] = f"{event[name]}\n{value}" if name == "data" and "data" in event else value
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return {"text": text}
+    return data if isinstance(data, dict) else {"text": str(data)}
+
+
+def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,237 @@
+"""The docker executor: one container per attempt, of the image that the service itself runs in.
+
+The container is the kill unit: when its first process ends the engine kills the rest. It carries the attempt's id as its
+name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart of the
+service. Its log is copied into the attempt's folder when it has ended; then it is removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from service.executors.console import Console, read_console
+from service.executors.engine import Engine, Refused
+from service.executors.process_tree import MARK
+from service.executors.protocol import (
+    AttemptSpec,
+    Condition,
+    Executor,
+    ExecutorError,
+    Exited,
+    Gpu,
+    Handle,
+    HostCapacity,
+    Lost,
+    Placement,
+    Running,
+)
+from service.executors.records import Refused as Fenced
+from service.executors.records import read_record, take_fence, write_record
+
+LABEL = "finery"
+PYTHON = "python"
+"""The image's interpreter: what stands in the place of this machine's."""
+
+
+class Docker:
+    """Runs attempts as containers of one engine."""
+
+    name = "docker"
+
+    def __init__(self, engine: Engine, image: str, mounts: Sequence[str] = (), user: str = "", gpus: tuple[Gpu, ...] = (), network: str = "bridge") -> None:
+        """`mounts` are `/host/path:/container/path[:ro]`; the service's home is among them, under the same path."""
+        self._engine = engine
+        self._image = image
+        self._mounts = list(mounts)
+        self._user = user
+        self._gpus = gpus
+        self._network = network
+
+    def start(self, spec: AttemptSpec) -> Handle:
+        """See `Executor.start`."""
+        name = container_name(spec.attempt_id)
+        if (found := self._inspect(name)) is None:
+            if (spec.record / "exit.json").exists():  # it ran, ended and was removed
+                return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
+            spec.record.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._refuse_a_second(spec)
+            try:
+                os.close(take_fence(str(spec.folder), spec.fencing_token))
+            except Fenced as error:
+                raise ExecutorError(str(error)) from None
+            self._engine.post("/containers/create", self._configuration(spec), name=name)
+        elif found["State"]["Status"] != "created":
+            return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
+        try:
+            self._engine.post(f"/containers/{name}/start")
+        except Refused as error:
+            self._remove(name)
+            raise ExecutorError(f"the container could not be started: {error}") from None
+        return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
+
+    def poll(self, handle: Handle) -> Condition:
+        """See `Executor.poll`."""
+        folder = Path(str(handle.record["record"]))
+        if (ended := read_record(folder, "exit.json")) is not None:
+            return Exited(int(ended["code"]), str(ended["reason"]), bool(ended["asked"]))
+        name = str(handle.record["container"])
+        found = self._inspect(name)
+        if found is None:
+            return Lost("its container is gone")
+        state = found["State"]
+        if state["Status"] in ("created", "running", "restarting", "paused", "removing"):
+            stop = read_record(folder, "stop.json")
+            if stop is not None and time.time() > stop["kill_at"]:
+                self._signal(name, "SIGKILL")
+            return Running(state.get("Pid") or None)
+        if state["Status"] == "dead":
+            return Lost("the engine could not remove its container")
+        code = int(state["ExitCode"])
+        ended = {
+            "code": 128 - code if code > 128 else code,  # 137 is how the engine tells SIGKILL
+            "reason": "out_of_memory" if state.get("OOMKilled") else "", "asked": (folder / "stop.json").exists(),
+        }  # fmt: skip
+        self._keep_log(name, folder)
+        write_record(str(folder), "exit.json", ended)
+        self._remove(name)
+        return Exited(int(ended["code"]), str(ended["reason"]), bool(ended["asked"]))
+
+    def stop(self, handle: Handle, grace: float) -> None:
+        """See `Executor.stop`. `poll` sends the SIGKILL when the time is over."""
+        folder = str(handle.record["record"])
+        write_record(folder, "stop.json", {"kill_at": time.time() + grace})
+        self._signal(str(handle.record["container"]), "SIGTERM")
+
+    def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
+        """See `Executor.kill`."""
+        name, folder = str(handle.record["container"]), Path(str(handle.record["record"]))
+        end = time.monotonic() + timeout
+        if not (folder / "exit.json").exists():
+            write_record(str(folder), "stop.json", {"kill_at": 0.0})
+        while (found := self._inspect(name)) is not None and found["State"]["Status"] not in ("exited", "dead"):
+            self._signal(name, "SIGKILL")
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def reattach(self, record: Mapping[str, Any]) -> Handle | None:
+        """See `Executor.reattach`. A container that was made but not started is removed: it can start no more."""
+        attempt_id, token = str(record["attempt_id"]), int(record["fencing_token"])
+        folder = str(record["record"])
+        found = self._inspect(container_name(attempt_id))
+        if found is not None and found["State"]["Status"] == "created":
+            self._remove(container_name(attempt_id))
+            found = None
+        if found is None and not os.path.exists(os.path.join(folder, "exit.json")):
+            return None
+        return self._handle(attempt_id, token, folder)
+
+    def capacity(self) -> tuple[HostCapacity, ...]:
+        """The engine's machine, as it describes itself."""
+        about = self._engine.get("/info")
+        return (HostCapacity(str(about["Name"]), int(about["NCPU"]), int(about["MemTotal"]), self._gpus),)
+
+    def logs(self, handle: Handle, after: int = 0) -> Iterator[bytes]:
+        """See `Executor.logs`."""
+        folder = Path(str(handle.record["record"]))
+        if (folder / "console").is_dir():
+            yield from read_console(folder, after)
+            return
+        for chunk in self._engine.logs(str(handle.record["container"])):
+            if after < len(chunk):
+                yield chunk[after:]
+            after = max(0, after - len(chunk))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _handle(self, attempt_id: str, token: int, folder: str) -> Handle:
+        record = {"attempt_id": attempt_id, "fencing_token": token, "container": container_name(attempt_id), "record": folder}
+        return Handle(self.name, attempt_id, token, record)
+
+    def _configuration(self, spec: AttemptSpec) -> dict[str, Any]:
+        """The body of `POST /containers/create`."""
+        here = spec.placements[0] if spec.placements else Placement("")
+        environment = {**spec.environment, **spec.secrets, MARK: spec.attempt_id}
+        for name in ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR"):  # the image has its own
+            environment.pop(name, None)
+        host: dict[str, Any] = {
+            "Binds": self._mounts, "Init": True, "NetworkMode": self._network, "RestartPolicy": {"Name": "no"}, "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"], "ShmSize": 1 << 30, "Memory": here.memory, "NanoCpus": here.cpus * 1_000_000_000,
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": str(spec.log_bytes), "max-file": str(spec.log_files)}},
+        }  # fmt: skip
+        if here.gpus:
+            host["DeviceRequests"] = [{"Driver": "nvidia", "DeviceIDs": [str(index) for index in here.gpus], "Capabilities": [["gpu"]]}]
+        return {
+            "Image": self._image, "Entrypoint": [PYTHON if spec.command[0].rpartition("/")[2].startswith("python") else spec.command[0]],
+            "Cmd": list(spec.command[1:]), "WorkingDir": str(spec.folder), "User": self._user,
+            "Env": [f"{name}={value}" for name, value in environment.items()],
+            "Labels": {LABEL: spec.attempt_id, f"{LABEL}.job": spec.job_id, f"{LABEL}.fencing": str(spec.fencing_token)},
+            "HostConfig": host,
+        }  # fmt: skip
+
+    def _refuse_a_second(self, spec: AttemptSpec) -> None:
+        wanted = json.dumps({"label": [f"{LABEL}.job={spec.job_id}"], "status": ["running", "created", "paused", "restarting"]})
+        others = [found for found in self._engine.get("/containers/json", all=1, filters=wanted) if found["Labels"].get(LABEL) != spec.attempt_id]
+        if others:
+            raise ExecutorError(f"another attempt of this job still runs in container {others[0]['Names'][0].lstrip('/')}")
+
+    def _inspect(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._engine.get(f"/containers/{name}/json")
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def _signal(self, name: str, which: str) -> None:
+        try:
+            self._engine.post(f"/containers/{name}/kill", signal=which)
+        except Refused as error:
+            if error.status not in (404, 409):  # gone, or no longer running
+                raise
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._engine.delete(f"/containers/{name}", force=1, v=1)
+        except Refused as error:
+            if error.status not in (404, 409):
+                raise
+
+    def _keep_log(self, name: str, folder: Path) -> None:
+        try:
+            chunks = self._engine.logs(name)
+            first = next(chunks, b"")
+        except Refused:  # a log driver that cannot be read
+            return
+        console = Console(str(folder / "console"), 1 << 40, 1)
+        for chunk in itertools.chain([first], chunks):
+            console.write(chunk)
+        console.close()
+
+
+def container_name(attempt_id: str) -> str:
+    """The container of an attempt."""
+    return f"finery-{attempt_id}"
+
+
+def docker(settings: Any) -> Executor:
+    """The executor for these settings. The home, the stage cache and FINERY_DATA are mounted under the same paths."""
+    from service.attempts.environment import stage_cache
+    from service.executors.hosts import chosen, gpus_here
+
+    engine = Engine(settings.docker_host)
+    found = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)
+    mounts = [f"{settings.home}:{settings.home}", f"{stage_cache(settings)}:{stage_cache(settings)}"]
+    mounts += [f"{root}:{root}:ro" for root in os.environ.get("FINERY_DATA", "").split(os.pathsep) if root]
+    if "HF_HOME" in os.environ:
+        mounts.append(f"{os.environ['HF_HOME']}:{os.environ['HF_HOME']}")
+    return Docker(engine, settings.image, list(dict.fromkeys(mounts)), user=f"{os.getuid()}:{os.getgid()}", gpus=found)

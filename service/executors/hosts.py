@@ -1,0 +1,78 @@
+"""What this machine has: processor cores, memory and GPUs, found without loading torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from pipelines.errors import CommandError
+from service.executors.protocol import Gpu, HostCapacity
+
+_MIB = 1 << 20
+
+
+def this_host(cpus: int | None = None, memory: int | None = None, gpus: str | None = None) -> HostCapacity:
+    """This machine, or the part of it that the arguments allow. `gpus` is `0,1`, empty for none. Raises CommandError."""
+    found = gpus_here()
+    if gpus is not None:
+        found = chosen(found, gpus)
+    return HostCapacity(socket.gethostname(), cpus or cores_here(), memory or memory_here(), found)
+
+
+def cores_here() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_here() -> int:
+    """Bytes of main memory: the machine's, or the container's when that is less."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            sizes.append(int(Path(path).read_text()))
+        except (OSError, ValueError):  # no such controller, or `max`
+            continue
+    return min(sizes)
+
+
+def gpus_here() -> tuple[Gpu, ...]:
+    """NVIDIA GPUs as the driver's own tool tells them, those in CUDA_VISIBLE_DEVICES when that is set."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    try:
+        told = subprocess.run(
+            (tool, "--query-gpu=index,memory.total,name", "--format=csv,noheader,nounits"),
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found = parse_gpus(told.stdout)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    wanted = {word.strip() for word in visible.split(",")}
+    return tuple(gpu for gpu in found if str(gpu.index) in wanted)
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """The lines `0, 143771, NVIDIA H200` as values; a line that says something else is left out."""
+    found = []
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split(",", 2)]
+        if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
+            found.append(Gpu(int(words[0]), int(words[1]) * _MIB, words[2]))
+    return tuple(found)
+
+
+def chosen(found: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
+    """Those of the GPUs whose indices are written as `0,1`. Raises CommandError for one that is not there."""
+    words = [word.strip() for word in wanted.split(",") if word.strip()]
+    by_index = {str(gpu.index): gpu for gpu in found}
+    unknown = [word for word in words if word not in by_index]
+    if unknown:
+        raise CommandError(f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some of these")
+    return tuple(by_index[word] for word in dict.fromkeys(words))

@@ -1,0 +1,123 @@
+"""Trees of processes on Linux: who lives, who descends from whom, and how a whole tree is killed.
+
+The launcher imports this: the standard library only, and of that what loads at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+MARK = "FINERY_ATTEMPT_ID"
+"""In the environment of every process of an attempt: how its remains are found when the launcher itself was killed."""
+
+
+def start_time(pid: int) -> int:
+    """When a process started, in clock ticks after boot (field 22 of /proc/PID/stat); 0 when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot_id() -> str:
+    """What tells two boots of a machine apart: process ids and start times mean nothing across one."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root` that is not a zombie, found by walking the parents in /proc."""
+    children: dict[int, list[int]] = {}
+    alive = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(name))
+        if fields[0] not in (b"Z", b"X"):
+            alive.add(int(name))
+    found, waiting = [], [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return [pid for pid in found if pid in alive]
+
+
+def own_cgroup() -> str:
+    """The folder of this process's cgroup v2; empty where there is none."""
+    try:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split() for line in file if " - cgroup2 " in line]
+        with open("/proc/self/cgroup") as file:
+            path = next(line.strip().partition("::")[2] for line in file if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return ""
+    return mounts[0][4] + path.rstrip("/") if mounts else ""
+
+
+def make_cgroup(name: str, memory: int) -> str:
+    """A cgroup of the attempt's own, with a limit on its memory where that is delegated; empty where it may not be made."""
+    parent = own_cgroup()
+    folder = f"{parent}/finery-{name}"
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        pass
+    except OSError:
+        return ""
+    if not os.path.exists(f"{folder}/cgroup.kill"):  # Linux before 5.14: the sweep below does it
+        os.rmdir(folder)
+        return ""
+    if memory:
+        for path, text in ((f"{parent}/cgroup.subtree_control", "+memory"), (f"{folder}/memory.max", str(memory)), (f"{folder}/memory.oom.group", "1")):
+            try:
+                with open(path, "w") as file:
+                    file.write(text)
+            except OSError:
+                break
+    return folder
+
+
+def kill_cgroup(folder: str, timeout: float) -> bool:
+    """Kill everything in a cgroup in one step; True once it is empty."""
+    try:
+        with open(f"{folder}/cgroup.kill", "w") as file:
+            file.write("1")
+    except OSError:
+        return not os.path.isdir(folder)
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            with open(f"{folder}/cgroup.events") as file:
+                if "populated 0" in file.read():
+                    os.rmdir(folder)
+                    return True
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+
+
+def memory_kills(cgroup: str) -> int:
+    """How many processes the kernel has killed because memory ran out: of the cgroup, else of the whole machine."""
+    for path in (f"{cgroup}/memory.events", "/proc/vmstat"):
+        try:
+            with open(path) as file:
+                return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+        except (OSError, ValueError, StopIteration):
+            continue
+    return 0

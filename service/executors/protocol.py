@@ -1,0 +1,154 @@
+"""What an executor is: it runs one process tree per attempt, says how it is doing, and can prove that it is dead.
+
+An executor decides nothing. Whether an attempt is retried, what a job's state is and what is published is the store's;
+an executor that lost its memory (a restarted service, a vanished Ray head) answers `Lost`, and the store goes on from
+there. All calls are made from the supervisor's thread, return quickly except `kill`, and raise only ExecutorError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+
+class ExecutorError(Exception):
+    """The executor could not do what was asked, in one sentence; the attempt did not start."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device of a host."""
+
+    index: int
+    """What CUDA_VISIBLE_DEVICES calls it on that host."""
+    memory: int = 0
+    """Bytes."""
+    kind: str = ""
+    """As the driver names it, such as `NVIDIA H200`."""
+
+
+@dataclass(frozen=True)
+class HostCapacity:
+    """What a host has in all, whether it is used or not."""
+
+    name: str
+    cpus: int
+    memory: int
+    """Bytes."""
+    gpus: tuple[Gpu, ...] = ()
+    alive: bool = True
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The part of one host that an attempt was given."""
+
+    host: str
+    gpus: tuple[int, ...] = ()
+    cpus: int = 1
+    memory: int = 0
+    """Bytes; 0 sets no limit."""
+
+
+@dataclass(frozen=True)
+class AttemptSpec:
+    """One attempt to start: what runs, where it works, what it may see."""
+
+    attempt_id: str
+    job_id: str
+    fencing_token: int
+    """Strictly larger than that of every earlier attempt of the same job."""
+    command: tuple[str, ...]
+    """Usually `python -m pipelines run recipe.yaml`, run in `folder`."""
+    folder: Path
+    """The job's folder, `HOME/jobs/<job>`: recipe.yaml, runs/<name>/ and what materialise put there."""
+    record: Path
+    """The attempt's own folder, `HOME/jobs/<job>/attempts/<attempt>`: what the executor notes, and console.log."""
+    environment: Mapping[str, str]
+    """Everything the process sees besides `secrets` and what the placement adds; nothing is inherited."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Handed to the process only; never written to a file, a log or a record."""
+    placements: tuple[Placement, ...] = ()
+    """One entry a host; a gang has several."""
+    fence: Path | None = None
+    """The folder whose lock and fence keep two attempts apart; `folder` when not given."""
+    log_bytes: int = 8 << 20
+    """console.log is rotated at this size."""
+    log_files: int = 4
+    """How many rotated logs are kept."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A started attempt, as the store keeps it. `record` is JSON and enough to find the attempt again."""
+
+    executor: str
+    attempt_id: str
+    fencing_token: int
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Running:
+    """It lives, as far as can be known."""
+
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Exited:
+    """Every process of the attempt has ended."""
+
+    code: int
+    """The exit code, or the negative number of the signal that ended it."""
+    reason: str = ""
+    """What the executor knows beyond the code, such as `out_of_memory` from the kernel's counter; else empty."""
+    asked: bool = False
+    """Whether it ended after `stop` or `kill`."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Nobody knows how it ended. Parts of it may live: `kill` must answer before another attempt starts."""
+
+    why: str
+
+
+Condition = Running | Exited | Lost
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs attempts. Implementations: `local`, `docker`, `ray`; named in `service.executors.registry.EXECUTORS`."""
+
+    name: str
+
+    def start(self, spec: AttemptSpec) -> Handle:
+        """Start the attempt, or return the handle of the one already started under this id and fencing token.
+
+        Raises ExecutorError when it cannot start, also when another attempt of the same job still holds the folder.
+        """
+
+    def poll(self, handle: Handle) -> Condition:
+        """How it is doing. `Exited` and `Lost` are final. Raises ExecutorError when that cannot be told now: ask again."""
+
+    def stop(self, handle: Handle, grace: float) -> None:
+        """Ask it to save a checkpoint and exit 75 (SIGTERM); after `grace` seconds the tree is killed. Returns at once."""
+
+    def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
+        """Kill the whole tree and wait until it is gone; True when it is proven dead."""
+
+    def reattach(self, record: Mapping[str, Any]) -> Handle | None:
+        """The handle of an attempt that an earlier service process started, from its handle's record, or from the spec's
+        `attempt_id`, `fencing_token`, `folder` and `record` alone. None: it never started, and cannot start any more."""
+
+    def capacity(self) -> tuple[HostCapacity, ...]:
+        """The hosts it can place on."""
+
+    def logs(self, handle: Handle, after: int = 0) -> Iterator[bytes]:
+        """What the attempt printed from byte `after` of the whole stream on, as far as rotation kept it."""
+
+    def close(self) -> None:
+        """Let go of connections. Attempts keep running."""

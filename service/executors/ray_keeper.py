@@ -1,0 +1,68 @@
+"""Runs one host's part of an attempt inside a Ray actor, and ends it when nobody on the service's side is heard any more.
+
+The part is a launcher's tree as with the local executor, but tethered: when the actor's process ends, for whatever
+reason, the kernel closes the pipe between them and the launcher kills the tree. The actor ends itself when it has not
+been asked for `lease` seconds. A service that cannot reach a host therefore knows, once that time has passed on its own
+clock, that nothing of the attempt lives there: it need not trust Ray's word.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.executors.local import Local
+from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
+
+HOST = "here"
+
+
+class Keeper:
+    """The body of the actor."""
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._heard = time.monotonic()
+        self._executor = Local(HostCapacity(HOST, 1, 0), tethered=True)
+        self._handle: Any = None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def start(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        """Start the part; returns the launcher's record. Raises ExecutorError."""
+        self._heard = time.monotonic()
+        environment = dict(part["environment"])
+        for name in ("CUDA_VISIBLE_DEVICES",):  # Ray chose the devices for this actor
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        spec = AttemptSpec(
+            part["attempt_id"], part["job_id"], part["fencing_token"], tuple(part["command"]), Path(part["folder"]), Path(part["record"]),
+            environment, part["secrets"], (Placement(HOST, memory=part["memory"]),), Path(part["fence"]), part["log_bytes"], part["log_files"],
+        )  # fmt: skip
+        Path(part["fence"]).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._handle = self._executor.start(spec)
+        return dict(self._handle.record)
+
+    def beat(self) -> bool:
+        """Renew the lease; whether the part runs."""
+        self._heard = time.monotonic()
+        return self._handle is not None and isinstance(self._executor.poll(self._handle), Running)
+
+    def stop(self, grace: float) -> None:
+        """As `Executor.stop`."""
+        if self._handle is not None:
+            self._executor.stop(self._handle, grace)
+
+    def address(self) -> str:
+        """Where the other hosts reach this one."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
+    def _watch(self) -> None:
+        while time.monotonic() - self._heard < self._lease:
+            time.sleep(min(0.5, self._lease / 10))
+        os._exit(1)  # the tether breaks with the process

@@ -1,0 +1,29 @@
+"""Which executors there are: the name on the left, where it is made on the right."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pipelines.errors import CommandError
+from service.executors.protocol import Executor
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+EXECUTORS = {
+    "local": "service.executors.local:local",
+    "docker": "service.executors.docker:docker",
+    "ray": "service.executors.ray:ray",
+}
+"""Name -> the function that makes it from the settings. A new executor is one file and one line here."""
+
+
+def executor_of(settings: Settings) -> Executor:
+    """The executor that the settings name. Raises CommandError for an unknown name, or when it cannot be reached."""
+    try:
+        module, _, function = EXECUTORS[settings.executor].partition(":")
+    except KeyError:
+        raise CommandError(f"there is no executor '{settings.executor}'; there are: {', '.join(EXECUTORS)}") from None
+    made: Executor = getattr(import_module(module), function)(settings)
+    return made

@@ -1,0 +1,1 @@
+"""Jobs as pure values: states, the one transition table, requests, attempts, leases and what a job needs."""

@@ -1,0 +1,172 @@
+"""A job as a value: the immutable request, its state, its attempts, leases and events.
+
+Times are seconds since 1970 (UTC) as floats; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from service.jobs.resources import Placement, Resources
+from service.jobs.states import ACTIVE, TERMINAL, AttemptState, Reason, State
+
+Kind = Literal["api", "openai"]
+MAX_PRIORITY = 1000
+MAX_KEY = 255
+"""Characters of an idempotency key."""
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What was asked for. Never changes; `priority` of the job itself may."""
+
+    recipe: str
+    """The recipe's text, as it was sent."""
+    project: str
+    name: str = ""
+    """The recipe's name."""
+    overrides: tuple[str, ...] = ()
+    """`key=value`, as on the command line."""
+    priority: int = 0
+    """Higher runs first, and may take the place of lower."""
+    resources: Resources = field(default_factory=Resources)
+    depends_on: tuple[str, ...] = ()
+    """Ids of jobs of the same project that must have succeeded before this one starts."""
+    deadline: float | None = None
+    """When it must have started; a job that still waits then fails with `no_resources`."""
+    expected_seconds: float | None = None
+    """How long it runs at most, as far as the user knows; back-filling relies on it."""
+    max_retries: int = 3
+    """How often it is tried again after an error that may pass."""
+    idempotency_key: str | None = None
+    kind: Kind = "api"
+    submitted_by: str = ""
+    """Id of the token."""
+    secrets: tuple[str, ...] = ()
+    """Names of secrets that the attempt finds in its environment; never their values."""
+    openai: Mapping[str, Any] = field(default_factory=dict)
+    """What the OpenAI surface needs to answer in its own words."""
+
+    def __post_init__(self) -> None:
+        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
+            raise ValueError(f"priority is {self.priority}, must lie between -{MAX_PRIORITY} and {MAX_PRIORITY}")
+        if self.expected_seconds is not None and self.expected_seconds <= 0:
+            raise ValueError(f"expected_seconds is {self.expected_seconds}, must be above 0")
+        if self.idempotency_key is not None and not 1 <= len(self.idempotency_key) <= MAX_KEY:
+            raise ValueError(f"the idempotency key has {len(self.idempotency_key)} characters, must have 1 to {MAX_KEY}")
+
+    def digest(self) -> str:
+        """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
+        asked = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request and where it stands."""
+
+    id: str
+    request: JobRequest
+    state: State
+    created: float
+    updated: float
+    """Of the last change of state or of any field."""
+    priority: int = 0
+    """The request's, unless a user changed it since."""
+    reason: Reason | None = None
+    message: str = ""
+    """The sentence beside the reason."""
+    started: float | None = None
+    """When its first attempt ran."""
+    finished: float | None = None
+    not_before: float = 0.0
+    """End of a back-off; it does not start before."""
+    retries: int = 0
+    """Attempts that ended with an error and counted."""
+    preemptions: int = 0
+    attempt: str | None = None
+    """Id of the attempt that holds resources, or held them last."""
+    attempts: int = 0
+    """How many there were."""
+    last_event: int = 0
+    """Id of its newest event."""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """The newest of its `progress` and `metric` events in short: stage, step, total, loss."""
+
+    @property
+    def project(self) -> str:
+        return self.request.project
+
+    @property
+    def name(self) -> str:
+        return self.request.name
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state in TERMINAL
+
+    @property
+    def active(self) -> bool:
+        """Whether it holds resources."""
+        return self.state in ACTIVE
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a job, on one placement."""
+
+    id: str
+    job: str
+    number: int
+    """1 for the first."""
+    fencing: int
+    """The fencing token it was given; every write on its behalf carries it."""
+    executor: str
+    placement: Placement
+    state: AttemptState
+    created: float
+    resources: Resources = field(default_factory=Resources)
+    handle: Mapping[str, Any] = field(default_factory=dict)
+    """What the executor needs to find it again after a restart."""
+    started: float | None = None
+    """When its process started."""
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: Reason | None = None
+    message: str = ""
+    ingested: int = 0
+    """Id of the last event of the run folder's `events.jsonl` that is in the store."""
+    offset: int = 0
+    """Bytes of `events.jsonl` that were read for it."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to act for something until it expires; a later holder has a higher fencing token."""
+
+    name: str
+    """A job's id, or `scheduler`."""
+    holder: str
+    fencing: int
+    expires: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a job's stream: what the run wrote, and every change of state (`event: state`)."""
+
+    job: str
+    id: int
+    """Strictly increases within the job, without gaps."""
+    time: float
+    event: str
+    stage: str | None = None
+    step: int | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Everything else, such as `metrics` or `message`."""
+    attempt: str | None = None

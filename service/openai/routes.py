@@ -1,0 +1,270 @@
+"""The routes of /v1: files, fine_tuning/jobs and models."""
+
+from __future__ import annotations
+
+import re
+from typing import IO, Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from starlette.datastructures import UploadFile
+
+from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
+from service.api.problems import Problem
+from service.api.routes.files import file_of, refuse_used, sent
+from service.api.routes.jobs import Key, clean
+from service.api.routes.models import remove
+from service.jobs.job import Event, Job
+from service.jobs.states import State
+from service.jobs.transitions import Move
+from service.openai.bases import scratch
+from service.openai.creation import PURPOSE, NewJob
+from service.openai.creation import create as create_job
+from service.openai.objects import (
+    event_object,
+    file_object,
+    job_id_of,
+    job_object,
+    model_object,
+    public_id,
+    published_object,
+    step_metrics,
+)
+from service.openai.recipes import STAGE
+from service.openai.results import settled
+from service.openai.training_files import examine
+from service.receiving import discard, receive
+from service.store.errors import NotFound
+from service.store.files import File
+from service.uploads import file_path
+
+ERROR = {"description": "OpenAI's error envelope.", "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}}}
+router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429), ERROR))
+PURPOSES = (PURPOSE, "fine-tune-results")
+Limit = Annotated[int, Query(ge=1, le=100)]
+After = Annotated[str | None, Query(max_length=100)]
+METADATA = re.compile(r"metadata\[(.*)\]")
+
+
+def listed(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+    """A page as OpenAI has it."""
+    return {
+        "object": "list", "data": data, "has_more": has_more, "first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None,
+    }  # fmt: skip
+
+
+FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": {
+            "type": "object", "required": ["file", "purpose"],
+            "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "description": "fine-tune"}},
+        }}},
+    }
+}  # fmt: skip
+
+
+@router.post("/files", openapi_extra=FORM)
+async def upload(request: Request, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
+    """Upload a training file. Every line is checked; what is wrong is told with its number.
+
+    The form is read here and not declared, because declared ones are read before it is known who sends them.
+    """
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise Problem(400, "Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "invalid_request")
+    async with request.form(max_files=1, max_fields=10) as form:
+        file, purpose = form.get("file"), form.get("purpose")
+        if purpose != PURPOSE:
+            raise Problem(400, f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}'.", "invalid_purpose", param="purpose")
+        if not isinstance(file, UploadFile):
+            raise Problem(400, "The field 'file' is missing.", "invalid_request", param="file")
+        return await run_in_threadpool(_kept, service, caller, clean(file.filename) or "file.jsonl", file.file)
+
+
+def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes]) -> dict[str, Any]:
+    file = receive(service.store, service.settings, caller.project, filename, PURPOSE, content, caller.token)
+    with open(file_path(service.settings, file), "rb") as kept:
+        report = examine(kept, least=1)
+    if report.mistakes:
+        discard(service.store, service.settings, file)
+        raise Problem(400, f"The file cannot be used for fine-tuning.\n{report.sentence}", "invalid_file_format", param="file")
+    counted = {"shape": report.shape, "rows": report.rows, "characters": report.characters}
+    return file_object(service.store.update_file_openai(file.id, counted, caller.project))
+
+
+@router.get("/files")
+def files(
+    service: ServiceOf, caller: Viewer, purpose: Annotated[str | None, Query(max_length=40)] = None, after: After = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000, order: Literal["asc", "desc"] = "desc",
+) -> dict[str, Any]:  # fmt: skip
+    """The files of this surface."""
+    found: list[File] = []
+    place = clean(after)
+    while len(found) <= limit and (rows := service.store.files(caller.scope, purpose=clean(purpose), after=place, limit=1000, newest_first=order == "desc")):
+        place = rows[-1].id
+        found += [row for row in rows if row.purpose in PURPOSES]
+    return listed([file_object(file) for file in found[:limit]], len(found) > limit)
+
+
+def _file(service: Service, caller: Caller, file_id: str) -> File:
+    found = file_of(service, caller, file_id)
+    if found.purpose not in PURPOSES:
+        raise NotFound("file", file_id)
+    return found
+
+
+@router.get("/files/{file_id}")
+def file(file_id: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
+    """One file."""
+    return file_object(_file(service, caller, file_id))
+
+
+@router.get("/files/{file_id}/content", response_class=Response, responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}, 416: ERROR})
+def content(file_id: str, service: ServiceOf, caller: Viewer) -> Response:
+    """The bytes of a file."""
+    return sent(service, _file(service, caller, file_id))
+
+
+@router.delete("/files/{file_id}")
+def delete_file(file_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
+    """Delete a file that no waiting or running job needs."""
+    found = _file(service, caller, file_id)
+    refuse_used(service, found)
+    discard(service.store, service.settings, found)
+    return {"id": found.id, "object": "file", "deleted": True}
+
+
+@router.post("/fine_tuning/jobs")
+def create(body: NewJob, service: ServiceOf, caller: Submitter, key: Key = None) -> dict[str, Any]:
+    """Make a fine-tuning job."""
+    return job_object(create_job(service, caller, body, key), service.redactor)
+
+
+def _job(service: Service, caller: Caller, identifier: str) -> Job:
+    job = service.store.job(clean(job_id_of(identifier)) or "", caller.scope)
+    if job.request.kind != "openai":
+        raise NotFound("fine-tuning job", identifier)
+    return job
+
+
+@router.get("/fine_tuning/jobs")
+def jobs(request: Request, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20) -> dict[str, Any]:
+    """The fine-tuning jobs, newest first. `metadata[key]=value` keeps those with that entry."""
+    wanted = {match.group(1): value for key, value in request.query_params.items() if (match := METADATA.fullmatch(key)) is not None}
+    found: list[Job] = []
+    place = job_id_of(clean(after) or "") if after else None
+    while len(found) <= limit and (rows := service.store.jobs(caller.scope, kind="openai", after=place, limit=200)):
+        place = rows[-1].id
+        found += [row for row in rows if wanted.items() <= dict(row.request.openai.get("metadata") or {}).items()]
+    return listed([job_object(settled(service, job), service.redactor) for job in found[:limit]], len(found) > limit)
+
+
+@router.get("/fine_tuning/jobs/{job_id}")
+def job(job_id: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
+    """One fine-tuning job."""
+    return job_object(settled(service, _job(service, caller, job_id)), service.redactor)
+
+
+def _moved(service: Service, caller: Caller, job_id: str, move: Move) -> dict[str, Any]:
+    moved = service.store.move(_job(service, caller, job_id).id, move, project=caller.scope)
+    service.wake()
+    return job_object(moved, service.redactor)
+
+
+@router.post("/fine_tuning/jobs/{job_id}/cancel")
+def cancel(job_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
+    """Stop a job for good."""
+    return _moved(service, caller, job_id, Move.CANCEL)
+
+
+@router.post("/fine_tuning/jobs/{job_id}/pause")
+def pause(job_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
+    """Let a job save a checkpoint and give its resources back."""
+    return _moved(service, caller, job_id, Move.PAUSE)
+
+
+@router.post("/fine_tuning/jobs/{job_id}/resume")
+def resume(job_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
+    """Let a paused job go on."""
+    return _moved(service, caller, job_id, Move.RESUME)
+
+
+@router.get("/fine_tuning/jobs/{job_id}/events")
+def events(job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20) -> dict[str, Any]:
+    """What happened, newest first."""
+    found = _job(service, caller, job_id)
+    before = found.last_event + 1
+    if after is not None:
+        number = after.rpartition("-")[2]
+        if not (number.isascii() and number.isdigit() and len(number) < 19):
+            raise Problem(400, "`after` must be the id of an event.", "invalid_request", param="after")
+        before = min(before, int(number))
+    total = _total_steps(service, found)
+    objects: list[dict[str, Any]] = []
+    while before > 1 and len(objects) <= limit:
+        window = max(0, before - 1 - 500)
+        rows = [row for row in service.store.events_after(found.id, window, limit=500) if row.id < before]
+        objects += [made for row in reversed(rows) if (made := event_object(found, row, total, service.redactor)) is not None]
+        before = window + 1
+    return listed(objects[:limit], len(objects) > limit)
+
+
+def _total_steps(service: Service, job: Job) -> int | None:
+    rows = service.store.events_after(job.id, 0, limit=50, kinds=["progress"])
+    return next((int(row.fields["total"]) for row in rows if row.stage == STAGE and isinstance(row.fields.get("total"), int)), None)
+
+
+@router.get("/fine_tuning/jobs/{job_id}/checkpoints")
+def checkpoints(job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 10) -> dict[str, Any]:
+    """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve resuming only."""
+    found = _job(service, caller, job_id)
+    rows = service.store.events_after(found.id, 0, limit=100_000, kinds=["checkpoint", "metric"])
+    losses = {row.step: step_metrics(row) for row in rows if row.event == "metric" and row.stage == STAGE}
+    steps = {row.step: row for row in rows if row.event == "checkpoint" and row.stage == STAGE and row.step is not None}
+    made = [_checkpoint(found, row, losses.get(step, {}), last=step == max(steps)) for step, row in sorted(steps.items(), reverse=True)]
+    if after is not None:
+        places = [each["id"] for each in made]
+        made = made[places.index(after) + 1 :] if after in places else []
+    return listed(made[:limit], len(made) > limit)
+
+
+def _checkpoint(job: Job, event: Event, numbers: dict[str, Any], last: bool) -> dict[str, Any]:
+    name = str(job.request.openai.get("fine_tuned_model"))
+    final = last and job.state is State.SUCCEEDED
+    return {
+        "object": "fine_tuning.job.checkpoint", "id": f"ftckpt-{job.id.removeprefix('job-')}-{event.step}", "created_at": int(event.time),
+        "fine_tuning_job_id": public_id(job), "fine_tuned_model_checkpoint": name if final else f"{name}:ckpt-step-{event.step}",
+        "step_number": event.step, "metrics": {"step": event.step, **{key: value for key, value in numbers.items() if key.endswith("_loss")}},
+    }  # fmt: skip
+
+
+@router.get("/models")
+def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
+    """What can be trained from scratch, and what fine-tuning jobs have published."""
+    found = [model_object(name, 0, "finery") for name in scratch()]
+    names = set()
+    after = None
+    while rows := service.store.models(caller.scope, after=after, limit=500):
+        after = rows[-1].id
+        for row in rows:
+            if row.name.startswith("ft:") and row.name not in names:
+                names.add(row.name)
+                found.append(published_object(row))
+    return {"object": "list", "data": found}
+
+
+@router.get("/models/{model:path}")
+def model(model: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
+    """One model."""
+    if model in scratch():
+        return model_object(model, 0, "finery")
+    return published_object(service.store.model(caller.project, clean(model) or ""))
+
+
+@router.delete("/models/{model:path}")
+def delete_model(model: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
+    """Delete a fine-tuned model."""
+    found = service.store.model(caller.project, clean(model) or "")
+    remove(service, found)
+    return {"id": found.name, "object": "model", "deleted": True}

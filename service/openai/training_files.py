@@ -1,0 +1,202 @@
+"""Checking JSONL training files line by line: chat, preference and prompt rows as OpenAI's fine-tuning guide has them.
+
+chat         {"messages": [{"role": "user", "content": "…"}, …, {"role": "assistant", "content": "…"}]}
+preference   {"input": {"messages": […]}, "preferred_output": […], "non_preferred_output": […]}
+prompt       {"messages": [… ending with the user], …}   for reinforcement, with whatever the grader reads beside them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+Shape = Literal["chat", "preference", "prompt"]
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+LEAST_ROWS = 10
+MOST_TOLD = 20
+"""Mistakes that are told; a file with the wrong shape has one on every line."""
+LONGEST_LINE = 4 << 20
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class LineMistake:
+    """One thing wrong with one line."""
+
+    line: int
+    """From 1; 0 for the whole file."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.message}" if self.line else self.message
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What a file holds."""
+
+    shape: Shape | None
+    """That of its first good row."""
+    rows: int
+    characters: int
+    """Of all rows, as a first measure of its size in tokens."""
+    mistakes: tuple[LineMistake, ...]
+    more: int = 0
+    """Mistakes beyond those that are told."""
+
+    @property
+    def sentence(self) -> str:
+        """All mistakes in one text, a line each."""
+        rest = [f"and {self.more} more"] if self.more else []
+        return "\n".join([*(str(each) for each in self.mistakes), *rest])
+
+
+def examine(file: IO[bytes], shape: Shape | None = None, least: int = LEAST_ROWS) -> FileReport:
+    """Read every line of a file. Without `shape`, all rows must have that of the first."""
+    mistakes: list[LineMistake] = []
+    rows = characters = more = 0
+    found = shape
+    for number, line in lines(file):
+        problem, kind = (line, None) if isinstance(line, str) else _row(line, found)
+        found = found or kind
+        if problem is None:
+            rows += 1
+            characters += len(line)
+        elif len(mistakes) < MOST_TOLD:
+            mistakes.append(LineMistake(number, problem))
+        else:
+            more += 1
+    if not mistakes and rows < least:
+        mistakes.append(LineMistake(0, f"the file has {rows} examples, must have at least {least}"))
+    return FileReport(found, rows, characters, tuple(mistakes), more)
+
+
+def lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | str]]:
+    """Every line with its number; a text in place of the bytes says what is wrong with it. Blank last lines are left out."""
+    number, blank = 0, 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            yield number, f"is longer than {LONGEST_LINE} bytes"
+            while not line.endswith(b"\n") and (line := file.readline(PIECE)):
+                pass
+            continue
+        if not line.strip():
+            blank = blank or number
+            continue
+        if blank:
+            yield blank, "is empty"
+            blank = 0
+        yield number, line
+
+
+def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
+    """What is wrong with one row, and the shape that it has."""
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 text (byte {error.start + 1})", None
+    except json.JSONDecodeError as error:
+        return f"is not valid JSON: {error.msg} (column {error.colno})", None
+    except (ValueError, RecursionError):
+        return "is not valid JSON: it is nested too deeply or holds a number too long", None
+    if not isinstance(row, dict):
+        return f"is {_kind(row)}, must be an object", None
+    kind = shape_of(row)
+    if kind is None:
+        return f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and 'non_preferred_output'", None
+    if shape == "prompt" and kind == "chat":
+        return "ends with the assistant; a prompt must end with the user", None
+    if shape == "chat" and kind == "prompt":
+        return "has no message of the assistant, so there is nothing to learn", None
+    if shape is not None and kind != shape:
+        return f"is a {kind} row, must be a {shape} row like the others", None
+    return CHECKS[kind](row), kind
+
+
+def shape_of(row: Mapping[str, Any]) -> Shape | None:
+    """What a row is, by its keys."""
+    if "preferred_output" in row or "non_preferred_output" in row:
+        return "preference"
+    if "messages" not in row:
+        return None
+    messages = row["messages"]
+    answered = not isinstance(messages, list) or any(isinstance(each, Mapping) and each.get("role") == "assistant" for each in messages)
+    ends_open = isinstance(messages, list) and messages and isinstance(messages[-1], Mapping) and messages[-1].get("role") == "user"
+    return "prompt" if ends_open and not answered else "chat"
+
+
+def _chat(row: Mapping[str, Any]) -> str | None:
+    found = _messages(row.get("messages"), "messages")
+    if found is not None:
+        return found
+    messages = row["messages"]
+    if not any(each["role"] == "assistant" for each in messages):
+        return "has no message of the assistant, so there is nothing to learn"
+    if messages[-1]["role"] != "assistant":
+        return f"ends with a message of the {messages[-1]['role']}, must end with the assistant"
+    if all(each.get("weight") == 0 for each in messages if each["role"] == "assistant"):
+        return "has weight 0 on every message of the assistant, so there is nothing to learn"
+    return None
+
+
+def _preference(row: Mapping[str, Any]) -> str | None:
+    asked = row.get("input")
+    if not isinstance(asked, Mapping):
+        return f"has {_kind(asked)} as 'input', must be an object with 'messages'"
+    found = _messages(asked.get("messages"), "input.messages")
+    if found is not None:
+        return found
+    for key in ("preferred_output", "non_preferred_output"):
+        found = _messages(row.get(key), key)
+        if found is not None:
+            return found
+        if [each["role"] for each in row[key]] != ["assistant"]:
+            return f"has {len(row[key])} messages in '{key}', must have exactly one, of the assistant"
+    if row["preferred_output"][0].get("content") == row["non_preferred_output"][0].get("content"):
+        return "prefers an answer to the same answer, so there is nothing to learn"
+    return None
+
+
+def _prompt(row: Mapping[str, Any]) -> str | None:
+    return _messages(row.get("messages"), "messages")
+
+
+CHECKS = {"chat": _chat, "preference": _preference, "prompt": _prompt}
+
+
+def _messages(value: Any, key: str) -> str | None:
+    if not isinstance(value, list) or not value:
+        return f"has {'an empty list' if value == [] else _kind(value)} as '{key}', must be a list of messages"
+    problems = (_message(message) for message in value)
+    return next((f"message {at} of '{key}' {problem}" for at, problem in enumerate(problems, start=1) if problem), None)
+
+
+def _message(message: Any) -> str | None:
+    if not isinstance(message, Mapping):
+        return f"is {_kind(message)}, must be an object with role and content"
+    role = message.get("role")
+    if role not in ROLES:
+        return f"has the role {json.dumps(role)[:40]}, must be one of {', '.join(ROLES)}"
+    content = message.get("content")
+    if not isinstance(content, str) and not (role == "assistant" and (message.get("tool_calls") or message.get("function_call"))):
+        if isinstance(content, list):
+            return "has a list as content, must be a text (pictures and audio cannot be learnt)"
+        return f"has {_kind(content)} as content, must be a text"
+    if isinstance(content, str) and not content.strip() and role == "assistant" and not message.get("tool_calls"):
+        return "of the assistant is empty"
+    if "weight" in message and (role != "assistant" or message["weight"] not in (0, 1, None) or isinstance(message["weight"], bool)):
+        return "has a weight, which must be 0 or 1 and stand with the assistant's messages only"
+    return None
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return {dict: "an object", list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
+
+
+def _names(row: Iterable[str]) -> str:
+    return ", ".join(repr(str(key)[:30]) for key in list(row)[:6]) or "(none)"

@@ -1,0 +1,1 @@
+"""What may come in over the network: recipes, references, URLs and secrets."""

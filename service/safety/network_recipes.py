@@ -1,0 +1,240 @@
+"""Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its project.
+
+Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets by the names
+that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret. Import paths and
+remote code have no key in any recipe. The check is pure: what references stand for is looked up before and passed in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.blocks import Found, Mistakes, Place, show
+from pipelines.cells import StudyRecipe, expand
+from pipelines.errors import Mistake, RecipeError
+from pipelines.matrix import axes_of
+from pipelines.recipe import Recipe, Source, checked, read_text
+from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, references, replaced, strings
+from service.safety.secrets import holds_secret
+
+FILE = "recipe.yaml"
+NOWHERE = Path("/nonexistent")
+"""The folder that relative paths are looked for in: there is none, so none is found."""
+MOST_CHARACTERS = 1 << 16
+"""Of a recipe that comes over the network; reading YAML costs time that others wait for."""
+MOST_DEPTH = 40
+MOST_MERGES = 20
+MOST_CELLS = 256
+MOST_WORKERS = 16
+PLACES = ("path", "checkpoint", "pretrained", "chat_template", "train", "validation", "test")
+"""Keys whose texts may name something on a disk. A contract test holds them against the types of every block."""
+FREE = (
+    "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options", "answer", "answers",
+    "context", "source", "target", "text", "prompt", "completion", "instruction", "output", "input",
+)  # fmt: skip
+"""Keys whose texts are the user's own words, or names of columns."""
+LOCAL = re.compile(r"^(/|~|\.{1,2}(/|$)|[A-Za-z]:\\|\\)|(^|/)\.\.(/|$)|^file://|\x00")
+URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+DATA_FILE = re.compile(r"\.(jsonl|json|csv|tsv|parquet|txt|jinja2?|j2|gz|zip|arrow)$|[*?\[\]]", re.IGNORECASE)
+TRACKERS = ("none", "tensorboard")
+UPLOAD = "upload the file and write file:ID"
+MODELS = "write a Hub name, model:NAME or job:NAME"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What references of a recipe stand for."""
+
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Id of every ready file of the project that the recipe names -> where it lies."""
+    checkpoints: Mapping[str, Path | None] = field(default_factory=dict)
+    """`job:NAME` or `model:NAME` -> the model's folder, or None while the job has not left one."""
+
+
+@dataclass(frozen=True)
+class CheckedRecipe:
+    """A recipe that may run on the server."""
+
+    source: Source
+    """As it was written, its overrides applied."""
+    recipe: Recipe
+    study: StudyRecipe | None = None
+    """The cells, when it has a matrix."""
+
+
+def check(
+    text: str, overrides: Sequence[str] = (), known: Known = Known(), processes: int | None = None
+) -> CheckedRecipe:
+    """The checked recipe, or RecipeError with every mistake. `processes` is how many the job's resources allow."""
+    source = read_network(text, overrides)
+    found = [*_unfit_references(source.data, known), *_unsafe(source.data, processes)]
+    mine = source.error(found).mistakes if found else ()
+    stand_ins: dict[Place, Any] = {place: "refused" for place, _ in found if isinstance(_at(source.data, place), str)}
+    for reference in references(source.data):
+        if reference.place not in stand_ins:
+            stand_ins[reference.place] = _stand_in(str(reference), known)
+    try:
+        complete = _complete(replace(source, data=replaced(source.data, stand_ins)))
+    except RecipeError as error:
+        others = [each for each in error.mistakes if not _covered(each, mine)]
+        raise RecipeError(_in_order([*mine, *(_scrubbed(each, known) for each in others)])) from None
+    if mine:
+        raise RecipeError(mine)
+    return replace(complete, source=source)
+
+
+def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
+    """The recipe as plain data, its overrides applied. Raises RecipeError."""
+    problem = next((found for each in (text, *overrides) if (found := _too_costly(each)) is not None), None)
+    size = sum(map(len, (text, *overrides)))
+    if problem is None and size > MOST_CHARACTERS:
+        problem = f"has {size} characters, its overrides included; at most {MOST_CHARACTERS} are allowed"
+    if problem is not None:
+        raise RecipeError([Mistake("", problem, FILE)])
+    try:
+        return read_text(text, FILE, NOWHERE, overrides)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        # YAML allows documents that no recipe is, such as mappings as keys, and overrides of impossible places
+        raise RecipeError([Mistake("", f"cannot be read as a recipe: {type(error).__name__}", FILE)]) from None
+
+
+def _too_costly(text: str) -> str | None:
+    """Why a text is not even parsed: some kilobytes of YAML can keep a parser busy for a minute."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds half of a character, must be Unicode text"
+    depth = deepest = 0
+    for letter in text:
+        depth = depth + 1 if letter in "[{" else max(0, depth - 1) if letter in "]}" else depth
+        deepest = max(deepest, depth)
+    if deepest > MOST_DEPTH:
+        return f"is nested more than {MOST_DEPTH} brackets deep: not a recipe"
+    if text.count("<<") > MOST_MERGES:
+        return f"merges mappings more than {MOST_MERGES} times; write the keys out"
+    return None
+
+
+def _complete(source: Source) -> CheckedRecipe:
+    if source.data.get("matrix") is None:
+        return CheckedRecipe(source, checked(source))
+    study = expand(_few_cells(source))
+    return CheckedRecipe(source, study.recipe, study)
+
+
+def _few_cells(source: Source) -> Source:
+    matrix = source.data["matrix"]
+    try:
+        cells = 1
+        for axis in axes_of(matrix) if isinstance(matrix, Mapping) else ():
+            cells *= len(axis.entries)
+    except Mistakes:
+        return source  # `expand` tells them with their places
+    if cells > MOST_CELLS:
+        raise source.error([(("matrix",), f"has {cells:,} cells, a server takes at most {MOST_CELLS}; leave some values out")])
+    return source
+
+
+def _unfit_references(data: Any, known: Known) -> Iterable[Found]:
+    for reference in references(data):
+        if reference.kind == "file" and reference.name not in known.files:
+            yield reference.place, f"'{reference}' is no complete file of this project; list them with GET /api/v1/files"
+        elif reference.kind != "file" and str(reference) not in known.checkpoints:
+            what = "job that succeeded or may still do so" if reference.kind == "job" else "model"
+            yield reference.place, f"'{reference}' is no {what} of this project; list them with GET /api/v1/{reference.kind}s"
+
+
+def _unsafe(data: Any, processes: int | None) -> Iterable[Found]:
+    for place, text in strings(data):
+        problem = _unsafe_text(key_of(place), place, text)
+        if problem is not None:
+            yield place, problem
+    for place, number in _numbers(data):
+        limit = {"num_processes": processes, "dataloader_num_workers": MOST_WORKERS}.get(key_of(place))
+        if limit is not None and number > limit:
+            more = "; ask for more resources" if key_of(place) == "num_processes" else ""
+            yield place, f"is {number}, this job may have at most {limit}{more}"
+
+
+def _unsafe_text(key: str, place: Place, text: str) -> str | None:
+    if holds_secret(text):
+        return "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name instead"
+    if key == "to" and _publishes(place):
+        if MODEL_NAME.fullmatch(text) is None:
+            return f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model (letters, digits, '_', '.', ':' and '-')"
+    elif key == "report_to" and text not in TRACKERS:
+        return f"is {show(text)}, but trackers would use the server's own accounts; read the metrics from the job instead"
+    elif key in PLACES:
+        return _unsafe_place(key, text)
+    elif key not in FREE and LOCAL.search(text):
+        return f"is {show(text)}, which looks like a path on the server; recipes that are submitted cannot name any"
+    return None
+
+
+def _unsafe_place(key: str, text: str) -> str | None:
+    parts = REFERENCE.fullmatch(text)
+    if parts is not None:
+        if key not in TAKES[parts.group(1)]:  # type: ignore[index]
+            return f"is {show(text)}, but {parts.group(1)}: references stand at {', '.join(TAKES[parts.group(1)])} only"  # type: ignore[index]
+        return None
+    instead = MODELS if key in TAKES["model"] else UPLOAD
+    if LOCAL.search(text):
+        return f"is {show(text)}, which names a place on the server; {instead}"
+    if URL.match(text):
+        return f"is {show(text)}, but recipes name no URLs; {instead}"
+    if key not in ("checkpoint", "pretrained") and DATA_FILE.search(text):
+        return f"is {show(text)}, a file that the server does not have; {UPLOAD}"
+    return None
+
+
+def _publishes(place: Place) -> bool:
+    """Whether a key `to` is that of a stage, or of an override path in a matrix."""
+    return place[0] == "stages" or (place[0] == "matrix" and any(isinstance(part, str) and part.endswith(".to") for part in place))
+
+
+def _numbers(value: Any, place: Place = ()) -> Iterable[tuple[Place, int]]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _numbers(entry, (*place, str(key)))
+    elif isinstance(value, list | tuple):
+        for position, entry in enumerate(value):
+            yield from _numbers(entry, (*place, position))
+
+
+def _stand_in(reference: str, known: Known) -> str:
+    """What the rest of the check reads in place of a reference."""
+    kind, _, name = reference.partition(":")
+    folder = known.files.get(name) if kind == "file" else known.checkpoints.get(reference)
+    return str(folder) if folder is not None else f"pending/{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
+
+
+def _at(data: Any, place: Place) -> Any:
+    for key in place:
+        data = data[key]
+    return data
+
+
+def _covered(mistake: Mistake, mine: Sequence[Mistake]) -> bool:
+    """Whether a mistake is about something that was refused already."""
+    return any(mistake.key == each.key or mistake.key.startswith((f"{each.key}.", f"{each.key}[")) for each in mine)
+
+
+def _scrubbed(mistake: Mistake, known: Known) -> Mistake:
+    """The mistake without the places of files on the server."""
+    message = mistake.message
+    for identifier, path in known.files.items():
+        message = message.replace(str(path), f"file:{identifier}")
+    for reference, folder in known.checkpoints.items():
+        message = message if folder is None else message.replace(str(folder), reference)
+    message = re.sub(rf"[;,]? \(?looked for {NOWHERE}[^ )]*( \(there is no folder {NOWHERE}[^)]*\))?\)?", "", message)
+    return replace(mistake, message=message.replace(f"{NOWHERE}/", "").replace(str(NOWHERE), "the server"))
+
+
+def _in_order(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    return sorted(mistakes, key=lambda each: each.line or 0)

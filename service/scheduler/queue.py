@@ -1,0 +1,128 @@
+"""The jobs that wait, kept in order, so that a decision looks at heads of lines and not at every job.
+
+Jobs of one project and priority that need the same are one line: when its first does not fit, none does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+
+from service.jobs.resources import Resources
+from service.scheduler.values import Waiting
+
+Order = tuple[float, float, str]
+Line = list[tuple[Order, Waiting]]
+
+
+class Queue:
+    """Jobs by priority, project and what they need. Jobs in a back-off, or that wait for another job, are set aside."""
+
+    def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
+        self.jobs: dict[str, Waiting] = {}
+        self.levels: dict[int, dict[str, dict[Resources, Line]]] = {}
+        self._priorities: list[int] = []
+        """Negated, ascending: the highest first."""
+        self._asleep: list[tuple[float, str]] = []
+        """(end of the back-off, id), earliest first; entries may be outdated."""
+        self._deadlines: list[tuple[float, str]] = []
+        self._dependents: dict[str, set[str]] = {}
+        for job in jobs:
+            self.add(job)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def add(self, job: Waiting) -> None:
+        """Take a job, or a changed one in its place."""
+        if self.jobs.get(job.id) == job:
+            return
+        self.remove(job.id)
+        self.jobs[job.id] = job
+        if job.deadline < math.inf:
+            heapq.heappush(self._deadlines, (job.deadline, job.id))
+        if job.waits_for:
+            for other in job.waits_for:
+                self._dependents.setdefault(other, set()).add(job.id)
+        elif job.not_before > 0:
+            heapq.heappush(self._asleep, (job.not_before, job.id))
+        else:
+            self._line_up(job)
+
+    def _line_up(self, job: Waiting) -> None:
+        if job.priority not in self.levels:
+            self.levels[job.priority] = {}
+            insort(self._priorities, -job.priority)
+        line = self.levels[job.priority].setdefault(job.project, {}).setdefault(job.resources, [])
+        insort(line, (job.order, job), key=_order)
+
+    def remove(self, identifier: str) -> Waiting | None:
+        """Forget a job; None when it is not here."""
+        job = self.jobs.pop(identifier, None)
+        if job is None:
+            return None
+        for other in job.waits_for:
+            self._dependents.get(other, set()).discard(identifier)
+        self._leave(job)
+        return job
+
+    def _leave(self, job: Waiting) -> None:
+        projects = self.levels.get(job.priority, {})
+        lines = projects.get(job.project, {})
+        line = lines.get(job.resources, [])
+        place = bisect_left(line, job.order, key=_order)
+        if place == len(line) or line[place][1].id != job.id:
+            return
+        del line[place]
+        if not line:
+            del lines[job.resources]
+        if not lines:
+            del projects[job.project]
+        if not projects:
+            del self.levels[job.priority]
+            self._priorities.remove(-job.priority)
+
+    def wake(self, now: float) -> None:
+        """Line up the jobs whose back-off is over."""
+        while self._asleep and self._asleep[0][0] <= now:
+            _, identifier = heapq.heappop(self._asleep)
+            job = self.jobs.get(identifier)
+            if job is not None and not job.waits_for and 0 < job.not_before <= now:
+                self._leave(job)  # it may have two outdated entries
+                self._line_up(job)
+
+    def next_wake(self) -> float:
+        """When the next back-off or deadline ends; infinity when there is none."""
+        return min(self._asleep[0][0] if self._asleep else math.inf, self._deadlines[0][0] if self._deadlines else math.inf)
+
+    def expired(self, now: float) -> list[Waiting]:
+        """The jobs whose deadline has passed, the earliest first; they stay until they are removed."""
+        kept: list[tuple[float, str]] = []
+        found: list[Waiting] = []
+        while self._deadlines and self._deadlines[0][0] < now:
+            entry = heapq.heappop(self._deadlines)
+            job = self.jobs.get(entry[1])
+            if job is not None and job.deadline == entry[0] and job not in found:
+                found.append(job)
+                kept.append(entry)
+        for entry in kept:
+            heapq.heappush(self._deadlines, entry)
+        return found
+
+    def dependents(self, identifier: str) -> list[Waiting]:
+        """The jobs that wait for this one."""
+        return [self.jobs[name] for name in sorted(self._dependents.get(identifier, ()))]
+
+    def awaited(self) -> set[str]:
+        """The jobs that others wait for."""
+        return {identifier for identifier, waiting in self._dependents.items() if waiting}
+
+    def priorities(self) -> Iterator[int]:
+        """Every priority at which a job could start, the highest first."""
+        return (-negated for negated in self._priorities)
+
+
+def _order(entry: tuple[Order, Waiting]) -> Order:
+    return entry[0]

@@ -1,0 +1,52 @@
+"""The errors of the store.
+
+FineryError
+├── NotFound        nothing of that id, or it belongs to another project
+├── Conflict        the request contradicts what is already there
+├── QuotaExceeded   the project's limit is reached
+├── Fenced          the attempt was replaced by a later one and may write nothing any more
+└── Unavailable     the database did not answer; whether the last change was written is unknown
+"""
+
+from __future__ import annotations
+
+from pipelines.errors import FineryError
+
+
+class NotFound(FineryError):
+    """Nothing of that id in this project."""
+
+    reason = "not_found"
+
+    def __init__(self, kind: str, identifier: str) -> None:
+        self.kind = kind
+        self.identifier = identifier
+        super().__init__(f"there is no {kind} '{identifier}'")
+
+
+class Conflict(FineryError):
+    """The request contradicts what is already there."""
+
+    reason = "conflict"
+
+
+class QuotaExceeded(FineryError):
+    """The project's limit is reached."""
+
+    reason = "quota_exceeded"
+
+
+class Fenced(FineryError):
+    """The attempt was replaced by a later one and may write nothing any more."""
+
+    reason = "fenced"
+
+    def __init__(self, attempt: str) -> None:
+        self.attempt = attempt
+        super().__init__(f"attempt '{attempt}' was replaced by a later one and may write nothing any more")
+
+
+class Unavailable(FineryError):
+    """The database did not answer; whether the last change was written is unknown."""
+
+    reason = "unavailable"

@@ -1,0 +1,141 @@
+"""Events in the store: what runs wrote, taken in exactly once, and every change of a job's state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+
+from service.jobs.job import Event, Job
+from service.jobs.states import State
+from service.jobs.transitions import Move
+from service.store import tables
+from service.store.attempts import writer
+from service.store.changes import job_topic
+from service.store.database import Database, Transaction
+from service.store.errors import NotFound
+from service.store.jobs import of_project
+from service.store.rows import event_of, now
+from service.store.writing import append_events, apply_move, check_fencing, locked_job
+
+PROGRESS = ("stage", "step", "total", "what", "loss", "learning_rate", "epoch")
+"""What a job's short progress keeps of its newest events."""
+POSITION = ("what", "step", "total")
+"""What every `progress` event says anew."""
+
+
+class Events(Database):
+    """The part of the store that holds events."""
+
+    def ingest(self, attempt_id: str, fencing: int, events: Sequence[Mapping[str, Any]], offset: int) -> int:
+        """Take in lines of the run's `events.jsonl`; returns how many were new.
+
+        Lines with an id that is in the store already are left out, so that reading the file again after a crash adds
+        nothing. `offset` is how many bytes of it are read. The first events of an attempt make a starting job run.
+        Raises Fenced for an attempt that was replaced.
+        """
+
+        def work(transaction: Transaction) -> int:
+            job, row = writer(transaction, attempt_id, fencing)
+            fresh = [event for event in events if int(event["id"]) > row["ingested"]]
+            known = max([row["ingested"], *(int(event["id"]) for event in fresh)])
+            values = {"ingested": known, "offset": offset}
+            transaction.execute(update(tables.attempts).where(tables.attempts.c.id == attempt_id).values(**values))
+            if not fresh:
+                return 0
+            if job.state is State.STARTING:
+                job = apply_move(transaction, job, Move.RUN)
+            last = append_events(transaction, job, [{**event, "time": seconds(event.get("time"))} for event in fresh], attempt_id)
+            self._store_last(transaction, job, last, progress_after(job.progress, fresh))
+            return len(fresh)
+
+        return self.write(work)
+
+    @staticmethod
+    def _store_last(transaction: Transaction, job: Job, last: int, progress: Mapping[str, Any]) -> None:
+        values = {"last_event": last, "progress": dict(progress), "updated": now()}
+        transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(**values))
+
+    def restart_ingestion(self, attempt_id: str, fencing: int) -> None:
+        """The attempt writes a fresh `events.jsonl`, whose ids begin at 1 again."""
+
+        def work(transaction: Transaction) -> None:
+            writer(transaction, attempt_id, fencing)
+            values = {"ingested": 0, "offset": 0}
+            transaction.execute(update(tables.attempts).where(tables.attempts.c.id == attempt_id).values(**values))
+
+        self.write(work)
+
+    def add_event(self, job_id: str, event: str, *, fencing: int | None = None, attempt: str | None = None, **fields: Any) -> Event:
+        """Append an event of the service's own, such as a warning. Raises NotFound, or Fenced for an outdated token."""
+
+        def work(transaction: Transaction) -> Event:
+            job = locked_job(transaction, job_id)
+            if fencing is not None:
+                check_fencing(transaction, job_id, fencing, attempt or "")
+            last = append_events(transaction, job, [{"event": event, **fields}], attempt)
+            self._store_last(transaction, job, last, job.progress)
+            events = tables.events
+            query = select(events).where(events.c.job == job_id, events.c.id == last)
+            return event_of(transaction.execute(query).mappings().one())
+
+        return self.write(work, repeatable=False)
+
+    def events_after(
+        self, job_id: str, after: int = 0, *, limit: int = 500, project: str | None = None, kinds: Collection[str] | None = None
+    ) -> list[Event]:
+        """A job's events with ids above `after`, oldest first. Raises NotFound for an unknown or foreign job."""
+        events = tables.events
+        query = select(events).where(events.c.job == job_id, events.c.id > after).order_by(events.c.id).limit(limit)
+        if kinds is not None:
+            query = query.where(events.c.event.in_(list(kinds)))
+
+        def work(transaction: Transaction) -> list[Event]:
+            if transaction.execute(of_project(select(tables.jobs.c.id).where(tables.jobs.c.id == job_id), project)).first() is None:
+                raise NotFound("job", job_id)
+            return [event_of(row) for row in transaction.execute(query).mappings()]
+
+        return self.read(work)
+
+    def wait_events(self, job_id: str, after: int, timeout: float, project: str | None = None) -> list[Event]:
+        """The same, but when there is none yet, waits for one for up to `timeout` seconds."""
+
+
+        limit = time.monotonic() + timeout
+        while True:
+            seen = self.changes.version(job_topic(job_id))
+            found = self.events_after(job_id, after, project=project)
+            left = limit - time.monotonic()
+            if found or left <= 0:
+                return found
+            self.changes.wait(job_topic(job_id), seen, left)
+
+
+def seconds(written: Any) -> float:
+    """Seconds since 1970 of an event's RFC 3339 time; now when it has none that can be read."""
+    try:
+        return datetime.fromisoformat(str(written)).timestamp()
+    except ValueError:
+        return now()
+
+
+def progress_after(before: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The short progress of a job after these events: newest stage, step, total, loss."""
+    progress = dict(before)
+    for event in events:
+        kind, stage = event["event"], event.get("stage")
+        if kind not in {"started", "progress", "metric", "checkpoint", "stage_finished"}:
+            continue
+        if stage is not None and stage != progress.get("stage"):
+            progress = {"stage": stage}
+        if kind == "progress":  # says anew what is counted and how far it is
+            progress = {key: value for key, value in progress.items() if key not in POSITION}
+        if kind in {"progress", "metric"}:
+            told = {**event, **(event.get("metrics") or {})}
+            progress |= {key: told[key] for key in PROGRESS if told.get(key) is not None}
+        if kind == "checkpoint":
+            progress["checkpoint"] = event.get("step")
+    return progress

@@ -1,0 +1,146 @@
+"""Uploaded files in the store; their bytes lie under the service's home."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
+
+from service.jobs.ids import new_id
+from service.store import tables
+from service.store.database import Database, Transaction
+from service.store.errors import Conflict, NotFound
+from service.store.projects import known_project
+from service.store.rows import now
+
+files = tables.files
+UPLOADING, READY = "uploading", "ready"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a project."""
+
+    id: str
+    project: str
+    filename: str
+    purpose: str
+    state: str
+    """`uploading` or `ready`."""
+    bytes: int | None = None
+    """Its size; while it is uploading, the size that was announced."""
+    sha256: str | None = None
+    """Likewise: of the whole file, or as announced."""
+    offset: int = 0
+    """Bytes that have arrived."""
+    created_by: str = ""
+    created: float = 0.0
+    completed: float | None = None
+    openai: Mapping[str, Any] = field(default_factory=dict)
+
+
+def file_of(row: RowMapping) -> File:
+    return File(**row)
+
+
+class Files(Database):
+    """The part of the store that holds files."""
+
+    def create_file(
+        self, project: str, filename: str, purpose: str, *, bytes: int | None = None, sha256: str | None = None, created_by: str = ""
+    ) -> File:
+        """Begin an upload."""
+        made = File(new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, created_by, now())
+
+        def work(transaction: Transaction) -> File:
+            known_project(transaction, project)
+            if transaction.execute(select(files.c.id).where(files.c.id == made.id)).first() is None:
+                transaction.execute(insert(files).values(**vars(made)))
+            return made
+
+        return self.write(work)
+
+    def file(self, file_id: str, project: str | None = None) -> File:
+        """One file. Raises NotFound, also for another project's."""
+        return self.read(lambda transaction: file_of(self._row(transaction, file_id, project)))
+
+    @staticmethod
+    def _row(transaction: Transaction, file_id: str, project: str | None) -> RowMapping:
+        row = transaction.execute(of_files(project).where(files.c.id == file_id)).mappings().first()
+        if row is None:
+            raise NotFound("file", file_id)
+        return row
+
+    def _changed(self, file_id: str, project: str | None, change: Any) -> File:
+        def work(transaction: Transaction) -> File:
+            values = change(file_of(self._row(transaction, file_id, project)))
+            transaction.execute(update(files).where(files.c.id == file_id).values(**values))
+            return file_of(self._row(transaction, file_id, project))
+
+        return self.write(work)
+
+    def advance_file(self, file_id: str, offset: int, project: str | None = None) -> File:
+        """So many bytes of it lie on the disk. Raises Conflict once it is complete."""
+
+        def change(file: File) -> dict[str, Any]:
+            if file.state != UPLOADING:
+                raise Conflict(f"file '{file_id}' is complete")
+            return {"offset": offset}
+
+        return self._changed(file_id, project, change)
+
+    def complete_file(self, file_id: str, sha256: str, bytes: int, project: str | None = None) -> File:
+        """All of it has arrived. Raises Conflict when size or checksum are not the announced ones."""
+
+        def change(file: File) -> dict[str, Any]:
+            if file.sha256 not in (None, sha256) or file.bytes not in (None, bytes):
+                raise Conflict(f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were {file.bytes} and {file.sha256}")
+            return {"state": READY, "sha256": sha256, "bytes": bytes, "offset": bytes, "completed": file.completed or now()}
+
+        return self._changed(file_id, project, change)
+
+    def update_file_openai(self, file_id: str, changes: Mapping[str, Any], project: str | None = None) -> File:
+        """Merge what the OpenAI surface keeps beside a file."""
+        return self._changed(file_id, project, lambda file: {"openai": {**file.openai, **changes}})
+
+    def files(
+        self, project: str | None, *, purpose: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100, newest_first: bool = True
+    ) -> list[File]:
+        """A page of files."""
+        query = of_files(project).order_by(files.c.id.desc() if newest_first else files.c.id).limit(limit)
+        if purpose is not None:
+            query = query.where(files.c.purpose == purpose)
+        if state is not None:
+            query = query.where(files.c.state == state)
+        if after is not None:
+            query = query.where(files.c.id < after if newest_first else files.c.id > after)
+        return self.read(lambda transaction: [file_of(row) for row in transaction.execute(query).mappings()])
+
+    def find_file(self, project: str, sha256: str) -> File | None:
+        """A complete file of the project with this content, if there is one."""
+        query = of_files(project).where(files.c.sha256 == sha256, files.c.state == READY).order_by(files.c.id).limit(1)
+        row = self.read(lambda transaction: transaction.execute(query).mappings().first())
+        return None if row is None else file_of(row)
+
+    def delete_file(self, file_id: str, project: str | None = None) -> File:
+        """Forget a file and return what it was; its bytes are the caller's to remove. Raises NotFound."""
+
+        def work(transaction: Transaction) -> File:
+            row = self._row(transaction, file_id, project)
+            transaction.execute(delete(files).where(files.c.id == file_id))
+            return file_of(row)
+
+        return self.write(work, repeatable=False)
+
+    def bytes_used(self, project: str) -> int:
+        """Bytes of the project's files, those on their way included."""
+        counted = func.coalesce(func.sum(func.coalesce(files.c.bytes, files.c.offset)), 0)
+        return int(self.read(lambda transaction: transaction.execute(select(counted).where(files.c.project == project)).scalar_one()))
+
+
+def of_files(project: str | None) -> Select[Any]:
+    """All files of a project; None is an admin, who sees all."""
+    query = select(files)
+    return query if project is None else query.where(files.c.project == project)

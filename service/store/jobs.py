@@ -1,0 +1,203 @@
+"""Jobs in the store: submit, look up, list by pages, and move."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Select, func, insert, select, update
+
+from service.jobs.ids import new_id
+from service.jobs.job import Job, JobRequest
+from service.jobs.states import Reason, State
+from service.jobs.transitions import Move
+from service.store import tables
+from service.store.changes import JOBS, QUEUE, job_topic
+from service.store.database import Database, Transaction
+from service.store.errors import Conflict, NotFound, QuotaExceeded
+from service.store.projects import known_project
+from service.store.rows import job_of, now, row_of_request
+from service.store.writing import append_events, apply_move, check_expected, check_fencing, locked_job
+
+MOVABLE = frozenset({"not_before", "retries", "preemptions"})
+"""What a caller of `move` may set beside the state."""
+COUNT_SECONDS = 5.0
+"""Far below the limit, waiting jobs are counted this often: counting ten thousand costs more than taking one."""
+ENDINGS = frozenset({Move.SUCCEED, Move.FAIL, Move.STOPPED})
+"""What the end of an attempt does to its job."""
+
+
+class Jobs(Database):
+    """The part of the store that holds jobs."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._counted: dict[str, tuple[int, float]] = {}
+        """Project -> (jobs that wait, when they were counted)."""
+
+    def submit(self, request: JobRequest, *, max_queued: int | None = None) -> tuple[Job, bool]:
+        """Take a job, once for each idempotency key of a project. Returns it, and whether it is new.
+
+        Raises Conflict when the key came with another request, NotFound when it depends on a job that is not there,
+        QuotaExceeded when `max_queued` (or the project's own limit, which comes first) is reached.
+        """
+        identifier = new_id("job")
+        tried = False
+
+        def work(transaction: Transaction) -> tuple[Job, bool]:
+            nonlocal tried
+            project = known_project(transaction, request.project, lock=request.idempotency_key is not None)
+            before = self._same(transaction, identifier, request) if tried or request.idempotency_key is not None else None
+            tried = True
+            return before or self._take(transaction, identifier, request, project.max_queued if project.max_queued is not None else max_queued)
+
+        return self.write(work)
+
+    @staticmethod
+    def _same(transaction: Transaction, identifier: str, request: JobRequest) -> tuple[Job, bool] | None:
+        """What an earlier try of this very call wrote, or the job that this key made before."""
+        jobs = tables.jobs
+        same = jobs.c.id == identifier
+        if request.idempotency_key is not None:
+            same |= (jobs.c.project == request.project) & (jobs.c.idempotency_key == request.idempotency_key)
+        before = transaction.execute(select(jobs).where(same)).mappings().first()
+        if before is None:
+            return None
+        if before["digest"] != request.digest():
+            raise Conflict(f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became {before['id']}")
+        return job_of(before), before["id"] == identifier
+
+    def _take(self, transaction: Transaction, identifier: str, request: JobRequest, limit: int | None) -> tuple[Job, bool]:
+        jobs = tables.jobs
+        if limit is not None and self._waiting(transaction, request.project, limit) >= limit:
+            raise QuotaExceeded(f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or ask an admin")
+        for needed in request.depends_on:
+            found = transaction.execute(select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)).first()
+            if found is None:
+                raise NotFound("job", needed)
+        row = row_of_request(identifier, request, now())
+        transaction.execute(insert(jobs).values(**row))
+        event = {"job": identifier, "id": 1, "time": row["created"], "event": "state", "fields": {"state": State.QUEUED}}
+        transaction.execute(insert(tables.events).values(**event))
+        transaction.topics |= {JOBS, QUEUE, job_topic(identifier)}
+        return job_of(row), True
+
+    def _waiting(self, transaction: Transaction, project: str, limit: int) -> int:
+        """How many jobs of the project wait: counted, unless a moment ago there were far fewer than the limit."""
+        count, counted = self._counted.get(project, (limit, 0.0))
+        if count < limit * 4 // 5 and now() - counted < COUNT_SECONDS:
+            self._counted[project] = (count + 1, counted)
+            return count
+        jobs = tables.jobs
+        query = select(func.count()).where(jobs.c.project == project, jobs.c.state == State.QUEUED)
+        count = int(transaction.execute(query).scalar_one())
+        self._counted[project] = (count, now())
+        return count
+
+    def job(self, job_id: str, project: str | None = None) -> Job:
+        """One job. Raises NotFound, also when it belongs to another project."""
+        query = of_project(select(tables.jobs).where(tables.jobs.c.id == job_id), project)
+        row = self.read(lambda transaction: transaction.execute(query).mappings().first())
+        if row is None:
+            raise NotFound("job", job_id)
+        return job_of(row)
+
+    def jobs(
+        self,
+        project: str | None = None,
+        *,
+        states: Collection[State] | None = None,
+        kind: str | None = None,
+        name: str | None = None,
+        search: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+        newest_first: bool = True,
+    ) -> list[Job]:
+        """A page of jobs, newest first. The next page is the one `after` the last id of this one."""
+        jobs = tables.jobs
+        query = of_project(select(jobs), project)
+        if states is not None:
+            query = query.where(jobs.c.state.in_([str(state) for state in states]))
+        if kind is not None:
+            query = query.where(jobs.c.kind == kind)
+        if name is not None:
+            query = query.where(jobs.c.name == name)
+        if search:
+            query = query.where(func.lower(jobs.c.name).contains(search.lower(), autoescape=True))
+        if after is not None:
+            query = query.where(jobs.c.id < after if newest_first else jobs.c.id > after)
+        query = query.order_by(jobs.c.id.desc() if newest_first else jobs.c.id).limit(limit)
+        return self.read(lambda transaction: [job_of(row) for row in transaction.execute(query).mappings()])
+
+    def count(self, project: str | None = None) -> dict[State, int]:
+        """How many jobs are in each state; every state is there."""
+        query = of_project(select(tables.jobs.c.state, func.count()).group_by(tables.jobs.c.state), project)
+        found = self.read(lambda transaction: {State(state): int(count) for state, count in transaction.execute(query)})
+        return {state: found.get(state, 0) for state in State}
+
+    def move(
+        self,
+        job_id: str,
+        move: Move,
+        *,
+        project: str | None = None,
+        expect: Collection[State] | State | None = None,
+        fencing: int | None = None,
+        reason: Reason | None = None,
+        message: str = "",
+        **fields: Any,
+    ) -> Job:
+        """Change the state as the table of transitions says, and append the event, in one transaction.
+
+        START and the end of an attempt belong to `start` and `end_attempt`, which also take and free the resources.
+        Raises IllegalTransition, NotFound, Conflict (not in an `expect`ed state) or Fenced (an outdated token).
+        """
+        unknown = set(fields) - MOVABLE
+        if unknown:
+            raise TypeError(f"move cannot set {', '.join(sorted(unknown))}")
+
+        def work(transaction: Transaction) -> Job:
+            job = locked_job(transaction, job_id, project)
+            if fencing is not None:
+                check_fencing(transaction, job_id, fencing)
+            check_expected(job, expect)
+            if move is Move.START or (job.active and move in ENDINGS):
+                raise ValueError(f"'{move}' also takes or frees resources: use start or end_attempt")
+            return apply_move(transaction, job, move, reason=reason, message=message, **fields)
+
+        return self.write(work, repeatable=False)
+
+    def set_priority(self, job_id: str, priority: int, project: str | None = None) -> Job:
+        """Change the priority of a job that has not ended. Raises Conflict when it has."""
+
+        def work(transaction: Transaction) -> Job:
+            job = locked_job(transaction, job_id, project)
+            if job.over:
+                raise Conflict(f"the job is {job.state}; its priority no longer matters")
+            last = append_events(transaction, job, [{"event": "priority", "priority": priority, "from": job.priority}], None)
+            transaction.topics.add(QUEUE)
+            return self._changed_job(transaction, job_id, priority=priority, last_event=last)
+
+        return self.write(work)
+
+    def update_openai(self, job_id: str, changes: Mapping[str, Any], project: str | None = None) -> Job:
+        """Merge what the OpenAI surface keeps beside a job."""
+
+        def work(transaction: Transaction) -> Job:
+            job = locked_job(transaction, job_id, project)
+            return self._changed_job(transaction, job_id, openai={**job.request.openai, **changes})
+
+        return self.write(work)
+
+    @staticmethod
+    def _changed_job(transaction: Transaction, job_id: str, **values: Any) -> Job:
+        jobs = tables.jobs
+        transaction.execute(update(jobs).where(jobs.c.id == job_id).values(updated=now(), **values))
+        transaction.topics |= {JOBS, job_topic(job_id)}
+        return job_of(transaction.execute(select(jobs).where(jobs.c.id == job_id)).mappings().one())
+
+
+def of_project(query: Select[Any], project: str | None) -> Select[Any]:
+    """Only the project's jobs; None is an admin, who sees all."""
+    return query if project is None else query.where(tables.jobs.c.project == project)

@@ -1,0 +1,251 @@
+"""The tables, as SQLAlchemy Core. Times are seconds since 1970 (UTC), sizes are bytes.
+
+`migrations/` builds the same schema step by step; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class Words(TypeDecorator[str]):
+    """Text that every database takes: PostgreSQL refuses NUL, and UTF-8 has no halves of surrogate pairs."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        return str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+
+    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+        return self
+
+
+def _time(name: str, **options: Any) -> Column[float]:
+    return Column(name, Double, **options)
+
+
+def _json(name: str) -> Column[Any]:
+    return Column(name, JSON, nullable=False)
+
+
+projects = Table(
+    "projects", metadata,
+    Column("name", Words, primary_key=True),
+    Column("weight", Double, nullable=False),  # share of the hosts beside other projects
+    Column("max_gpus", Integer),
+    Column("max_running", Integer),
+    Column("max_queued", Integer),
+    _json("settings"),
+    _time("created", nullable=False),
+)  # fmt: skip
+
+tokens = Table(
+    "tokens", metadata,
+    Column("id", Words, primary_key=True),
+    Column("prefix", Words, nullable=False, unique=True),
+    Column("sha256", Words, nullable=False),
+    Column("project", Words, ForeignKey("projects.name"), nullable=False),
+    Column("role", Words, nullable=False),
+    Column("name", Words, nullable=False),
+    _time("created", nullable=False),
+    _time("expires"),
+    _time("revoked"),
+    _time("last_used"),
+)  # fmt: skip
+
+jobs = Table(
+    "jobs", metadata,
+    Column("id", Words, primary_key=True),
+    Column("project", Words, ForeignKey("projects.name"), nullable=False),
+    Column("kind", Words, nullable=False),
+    Column("name", Words, nullable=False),
+    Column("recipe", Words, nullable=False),
+    _json("overrides"),
+    _json("resources"),
+    _json("depends_on"),
+    _json("secrets"),
+    _json("openai"),
+    Column("digest", Words, nullable=False),
+    Column("idempotency_key", Words),
+    Column("submitted_by", Words, nullable=False),
+    Column("asked_priority", Integer, nullable=False),
+    _time("deadline"),
+    _time("expected_seconds"),
+    Column("max_retries", Integer, nullable=False),
+    # what changes
+    Column("state", Words, nullable=False),
+    Column("reason", Words),
+    Column("message", Words, nullable=False),
+    Column("priority", Integer, nullable=False),
+    _time("created", nullable=False),
+    _time("updated", nullable=False),
+    _time("started"),
+    _time("finished"),
+    _time("not_before", nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("preemptions", Integer, nullable=False),
+    Column("attempt", Words),
+    Column("attempts", Integer, nullable=False),
+    Column("last_event", BigInteger, nullable=False),
+    _json("progress"),
+    UniqueConstraint("project", "idempotency_key"),
+    Index(None, "project", "id"),
+    Index(None, "project", "state", "id"),
+    Index(None, "state", "id"),
+    Index(None, "updated"),
+)  # fmt: skip
+
+attempts = Table(
+    "attempts", metadata,
+    Column("id", Words, primary_key=True),
+    Column("job", Words, ForeignKey("jobs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("fencing", BigInteger, nullable=False),
+    Column("executor", Words, nullable=False),
+    _json("placement"),
+    _json("resources"),
+    Column("state", Words, nullable=False),
+    _json("handle"),
+    _time("created", nullable=False),
+    _time("started"),
+    _time("ended"),
+    Column("exit_code", Integer),
+    Column("reason", Words),
+    Column("message", Words, nullable=False),
+    Column("ingested", BigInteger, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    UniqueConstraint("job", "number"),
+    Index(None, "state"),
+)  # fmt: skip
+
+leases = Table(
+    "leases", metadata,
+    Column("name", Words, primary_key=True),  # a job's id, or `scheduler`
+    Column("holder", Words, nullable=False),
+    Column("fencing", BigInteger, nullable=False),  # only ever grows; the row stays when the lease ends
+    _time("expires", nullable=False),
+    Column("attempt", Words),
+    Index(None, "holder"),
+)  # fmt: skip
+
+events = Table(
+    "events", metadata,
+    Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    _time("time", nullable=False),
+    Column("event", Words, nullable=False),
+    Column("stage", Words),
+    Column("step", BigInteger),
+    Column("attempt", Words),
+    _json("fields"),
+)  # fmt: skip
+
+hosts = Table(
+    "hosts", metadata,
+    Column("name", Words, primary_key=True),
+    Column("executor", Words, nullable=False),
+    Column("cpus", Integer, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("state", Words, nullable=False),
+    _time("seen", nullable=False),
+    _json("info"),
+)  # fmt: skip
+
+gpu_slots = Table(
+    "gpu_slots", metadata,
+    Column("host", Words, ForeignKey("hosts.name"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Words, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("uuid", Words, nullable=False),
+    Column("present", Boolean, nullable=False),  # whether the host's last report named it
+    Column("attempt", Words),  # who holds it
+)  # fmt: skip
+
+stage_results = Table(
+    "stage_results", metadata,
+    Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
+    Column("stage", Words, primary_key=True),
+    Column("attempt", Words, nullable=False),
+    Column("fingerprint", Words, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("reused", Boolean, nullable=False),
+    _json("metrics"),
+    _time("finished", nullable=False),
+)  # fmt: skip
+
+files = Table(
+    "files", metadata,
+    Column("id", Words, primary_key=True),
+    Column("project", Words, ForeignKey("projects.name"), nullable=False),
+    Column("filename", Words, nullable=False),
+    Column("purpose", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("bytes", BigInteger),
+    Column("sha256", Words),
+    Column("offset", BigInteger, nullable=False),
+    Column("created_by", Words, nullable=False),
+    _time("created", nullable=False),
+    _time("completed"),
+    _json("openai"),
+    Index(None, "project", "id"),
+    Index(None, "project", "sha256"),
+)  # fmt: skip
+
+models = Table(
+    "models", metadata,
+    Column("id", Words, primary_key=True),
+    Column("project", Words, ForeignKey("projects.name"), nullable=False),
+    Column("name", Words, nullable=False),
+    Column("fingerprint", Words, nullable=False),
+    Column("job", Words, ForeignKey("jobs.id"), nullable=False),
+    Column("path", Words, nullable=False),
+    Column("base", Words, nullable=False),
+    Column("parameters", BigInteger),
+    _json("scores"),
+    _json("openai"),
+    _time("created", nullable=False),
+    UniqueConstraint("project", "name", "fingerprint"),
+    Index(None, "project", "id"),
+)  # fmt: skip
+
+scores = Table(
+    "scores", metadata,
+    Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
+    Column("stage", Words, primary_key=True),
+    Column("benchmark", Words, primary_key=True),
+    Column("metric", Words, primary_key=True),
+    Column("project", Words, ForeignKey("projects.name"), nullable=False),
+    Column("value", Double, nullable=False),
+    _time("created", nullable=False),
+    Index(None, "project", "benchmark", "metric", "value"),
+)  # fmt: skip

@@ -1,0 +1,98 @@
+"""Access tokens in the store: a look-up prefix and a hash, never the token itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping, insert, select, update
+
+from service.jobs.ids import new_id
+from service.store import tables
+from service.store.database import Database, Transaction
+from service.store.errors import NotFound
+from service.store.projects import known_project
+from service.store.rows import now
+
+tokens = tables.tokens
+ROLES = ("viewer", "submitter", "admin")
+TOUCH_SECONDS = 60.0
+"""`last_used` is exact to this, so that a busy client does not write at every request."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """Who may do what in which project."""
+
+    id: str
+    prefix: str
+    sha256: str
+    project: str
+    role: str
+    name: str = ""
+    created: float = 0.0
+    expires: float | None = None
+    revoked: float | None = None
+    last_used: float | None = None
+
+    def valid(self, moment: float) -> bool:
+        """Whether it opens anything at this time."""
+        return self.revoked is None and (self.expires is None or moment < self.expires)
+
+
+def token_of(row: RowMapping) -> Token:
+    return Token(**row)
+
+
+class Tokens(Database):
+    """The part of the store that holds tokens."""
+
+    def add_token(self, prefix: str, sha256: str, *, project: str, role: str, name: str = "", expires: float | None = None) -> Token:
+        """Keep a new token; the project is made when it is not there."""
+        if role not in ROLES:
+            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES)}")
+        made = Token(new_id("token"), prefix, sha256, project, role, name, now(), expires)
+
+        def work(transaction: Transaction) -> Token:
+            known_project(transaction, project)
+            if transaction.execute(select(tokens.c.id).where(tokens.c.id == made.id)).first() is None:
+                transaction.execute(insert(tokens).values(**vars(made)))
+            return made
+
+        return self.write(work)
+
+    def token_by_prefix(self, prefix: str) -> Token | None:
+        """The token with this prefix, revoked ones included; the caller compares the hash and asks `valid`."""
+        query = select(tokens).where(tokens.c.prefix == prefix)
+        row = self.read(lambda transaction: transaction.execute(query).mappings().first())
+        return None if row is None else token_of(row)
+
+    def tokens(self, project: str | None = None) -> list[Token]:
+        """All tokens, oldest first."""
+        query = select(tokens).order_by(tokens.c.id)
+        if project is not None:
+            query = query.where(tokens.c.project == project)
+        return self.read(lambda transaction: [token_of(row) for row in transaction.execute(query).mappings()])
+
+    def revoke_token(self, token_id: str, project: str | None = None) -> Token:
+        """End a token for good. Raises NotFound."""
+
+        def work(transaction: Transaction) -> Token:
+            query = select(tokens).where(tokens.c.id == token_id)
+            if project is not None:
+                query = query.where(tokens.c.project == project)
+            row = transaction.execute(query).mappings().first()
+            if row is None:
+                raise NotFound("token", token_id)
+            if row["revoked"] is None:
+                transaction.execute(update(tokens).where(tokens.c.id == token_id).values(revoked=now()))
+            return token_of(transaction.execute(query).mappings().one())
+
+        return self.write(work)
+
+    def touch_token(self, token: Token) -> None:
+        """Note that it was used; writes at most once a minute."""
+        moment = now()
+        if token.last_used is not None and moment - token.last_used < TOUCH_SECONDS:
+            return
+        query = update(tokens).where(tokens.c.id == token.id).values(last_used=moment)
+        self.write(lambda transaction: transaction.execute(query) and None)

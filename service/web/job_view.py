@@ -1,0 +1,151 @@
+"""Everything that the page of one job shows, read from the store in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipelines.fields.scores import COUNTS, PEERS
+from service.api.context import Service
+from service.api.routes.watching import CellDocument, cells
+from service.jobs.job import Attempt, Event, Job
+from service.jobs.states import State
+from service.jobs.transitions import Move, allowed
+from service.store.errors import NotFound
+from service.store.results import Model, StageResult, flat_scores, lower_is_better
+from service.web.graph import Graph, graph_of
+from service.web.sessions import Visitor
+from service.web.stages import KINDS, StageView, stages_of
+
+ASKED = (Move.PAUSE, Move.RESUME, Move.RETRY, Move.CANCEL)
+"""Moves that a user may ask for, in the order of the buttons."""
+HAPPENED = ("state", "started", "checkpoint", "stage_finished", "failed", "stopped", "finished")
+SHOWN = (*HAPPENED, "sample", "warning")
+MOST_EVENTS = 5_000
+MOST_HAPPENED = 80
+MOST_SAMPLES = 40
+MOST_COLUMNS = 8
+TRAINING = ("train_loss", "train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes", "energy_joules")
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as its page shows it."""
+
+    job: Job
+    stages: list[StageView]
+    graph: Graph
+    attempts: list[Attempt]
+    results: list[StageResult]
+    scores: list[tuple[str, str, Mapping[str, Any]]]
+    """(stage, benchmark, {metric: value})."""
+    costs: list[tuple[str, Mapping[str, Any]]]
+    """(stage, what its training took)."""
+    samples: list[Event]
+    warnings: list[Event]
+    happened: list[Event]
+    """The newest of the events that mark a step on the way, oldest first."""
+    cells: list[CellDocument]
+    """Of a study."""
+    columns: list[tuple[str, str]]
+    """(benchmark, metric) of every score that a cell has."""
+    cell_scores: Mapping[str, Mapping[tuple[str, str], float]]
+    """Cell -> its scores by column."""
+    best: Mapping[tuple[str, str], float]
+    """The best value of each column that has several."""
+    models: list[Model]
+    moves: tuple[Move, ...]
+    """What this visitor may do to it now."""
+    depends_on: list[tuple[str, Job | None]]
+
+    @property
+    def study(self) -> bool:
+        """Whether it is a recipe with a matrix."""
+        return is_study(self.job)
+
+    @property
+    def ended_early(self) -> bool:
+        return self.job.state in (State.FAILED, State.CANCELLED)
+
+
+def is_study(job: Job) -> bool:
+    """Whether a job's recipe has a matrix."""
+    return any(line.startswith("matrix:") for line in job.request.recipe.splitlines())
+
+
+def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
+    """Read a job. Raises NotFound, also for another project's."""
+    store, project = service.store, visitor.project
+    job = without_secrets(service, store.job(job_id, project))
+    results = store.stage_results(job_id, project)
+    told = [
+        replace(event, fields=service.redactor.plain(event.fields))
+        for event in store.events_after(job_id, limit=MOST_EVENTS, project=project, kinds=SHOWN)
+    ]
+    stages = stages_of(job, [event for event in told if event.event in KINDS], results)
+    scores, costs = _figures(stages)
+    of_cells = _scores_of_cells(results)
+    columns = list(dict.fromkeys(column for found in of_cells.values() for column in found))[:MOST_COLUMNS]
+    return JobView(
+        job, stages, graph_of(stages), store.attempts(job_id, project), results, scores, costs,
+        [event for event in told if event.event == "sample"][-MOST_SAMPLES:],
+        [event for event in told if event.event == "warning"],
+        [event for event in told if event.event in HAPPENED][-MOST_HAPPENED:],
+        cells(job_id, service, visitor.caller) if is_study(job) else [],
+        columns, of_cells, _best(columns, of_cells), store.models(project, job=job_id),
+        tuple(move for move in ASKED if move in allowed(job.state)) if visitor.may_submit else (),
+        [(other, _other(service, visitor, other)) for other in job.request.depends_on],
+    )  # fmt: skip
+
+
+def _other(service: Service, visitor: Visitor, job_id: str) -> Job | None:
+    try:
+        return service.store.job(job_id, visitor.project)
+    except NotFound:
+        return None
+
+
+def without_secrets(service: Service, job: Job) -> Job:
+    """The job with what looks like a secret taken out of its texts."""
+    redacted = service.redactor.text
+    request = replace(job.request, recipe=redacted(job.request.recipe), overrides=tuple(map(redacted, job.request.overrides)))
+    # what a run says it is doing may name a place on the server
+    home = f"{service.settings.home}/"
+    progress = {key: redacted(value.replace(home, "")) if isinstance(value, str) else value for key, value in job.progress.items()}
+    return replace(job, request=request, message=redacted(job.message.replace(home, "")), progress=progress)
+
+
+def _scores_of_cells(results: list[StageResult]) -> dict[str, dict[tuple[str, str], float]]:
+    """The scores of a study's cells, whose stages are kept as `cells/01/evaluate`."""
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for result in results:
+        cell, slash, _ = result.stage.rpartition("/")
+        if not slash:
+            continue
+        for benchmark, metric, value in flat_scores(result.metrics):
+            if metric not in COUNTS and not metric.startswith(tuple(f"{peer}_" for peer in PEERS)):
+                found.setdefault(cell, {})[benchmark, metric] = value
+    return found
+
+
+def _best(columns: list[tuple[str, str]], scores: Mapping[str, Mapping[tuple[str, str], float]]) -> dict[tuple[str, str], float]:
+    found = {}
+    for column in columns:
+        values = {each[column] for each in scores.values() if column in each}
+        if len(values) > 1:
+            found[column] = min(values) if lower_is_better(column[1]) else max(values)
+    return found
+
+
+def _figures(stages: list[StageView]) -> tuple[list[tuple[str, str, Mapping[str, Any]]], list[tuple[str, Mapping[str, Any]]]]:
+    """Scores of evaluate stages, and costs of training stages."""
+    scores: list[tuple[str, str, Mapping[str, Any]]] = []
+    costs: list[tuple[str, Mapping[str, Any]]] = []
+    for view in stages:
+        nested = {name: found for name, found in view.metrics.items() if isinstance(found, Mapping)}
+        scores += [(view.id, name, {key: value for key, value in found.items() if isinstance(value, int | float)}) for name, found in nested.items()]
+        mine = {key: view.metrics[key] for key in TRAINING if isinstance(view.metrics.get(key), int | float)}
+        if mine:
+            costs.append((view.id, mine))
+    return scores, costs

@@ -1,0 +1,1 @@
+"""The routes of the pages, one file for each kind of page."""

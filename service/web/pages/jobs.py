@@ -1,0 +1,110 @@
+"""The list of jobs: filters, pages, and rows that follow the jobs while the page is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from sse_starlette import ServerSentEvent
+from starlette.responses import Response
+
+from service.jobs.job import Job
+from service.jobs.states import ACTIVE, State
+from service.store.changes import JOBS
+from service.store.store import Store
+from service.web.rendering import page, partial
+from service.web.sessions import Visitor
+from service.web.streams import Parts, message, respond, turns
+from service.web.visiting import Seen, new_router, service_of
+
+router = new_router()
+PAGE_SIZE = 50
+GROUPS: dict[str, tuple[State, ...]] = {
+    "running": tuple(sorted(ACTIVE)), "waiting": (State.QUEUED, State.PAUSED), "succeeded": (State.SUCCEEDED,),
+    "failed": (State.FAILED,), "cancelled": (State.CANCELLED,),
+}  # fmt: skip
+"""Words of the filter -> the states they stand for."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a list shows."""
+
+    show: str = ""
+    """A word of GROUPS; empty for all."""
+    search: str = ""
+    after: str = ""
+    """The last job of the page before."""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"show": self.show, "search": self.search, "after": self.after}
+
+
+def filters_of(
+    show: Annotated[str, Query(max_length=20)] = "", search: Annotated[str, Query(max_length=200)] = "", after: Annotated[str, Query(max_length=64)] = ""
+) -> Filters:
+    return Filters(show if show in GROUPS else "", search.replace("\x00", "").strip(), after)
+
+
+def _found(store: Store, visitor: Visitor, filters: Filters) -> tuple[list[Job], bool]:
+    """The jobs of this page, and whether there are older ones."""
+    states = GROUPS.get(filters.show)
+    jobs = store.jobs(visitor.project, states=states, search=filters.search or None, after=filters.after or None, limit=PAGE_SIZE + 1)
+    return jobs[:PAGE_SIZE], len(jobs) > PAGE_SIZE
+
+
+def _counts(store: Store, visitor: Visitor) -> dict[str, int]:
+    count = store.count(visitor.project)
+    return {"": sum(count.values())} | {word: sum(count[state] for state in states) for word, states in GROUPS.items()}
+
+
+@router.get("/jobs")
+def jobs_page(
+    request: Request, visitor: Seen, show: Annotated[str, Query(max_length=20)] = "", search: Annotated[str, Query(max_length=200)] = "",
+    after: Annotated[str, Query(max_length=64)] = "",
+) -> Response:  # fmt: skip
+    """All jobs of the project, newest first."""
+    store = service_of(request).store
+    filters = filters_of(show, search, after)
+    jobs, more = _found(store, visitor, filters)
+    return page(request, "jobs.html.jinja", visitor, jobs=jobs, more=more, filters=filters, counts=_counts(store, visitor), groups=GROUPS)
+
+
+@router.get("/jobs/stream")
+async def jobs_stream(
+    request: Request, visitor: Seen, show: Annotated[str, Query(max_length=20)] = "", search: Annotated[str, Query(max_length=200)] = "",
+    after: Annotated[str, Query(max_length=64)] = "", newest: Annotated[str, Query(max_length=64)] = "",
+) -> Response:  # fmt: skip
+    """Rows of the page that changed, the counts, and how many jobs are newer than `newest`."""
+    return respond(_messages(request, visitor, filters_of(show, search, after), newest))
+
+
+async def _messages(request: Request, visitor: Visitor, filters: Filters, newest: str) -> AsyncIterator[ServerSentEvent]:
+    store = service_of(request).store
+    parts = Parts()
+    shown: set[str] | None = None
+
+    def look() -> tuple[list[Job], dict[str, int]]:
+        return _found(store, visitor, filters)[0], _counts(store, visitor)
+
+    async for _ in turns(request, store.changes, JOBS, 20.0):
+        jobs, counts = await asyncio.to_thread(look)
+        shown = {job.id for job in jobs if not newest or job.id <= newest} if shown is None else shown
+        missing = sorted(shown - {job.id for job in jobs})
+        rest = await asyncio.to_thread(_still_there, store, visitor, missing) if missing else []
+        rows = {f"row-{job.id}": partial("parts/job_row.html.jinja", job=job, visitor=visitor) for job in [*jobs, *rest] if job.id in shown}
+        fresh = parts.fresh({**rows, "counts": partial("parts/job_counts.html.jinja", counts=counts, groups=GROUPS, filters=filters)})
+        if fresh:
+            yield message("parts", fresh)
+        news = 0 if filters.after else sum(job.id > newest for job in jobs)
+        if news and parts.fresh({"news": str(news)}):
+            yield message("news", {"count": news, "more": news >= PAGE_SIZE})
+
+
+def _still_there(store: Store, visitor: Visitor, missing: Sequence[str]) -> list[Job]:
+    """Jobs that left the filter while the page shows them: they stay in place and tell their new state."""
+    return [store.job(identifier, visitor.project) for identifier in missing[:PAGE_SIZE]]

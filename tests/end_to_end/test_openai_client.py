@@ -1,0 +1,62 @@
+"""`finery serve` and the unmodified OpenAI client: from a file to a model that transformers loads."""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import time
+
+import httpx
+import openai
+import pytest
+
+WORDS = ("red", "green", "blue", "black", "white", "brown")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server in a process of its own; its URL and the admin's token."""
+    command = [sys.executable, "-m", "service.cli", "serve", "--home", str(tmp_path / "served"), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = json.loads(process.stdout.readline())
+            yield said["url"], (tmp_path / "served" / "admin.token").read_text().strip()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def rows():
+    messages = [[{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": f"It is {word}."}] for word in WORDS]
+    return b"".join(json.dumps({"messages": each}).encode() + b"\n" for each in messages) * 4
+
+
+@pytest.mark.long
+def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
+    url, token = server
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0) as client:
+        file = client.files.create(file=("train.jsonl", rows()), purpose="fine-tune")
+        job = client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=file.id, validation_file=file.id, suffix="colours", hyperparameters={"n_epochs": 2})
+        limit = time.monotonic() + 500
+        while (job := client.fine_tuning.jobs.retrieve(job.id)).status not in ("succeeded", "failed", "cancelled") and time.monotonic() < limit:
+            time.sleep(0.5)
+        assert job.status == "succeeded", job.error
+        assert job.fine_tuned_model.startswith("ft:gpt-tiny:default:colours:")
+        assert job.trained_tokens > 2 * len(rows().splitlines()) * 5
+        losses = [event.data["train_loss"] for event in client.fine_tuning.jobs.list_events(job.id, limit=100) if event.type == "metrics"]
+        assert len(losses) == 2 * 24 / job.hyperparameters.batch_size
+        assert losses[0] < losses[-1], "newest first: the loss fell"
+        lines = client.files.content(job.result_files[0]).text.splitlines()
+        assert float(lines[-1].split(",")[1]) == pytest.approx(losses[0])
+        assert job.fine_tuned_model in [model.id for model in client.models.list()]
+    answer = httpx.get(f"{url}/api/v1/models/{job.fine_tuned_model}/download", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
+        tar.extractall(tmp_path, filter="data")
+        folder = tmp_path / tar.getnames()[0].partition("/")[0]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    asked = tokenizer.apply_chat_template([{"role": "user", "content": "Say red."}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    assert model.generate(**asked, max_new_tokens=4, do_sample=False).shape[1] > asked["input_ids"].shape[1]

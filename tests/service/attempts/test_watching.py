@@ -1,0 +1,264 @@
+import os
+import signal
+import time
+
+import pytest
+
+from service.attempts import publishing
+from service.executors.local import marked
+from service.jobs.states import AttemptState, Reason, State
+from service.jobs.transitions import Move
+from tests.service.executors.worlds import until
+
+
+def working(job):
+    return job.progress.get("step", 0) >= 3
+
+
+def last_attempt(server, job):
+    return server.store.attempts(job)[-1]
+
+
+def test_a_job_runs_to_its_end_and_its_model_scores_and_events_are_in_the_store(server):
+    job = server.submit(steps=4)
+    ended, attempt = server.run(job)
+    assert ended.state is State.SUCCEEDED
+    events = server.store.events_after(job)
+    assert [event.fields["state"] for event in events if event.event == "state"] == ["queued", "starting", "running", "succeeded"]
+    assert [event.step for event in events if event.event == "metric"] == [1, 2, 3, 4]
+    [model] = server.store.models("default")
+    assert (model.name, model.job, model.parameters, model.scores) == ("my-model", job, 7, {"glue/mrpc": {"f1": 0.8}})
+    assert (server.settings.models / "default" / "my-model" / model.fingerprint / "model.safetensors").read_bytes() == b"tiny"
+    assert [result.stage for result in server.store.stage_results(job)] == ["pretrain", "evaluate"]
+    [score] = server.store.leaderboard("default", "glue/mrpc", "f1")
+    assert (score.job, score.value, score.model) == (job, 0.8, "my-model")
+    ended = server.store.attempt(attempt.id)
+    assert (ended.state, ended.exit_code) == (AttemptState.ENDED, 0)
+    assert marked(attempt.id) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "state"),
+    [
+        ("diverged", Reason.DIVERGED, State.FAILED),
+        ("data_error", Reason.DATA_ERROR, State.FAILED),
+        ("out_of_memory", Reason.OUT_OF_MEMORY, State.FAILED),
+        ("publish_error", Reason.BAD_RECIPE, State.FAILED),
+        ("internal", Reason.INTERNAL, State.QUEUED),
+    ],
+)
+def test_the_reason_that_a_run_gives_decides_whether_it_is_tried_again(server, said, reason, state):
+    ended, _ = server.run(server.submit(steps=1, evaluate=f"fail-with-{said}"))
+    assert (ended.state, ended.reason) == (state, reason)
+    assert ended.message == f"stage 'pretrain': it ended with {said}"
+    assert (ended.not_before > time.time()) == (state is State.QUEUED)
+
+
+def test_a_paused_job_goes_on_from_its_checkpoint_in_a_new_attempt(server):
+    job = server.submit(steps=12)
+    server.place(job)
+    server.until(job, working)
+    server.store.move(job, Move.PAUSE)
+    paused = server.until(job, lambda found: found.state is State.PAUSED)
+    assert last_attempt(server, job).exit_code == 75
+    assert paused.retries == 0
+    at = server.steps(job)[-1][1]
+    server.store.move(job, Move.RESUME)
+    ended, attempt = server.run(job)
+    assert ended.state is State.SUCCEEDED
+    assert attempt.number == 2
+    steps = server.steps(job)
+    assert [step for _, step, _ in steps] == list(range(1, 13)), "no step was done twice, none left out"
+    assert {began for _, step, began in steps if step > at} == {at}
+    assert [event.step for event in server.store.events_after(job, kinds=["metric"])] == list(range(1, 13))
+
+
+def test_a_cancelled_job_ends_without_publishing(server):
+    job = server.submit(steps=500)
+    attempt = server.place(job)
+    server.until(job, working)
+    server.store.move(job, Move.CANCEL)
+    assert server.until(job, lambda found: found.over).state is State.CANCELLED
+    assert marked(attempt.id) == []
+    assert server.store.models("default") == []
+
+
+def test_a_job_that_gave_way_is_queued_again_at_once_and_loses_no_try(server):
+    job = server.submit(steps=200)
+    server.place(job)
+    server.until(job, working)
+    server.store.move(job, Move.PREEMPT, reason=Reason.PREEMPTED)
+    queued = server.until(job, lambda found: not found.active)
+    assert (queued.state, queued.retries, queued.preemptions) == (State.QUEUED, 0, 1)
+    assert queued.not_before <= time.time()
+
+
+def test_a_job_that_is_cancelled_before_it_starts_never_starts(server):
+    job = server.submit()
+    server.place(job)
+    server.store.move(job, Move.CANCEL)
+    assert server.until(job, lambda found: found.over).state is State.CANCELLED
+    assert not server.folders(job).run.exists()
+
+
+@pytest.mark.parametrize("victim", ["launcher_pid", "child_pid"])
+def test_a_killed_process_costs_the_steps_since_the_last_checkpoint_and_nothing_else(server, victim):
+    job = server.submit(steps=10)
+    attempt = server.place(job)
+    server.until(job, working)
+    os.kill(last_attempt(server, job).handle[victim], signal.SIGKILL)
+    lost = server.until(job, lambda found: not found.active)
+    assert (lost.state, lost.reason, lost.retries) == (State.QUEUED, Reason.NODE_LOST, 0)
+    assert marked(attempt.id) == []
+    ended, second = server.run(job)
+    assert ended.state is State.SUCCEEDED
+    steps = server.steps(job)
+    began = {began for _, _, began in steps} - {0}
+    assert len(began) == 1, "the second process began with a checkpoint"
+    [checkpoint] = began
+    reached = max(step for _, step, start in steps if start == 0)
+    assert checkpoint in (reached, reached - 1)
+    assert second.fencing > attempt.fencing
+    assert len(server.store.models("default")) == 1
+
+
+def test_a_restarted_server_goes_on_with_what_runs(server):
+    job = server.submit(steps=40)
+    attempt = server.place(job)
+    server.until(job, working)
+    pid = last_attempt(server, job).handle["child_pid"]
+    server.watcher.stop()
+    server.restarted()
+    assert server.until(job, lambda found: not found.active).state is State.SUCCEEDED
+    assert {process for process, _, _ in server.steps(job)} == {pid}
+    assert server.store.attempts(job)[-1].id == attempt.id
+    assert [event.step for event in server.store.events_after(job, kinds=["metric"])] == list(range(1, 41))
+
+
+def test_a_job_that_ended_while_no_server_ran_is_finished_by_the_next_one(server):
+    job = server.submit(steps=4)
+    attempt = server.place(job)
+    server.until(job, lambda found: found.state is State.RUNNING)
+    server.watcher.stop()
+    until(lambda: marked(attempt.id) == [])
+    assert server.store.job(job).state is State.RUNNING
+    server.restarted()
+    assert server.until(job, lambda found: not found.active).state is State.SUCCEEDED
+    assert len(server.store.models("default")) == 1
+
+
+def test_a_server_killed_after_starting_and_before_writing_it_down_finds_the_process(server, monkeypatch):
+    job = server.submit(steps=6)
+    server.place(job)
+    kept = server.store.attempt_started
+    monkeypatch.setattr(server.store, "attempt_started", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    future = server.watcher._look_at_all()[0]
+    with pytest.raises(KeyboardInterrupt):
+        future.result()
+    monkeypatch.setattr(server.store, "attempt_started", kept)
+    assert last_attempt(server, job).state is AttemptState.ASSIGNED
+    server.restarted()
+    assert server.until(job, lambda found: not found.active).state is State.SUCCEEDED
+    assert len({process for process, _, _ in server.steps(job)}) == 1
+
+
+@pytest.mark.parametrize("moment", ["publish_model", "end_attempt"])
+def test_a_server_killed_while_publishing_publishes_once(server, monkeypatch, moment):
+    job = server.submit(steps=2)
+    server.place(job)
+    real, calls = getattr(server.store, moment), []
+
+    def once(*given, **named):
+        calls.append(given)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(server.store, moment, once)
+    until(lambda: bool(server.watcher.step() or calls))
+    server.restarted()
+    assert server.until(job, lambda found: not found.active).state is State.SUCCEEDED
+    assert len(calls) == 2
+    [model] = server.store.models("default")
+    folder = server.settings.models / "default" / "my-model"
+    assert [path.name for path in folder.iterdir()] == [model.fingerprint]
+
+
+def test_a_model_that_cannot_be_put_into_the_registry_is_tried_again(server, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publishing, "place", full)
+    ended, _ = server.run(server.submit(steps=1))
+    assert (ended.state, ended.reason) == (State.QUEUED, Reason.INTERNAL)
+    assert "No space left" in ended.message
+    monkeypatch.undo()
+    ended, _ = server.run(ended.id)
+    assert ended.state is State.SUCCEEDED
+    assert len(server.store.models("default")) == 1
+
+
+def test_an_attempt_that_was_replaced_is_killed_and_writes_nothing(server):
+    job = server.submit(steps=500)
+    attempt = server.place(job)
+    server.until(job, working)
+    stale = server.store.live_attempts("me")
+    server.store.fence(attempt.id)
+    before = server.store.job(job).last_event
+
+    def thaw():
+        """A server that was frozen since it asked the store looks at what it was told then, and finds something to write."""
+        server.watcher._look(*stale[0])
+        return marked(attempt.id) == []
+
+    until(thaw)
+    assert server.store.job(job).last_event == before
+
+
+def test_a_recipe_whose_file_is_gone_fails_before_anything_starts(server):
+    recipe = "name: tiny\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: pretrain, objective: masked_lm, datasets: [{path: 'file:file-gone'}]}\n"
+    ended, _ = server.run(server.submit(recipe=recipe))
+    assert (ended.state, ended.reason) == (State.FAILED, Reason.BAD_RECIPE)
+    assert "'file-gone' is gone" in ended.message
+
+
+def test_a_launcher_that_cannot_start_leaves_the_job_queued_with_the_reason(server, monkeypatch):
+    monkeypatch.setattr(server.executor, "_python", ("/no/such/python",))
+    ended, _ = server.run(server.submit())
+    assert (ended.state, ended.reason) == (State.QUEUED, Reason.NODE_LOST)
+    assert "/no/such/python" in ended.message
+    first = ended.not_before - ended.updated
+    again, _ = server.run(ended.id)
+    assert again.not_before - again.updated > first, "each loss in a row waits longer"
+
+
+def test_an_error_of_ours_at_one_attempt_does_not_hold_up_the_others(server, monkeypatch, caplog):
+    good, bad = server.submit(steps=1), server.submit(steps=1)
+    server.place(good)
+    broken = server.place(bad)
+    follow = server.watcher._follow
+
+    def fails(attempt, job, handle):
+        if attempt.id == broken.id:
+            raise ZeroDivisionError
+        follow(attempt, job, handle)
+
+    monkeypatch.setattr(server.watcher, "_follow", fails)
+    assert server.until(good, lambda found: not found.active).state is State.SUCCEEDED
+    assert server.store.job(bad).active
+    assert "could not be looked at" in caplog.text
+    monkeypatch.undo()
+    server.watcher._rest.clear()
+    assert server.until(bad, lambda found: not found.active).state is State.SUCCEEDED
+
+
+def test_secrets_in_a_run_s_words_do_not_reach_the_store(server, monkeypatch):
+    job = server.submit(steps=1)
+    server.place(job)
+    server.until(job, lambda found: not found.active)
+    from service.attempts.taking_in import Intake
+    from service.safety.secrets import Redactor
+
+    server.folders(job).events.open("a").write('{"id": 999, "time": "2030-01-01T00:00:00+00:00", "event": "failed", "message": "token abcd-secret-1"}\n')
+    last = Intake(server.store, server.folders(job), last_attempt(server, job), Redactor(["abcd-secret-1"])).last_word()
+    assert last["message"] == "token [secret]"

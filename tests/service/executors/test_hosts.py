@@ -1,0 +1,54 @@
+import os
+
+import pytest
+
+from pipelines.errors import CommandError
+from service.executors import hosts
+from service.executors.protocol import Gpu
+
+TOLD = "0, 143771, NVIDIA H200\n1, 143771, NVIDIA H200\nmoments later\n2, [N/A], broken\n3, 24576, NVIDIA GeForce RTX 4090, OC\n"
+
+
+def test_the_driver_s_lines_are_read_and_others_left_out():
+    assert hosts.parse_gpus(TOLD) == (
+        Gpu(0, 143771 << 20, "NVIDIA H200"), Gpu(1, 143771 << 20, "NVIDIA H200"), Gpu(3, 24576 << 20, "NVIDIA GeForce RTX 4090, OC"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{TOLD}END\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_the_devices_of_this_machine_are_those_that_it_may_see(driver, monkeypatch):
+    assert [gpu.index for gpu in hosts.gpus_here()] == [0, 1, 3]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert [gpu.index for gpu in hosts.gpus_here()] == [1, 3]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert hosts.gpus_here() == ()
+
+
+def test_a_driver_that_fails_means_no_devices(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert hosts.gpus_here() == ()
+
+
+def test_a_server_may_be_given_some_of_them(driver):
+    assert [gpu.index for gpu in hosts.this_host(gpus="3,0").gpus] == [3, 0]
+    assert hosts.this_host(gpus="").gpus == ()
+    with pytest.raises(CommandError, match="--gpus names 7, but this machine has 0, 1, 3"):
+        hosts.this_host(gpus="0,7")
+
+
+def test_cores_and_memory_are_found_or_given():
+    here = hosts.this_host()
+    assert here.cpus == len(os.sched_getaffinity(0))
+    assert 0 < here.memory <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (hosts.this_host(cpus=1, memory=5).cpus, hosts.this_host(cpus=1, memory=5).memory) == (1, 5)

@@ -1,0 +1,132 @@
+"""The executors that the contract suite runs on, each with what it needs around it."""
+
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.executors.docker import Docker, container_name
+from service.executors.engine import Engine
+from service.executors.local import Local, marked
+from service.executors.process_tree import start_time
+from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
+from service.executors.ray import Link, Ray
+from tests.service.executors.engine_stand_in import EngineStandIn
+
+HOST = "here"
+
+
+class World:
+    """An executor, how to make another object for the same attempts (a restarted service), and how to lose an attempt."""
+
+    def __init__(self, make, lose, host=HOST):
+        self.make = make
+        self.executor = make()
+        self.lose = lose
+        self.host = host
+        self.count = 0
+
+    def spec(self, folder, script, *, token=1, attempt=None, job="job-1", environment=None, secrets=None, **more):
+        """An attempt that runs a shell script in `folder`/`job`."""
+        self.count += 1
+        attempt = attempt or f"attempt-{os.getpid()}-{time.time_ns()}-{self.count}"
+        return AttemptSpec(
+            attempt_id=attempt, job_id=job, fencing_token=token, command=("/bin/sh", "-c", script), folder=folder / job,
+            record=folder / job / "attempts" / attempt, environment={"PATH": os.environ["PATH"], **(environment or {})}, secrets=secrets or {},
+            placements=(Placement(self.host),), **more,
+        )  # fmt: skip
+
+
+def ended(executor, handle, seconds=20.0):
+    """The condition in which an attempt ends."""
+    limit = time.monotonic() + seconds
+    while isinstance(condition := executor.poll(handle), Running):
+        assert time.monotonic() < limit, "it did not end"
+        time.sleep(0.01)
+    return condition
+
+
+def until(condition, seconds=20.0):
+    """Wait until `condition()` is true."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.01)
+
+
+def printed(executor, handle, after=0):
+    return b"".join(executor.logs(handle, after))
+
+
+def alive(attempt_id):
+    """Processes of the attempt that live, wherever they are."""
+    return marked(attempt_id)
+
+
+@contextmanager
+def local_world(cgroups):
+    host = HostCapacity(HOST, 2, 8 << 30)
+
+    def lose(handle):
+        os.kill(handle.record["launcher_pid"], 9)
+        until(lambda: start_time(handle.record["launcher_pid"]) == 0)
+
+    yield World(lambda: Local(host, cgroups=cgroups), lose)
+
+
+def ray_world(cluster):
+    """On a node of a real Ray cluster; all executors share one agent, which takes seconds to start."""
+
+    def make():
+        executor = Ray(cluster.address, lease=cluster.lease)
+        executor._link.close()
+        executor._link = cluster.link
+        executor.capacity()
+        return executor
+
+    def lose(handle):
+        cluster.link.ask("kill", attempt_id=handle.attempt_id, count=1)
+        until(lambda: (Path(handle.record["record"]) / "exit.json").exists())
+
+    return World(make, lose, host=cluster.hosts()[0])
+
+
+class RayCluster:
+    """Two nodes of a real cluster on this machine, with a head that is missed after seconds instead of a minute."""
+
+    lease = 6.0
+
+    def __init__(self):
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20})
+        self.second = self.cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+        self.address = self.cluster.address
+        self.link = Link(self.address)
+
+    def hosts(self):
+        """Names of the living nodes, the head's first."""
+        head = self.cluster.head_node.node_id
+        nodes = [node for node in self.link.ask("nodes") if node["alive"]]
+        return [f"{node['host']}-{node['id'][:8]}" for node in sorted(nodes, key=lambda node: node["id"] != head)]
+
+    def close(self):
+        self.link.close()
+        self.cluster.shutdown()
+
+
+@contextmanager
+def docker_world(folder):
+    with EngineStandIn(folder / "docker.sock") as engine:
+
+        def make():
+            return Docker(Engine(engine.address), "finery:test", [f"{folder}:{folder}"])
+
+        def lose(handle):
+            container = engine.containers.pop(container_name(handle.attempt_id))
+            container.signal(9)
+            container.process.wait()
+
+        world = World(make, lose, host="engine-host")
+        world.engine = engine
+        yield world

@@ -1,0 +1,213 @@
+"""A recipe from the network can name what belongs to its project, and nothing else."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.errors import RecipeError
+from pipelines.marks import read_yaml_text, write_yaml
+from service.safety.network_recipes import MOST_CHARACTERS, Known, check
+from service.safety.references import replaced, strings
+
+RECIPE = """\
+name: demo
+model:
+  architecture: {preset: gpt-tiny}
+tokenizer: {train: byte_bpe, vocab_size: 600}
+stages:
+  - stage: supervised
+    task: {kind: causal, format: messages, train: TRAIN}
+    chat_template: chatml
+  - {stage: publish, to: NAME}
+"""
+
+
+def recipe(train="builtin/python-docs", name="my-model", **more):
+    text = RECIPE.replace("TRAIN", train).replace("NAME", name)
+    for before, after in more.items():
+        text = text.replace(before, after)
+    return text
+
+
+def mistakes(text, known=None, overrides=(), processes=None):
+    with pytest.raises(RecipeError) as refused:
+        check(text, overrides, known or Known(), processes)
+    return [(each.line, each.key, each.message) for each in refused.value.mistakes]
+
+
+def told(text, **more):
+    return " ".join(message for _, _, message in mistakes(text, **more))
+
+
+def test_a_recipe_with_named_data_and_a_models_name_is_accepted():
+    assert [stage.id for stage in check(recipe()).recipe.stages] == ["supervised", "publish"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "~/x.jsonl", "../x.jsonl", "./x", "data/../../x", "file:///etc/passwd", "data.jsonl", "'*.csv'", "s3://bucket/x", "'https://example.org/x.jsonl'"],
+)
+def test_no_path_or_url_can_be_named_as_data(path):
+    found = mistakes(recipe(path))
+    assert [(line, key) for line, key, _ in found] == [(7, "stages.supervised.task.train")]
+    assert "upload the file and write file:ID" in found[0][2]
+
+
+def test_an_existing_file_is_refused_in_the_same_words_as_a_missing_one():
+    """Otherwise the answers would tell which files the server has."""
+    there, missing = told(recipe("/etc/hostname")), told(recipe("/etc/hostnamex"))
+    assert there.replace("/etc/hostname", "X") == missing.replace("/etc/hostnamex", "X")
+
+
+@pytest.mark.parametrize("place", ["/", "..", "/srv/models/x", "~root", "file:file-1"])
+def test_no_checkpoint_is_a_folder_of_the_server(place):
+    text = recipe().replace("architecture: {preset: gpt-tiny}", f"checkpoint: {place}").replace("tokenizer: {train: byte_bpe, vocab_size: 600}\n", "")
+    assert mistakes(text)[0][1] == "model.checkpoint"
+
+
+def test_a_chat_template_cannot_be_read_from_the_servers_disk(tmp_path):
+    template = tmp_path / "secret.jinja"
+    template.write_text("{{ x }}")
+    assert mistakes(recipe().replace("chatml", str(template)))[0][1] == "stages.supervised.chat_template"
+
+
+@pytest.mark.parametrize("name", ["/srv/x", "registry/x", "hub:owner/name", "'s3://bucket/x'", "..", "''", "-x", f"{'x' * 129}"])
+def test_publish_to_is_the_plain_name_of_a_model(name):
+    assert "stages.publish.to" in [key for _, key, _ in mistakes(recipe(name=name))]
+
+
+def test_every_mistake_comes_at_once_those_of_safety_and_all_others_in_the_order_of_the_file():
+    text = recipe("/etc/passwd", "a/b").replace("chatml", "chatmll").replace("vocab_size: 600", "vocab_size: x")
+    assert [line for line, _, _ in mistakes(text)] == [4, 7, 8, 9]
+
+
+def test_the_servers_folders_stand_in_no_message(tmp_path):
+    path = tmp_path / "file-1.jsonl"
+    path.write_text("{}")
+    message = told(recipe("file:file-1").replace("chatml", "nowhere.x").replace("messages", "wrong"), known=Known({"file-1": path}))
+    assert str(tmp_path) not in message
+    assert "nonexistent" not in message
+
+
+def test_an_uploaded_file_of_the_project_can_be_named(tmp_path):
+    path = tmp_path / "file-1.jsonl"
+    path.write_text("{}")
+    assert check(recipe("file:file-1"), known=Known({"file-1": path})).recipe.stages[0].task.train == str(path)
+
+
+def test_another_projects_file_is_unknown():
+    assert "is no complete file of this project" in told(recipe("file:file-1"))
+
+
+def test_a_jobs_model_that_does_not_exist_yet_is_waited_for():
+    text = recipe().replace("architecture: {preset: gpt-tiny}", "checkpoint: 'job:first'").replace("tokenizer: {train: byte_bpe, vocab_size: 600}\n", "")
+    assert check(text, known=Known(checkpoints={"job:first": None})).recipe.model.checkpoint == "pending/first"
+    assert "is no job" in told(text)
+
+
+def test_cells_of_a_matrix_are_checked_too(tmp_path):
+    study = recipe().replace("  - {stage: publish, to: my-model}\n", "") + "matrix: {stages.supervised.task.train: [builtin/python-docs, /etc/passwd]}\n"
+    assert mistakes(study)[0][1] == "matrix.stages.supervised.task.train[1]"
+    fine = study.replace("/etc/passwd", "file:file-1")
+    path = tmp_path / "file-1.jsonl"
+    path.write_text("{}")
+    assert len(check(fine, known=Known({"file-1": path})).study.cells) == 2
+
+
+def test_overrides_are_checked_as_the_recipe_is():
+    assert mistakes(recipe(), overrides=["stages.supervised.task.train=/etc/passwd"])[0][1] == "stages.supervised.task.train"
+
+
+def test_a_study_cannot_have_thousands_of_cells():
+    study = recipe().replace("  - {stage: publish, to: my-model}\n", "")
+    assert "at most 256" in told(study + f"matrix: {{stages.supervised.seed: {list(range(300))}}}\n")
+
+
+def test_no_job_starts_more_processes_than_it_asked_cores_for():
+    text = recipe() + "launch: {num_processes: 8}\n"
+    assert "at most 2" in told(text, processes=2)
+    check(text, processes=8)
+
+
+def test_a_tracker_of_the_servers_account_is_refused():
+    text = recipe().replace("chat_template: chatml", "arguments: {report_to: [none, wandb]}")
+    assert mistakes(text)[0][1] == "stages.supervised.arguments.report_to[1]"
+
+
+def test_a_secret_in_a_recipe_is_refused_and_not_repeated():
+    token = "hf_" + "a" * 34
+    found = mistakes(recipe().replace("name: demo", f"name: {token}"))
+    assert any("looks like a secret" in message for _, _, message in found)
+
+
+@pytest.mark.parametrize("key", ["trust_remote_code: true", "auto_map: {AutoModel: 'evil/repo--modeling.Evil'}"])
+def test_remote_code_has_no_key(key):
+    assert mistakes(recipe().replace("{preset: gpt-tiny}", f"{{preset: gpt-tiny, {key}}}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "a: b: c", "? {a: b}\n: c", "&a [*a]", "!!python/object/apply:os.system [ls]", "x" * (MOST_CHARACTERS + 1), "- " * 4000, "{" * 3000, "name: \ud800", "a: &a [x]\nb: [*a, *a]", "matrix: {a: {b: null}}", "stages: {a: b}", "\x00"],
+    ids=range(14),
+)  # fmt: skip
+def test_what_is_no_recipe_is_refused_in_words(text):
+    assert mistakes(text)
+
+
+def test_a_file_that_unfolds_without_end_is_refused():
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+    assert "unfolds" in told(bomb)
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "x: &x {a: 1}\n" + "".join(f"y{n}: {{<<: *x}}\n" for n in range(2000))], ids=["brackets", "merges"])
+def test_what_would_keep_the_parser_busy_is_not_parsed(text):
+    begun = time.perf_counter()
+    assert mistakes(text)
+    assert time.perf_counter() - begun < 0.5
+
+
+# ---- a fuzzer: whatever a value is replaced by, the answer is a recipe or a RecipeError
+
+PLAIN = read_yaml_text(recipe() + "launch: {num_processes: 1}\nmatrix: {stages.supervised.seed: [1, 2]}\n")[0]
+PLACES = [place for place, _ in strings(PLAIN)] + [("stages",), ("matrix",), ("model",), ("stages", 0), ("launch", "num_processes"), ("seed",)]
+HOSTILE = st.sampled_from(
+    ["/etc/passwd", "../../x", "file:x", "job:x", "model:..", "~", "\x00", "é" * 300, "%s%n", "{{7*7}}", "$(id)", "*" * 50, "stages.x.to", "", " ", "inf", "file:" + "a" * 300, "hub:a/b", "a\nb"]
+)
+VALUES = st.recursive(
+    HOSTILE | st.text(max_size=20) | st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(HOSTILE | st.sampled_from(["stage", "name", "kind", "to", "path", "train"]), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def answer(text, overrides=(), processes=None):
+    """The name of the accepted recipe, or every sentence of the refusal."""
+    try:
+        return check(text, overrides, processes=processes).recipe.name
+    except RecipeError as refused:
+        return str(refused)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(PLACES), VALUES)
+def test_a_recipe_with_anything_anywhere_is_accepted_or_refused_in_words(place, value):
+    changed = replaced(PLAIN, {place: value})
+    text = answer(write_yaml(changed), processes=2)
+    assert text
+    assert str(Path.cwd()) not in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet=st.sampled_from("abc:-{}[]&*!|>'\"#%@`,?\n\t 019~/.\\"), max_size=120))
+def test_any_text_is_refused_in_words(text):
+    with pytest.raises(RecipeError):
+        check(text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["stages", "stages.supervised", "stages[9].x", "matrix", "name", "a", "model.checkpoint", "stages.publish.to"]), st.text(max_size=30))
+def test_any_override_is_applied_or_refused_in_words(path, value):
+    assert answer(recipe(), [f"{path}={value}"])

@@ -1,0 +1,43 @@
+"""Secrets are told by shape and by value."""
+
+import pytest
+
+from service.safety.secrets import HIDDEN, Redactor, holds_secret, of_environment
+from service.tokens import new_token
+
+SHAPES = [
+    "hf_" + "A" * 34, "sk-proj-" + "a1" * 20, "ghp_" + "a" * 36, "AKIA" + "A" * 16, "xoxb-1234567890-abc", "-----BEGIN RSA PRIVATE KEY-----",
+    "https://user:secret@example.org/x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_a_secret_is_known_by_its_shape_and_hidden(text):
+    assert holds_secret(f"before {text} after")
+    shown = Redactor().text(f"before {text} after")
+    assert HIDDEN in shown
+    assert not holds_secret(shown)
+
+
+def test_our_own_tokens_have_a_known_shape():
+    text = new_token().text
+    assert holds_secret(text)
+    assert Redactor().text(text) == HIDDEN
+
+
+@pytest.mark.parametrize("text", ["hf_dataset", "sk-learn", "task: risk-assessment of something", "https://example.org:443/x", "fin_short_x", "my-model"])
+def test_ordinary_words_are_no_secrets(text):
+    assert not holds_secret(text)
+
+
+def test_values_are_hidden_wherever_they_stand_the_longer_first():
+    redactor = Redactor(["correct-horse", "correct-horse-battery", "abc"])
+    assert redactor.plain({"a": ["xcorrect-horse-batteryx", 1], "correct-horse": "abc"}) == {"a": [f"x{HIDDEN}x", 1], HIDDEN: "abc"}
+
+
+def test_only_variables_that_are_secrets_are_taken_from_the_environment():
+    assert of_environment({"HF_TOKEN": "0123456789", "PATH": "/usr/bin:/bin", "DB_PASSWORD": "hunter2hunter2", "MY_TOKEN": "short"}) == ("0123456789", "hunter2hunter2")
+
+
+def test_paths_below_the_servers_folders_become_relative():
+    assert Redactor((), ["/srv/finery", "/"]).text("in /srv/finery/jobs/x and /etc") == "in jobs/x and /etc"

@@ -1,0 +1,85 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.jobs.job import Attempt, Job, JobRequest
+from service.jobs.states import AttemptState, Reason, State
+from service.jobs.transitions import Move
+from service.scheduler.retries import LONGEST, POLICIES, back_off, ending_of, losses_in_a_row
+
+JOB = Job("job-1", JobRequest("name: x", "p", max_retries=2), State.RUNNING, 0.0, 0.0)
+
+
+def ending(job=JOB, **given):
+    return ending_of(job, now=100.0, random=lambda: 1.0, **{"exit_code": 1, **given})
+
+
+@pytest.mark.parametrize(
+    ("code", "move", "reason"),
+    [
+        (0, Move.SUCCEED, None),
+        (75, Move.STOPPED, None),
+        (2, Move.FAIL, Reason.BAD_RECIPE),
+        (1, Move.STOPPED, Reason.INTERNAL),
+        (-9, Move.STOPPED, Reason.INTERNAL),
+        (None, Move.STOPPED, Reason.NODE_LOST),
+    ],
+)
+def test_an_exit_code_without_a_reason_tells_what_follows(code, move, reason):
+    found = ending(exit_code=code)
+    assert (found.move, found.reason, found.exit_code) == (move, reason, code)
+
+
+@pytest.mark.parametrize("reason", [Reason.BAD_RECIPE, Reason.OUT_OF_MEMORY, Reason.DIVERGED, Reason.DATA_ERROR, Reason.NO_RESOURCES])
+def test_what_would_fail_again_is_not_tried_again(reason):
+    found = ending(reason=reason, message="a sentence")
+    assert (found.move, found.reason, found.message) == (Move.FAIL, reason, "a sentence")
+
+
+def test_an_internal_error_is_tried_again_as_often_as_the_job_allows_with_longer_pauses():
+    first, second, third = (ending(replace(JOB, retries=count)) for count in range(3))
+    assert [found.move for found in (first, second, third)] == [Move.STOPPED, Move.STOPPED, Move.FAIL]
+    assert (first.not_before, second.not_before) == (110.0, 120.0)
+    assert first.counts
+    assert ending(replace(JOB, request=replace(JOB.request, max_retries=0))).move is Move.FAIL
+
+
+def test_a_lost_host_costs_the_job_no_try_but_not_for_ever():
+    found = ending(replace(JOB, retries=9), exit_code=None)
+    assert (found.move, found.counts, found.not_before) == (Move.STOPPED, False, 102.0)
+    assert ending(exit_code=None, losses=3).not_before == 116.0
+    assert ending(exit_code=None, losses=20).move is Move.FAIL
+
+
+def test_a_preempted_job_goes_back_at_once_without_a_count_even_when_it_had_to_be_killed():
+    job = replace(JOB, state=State.RECOVERING, reason=Reason.PREEMPTED, retries=9)
+    for found in (ending(job, exit_code=75), ending(job, exit_code=-9, asked=True)):
+        assert (found.move, found.reason, found.preempted, found.counts, found.not_before) == (Move.STOPPED, Reason.PREEMPTED, True, False, 0.0)
+
+
+def test_what_was_killed_because_it_was_asked_to_stop_has_not_failed():
+    pausing = replace(JOB, state=State.PAUSING)
+    assert ending(pausing, exit_code=-9, asked=True).move is Move.STOPPED
+    assert ending(pausing, exit_code=1, asked=True, reason=Reason.DIVERGED).move is Move.FAIL
+
+
+def test_losses_count_back_to_the_last_attempt_that_was_not_lost():
+    def attempt(number, reason, state=AttemptState.ENDED):
+        return Attempt(f"a{number}", "j", number, number, "local", (), state, 0.0, reason=reason)
+
+    lost, other = Reason.NODE_LOST, Reason.INTERNAL
+    assert losses_in_a_row([]) == 0
+    assert losses_in_a_row([attempt(1, lost), attempt(2, other), attempt(3, lost), attempt(4, lost), attempt(5, None, AttemptState.STARTED)]) == 2
+
+
+@given(st.floats(0.1, 60), st.integers(0, 10_000), st.floats(0, 1))
+def test_a_back_off_doubles_up_to_a_limit_and_keeps_at_least_half(first, tried, jitter):
+    whole = min(LONGEST, first * 2.0 ** min(tried, 30))
+    assert whole / 2 <= back_off(first, tried, jitter) <= whole
+    assert back_off(first, tried + 1, jitter) >= back_off(first, tried, jitter)
+
+
+def test_every_reason_has_a_policy():
+    assert set(POLICIES) == set(Reason)

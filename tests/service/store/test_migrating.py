@@ -1,0 +1,146 @@
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from service.jobs.endings import Ending
+from service.jobs.job import JobRequest
+from service.jobs.resources import Host, Part, Slot
+from service.jobs.transitions import Move
+from service.settings import read_settings
+from service.store import migrating, tables
+from service.store.errors import Unavailable
+from service.store.migrating import FOLDER, NEWEST, SchemaTooNew, current, downgrade, upgrade
+from service.store.store import Store, open_store
+from tests.service.databases import fresh_postgresql, missing
+
+SINCE = {"0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"}, "0002": {"stage_results", "files", "models", "scores"}}
+"""Revision -> the tables that it adds."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request, tmp_path):
+    """A store on a database without a schema."""
+    if request.param == "sqlite":
+        opened = Store(f"sqlite:///{tmp_path / 'finery.db'}")
+        yield opened
+        opened.close()
+        return
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with fresh_postgresql() as url:
+        opened = Store(read_settings({}, database_url=url).url)
+        yield opened
+        opened.close()
+
+
+def filled(store):
+    """Something in every table."""
+    store.report_host(Host("here", slots=(Slot(0, "H200", 1 << 37),)))
+    store.add_token("abc", "0" * 64, project="p", role="admin")
+    store.create_file("p", "train.jsonl", "fine-tune")
+    job = store.submit(JobRequest("name: é\n", "p", idempotency_key="k"))[0]
+    attempt = store.start(job.id, (Part("here", (0,)),), executor="local", holder="me", lease_seconds=30)
+    store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5}}, with_scores=True)
+    store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
+    store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
+
+
+def contents(store, names):
+    """Every row of these tables."""
+    found = {}
+    with store.engine.connect() as connection:
+        for name in sorted(names):
+            found[name] = sorted(map(repr, connection.execute(tables.metadata.tables[name].select())))
+    return found
+
+
+def test_the_steps_lead_to_the_tables_of_the_code(empty):
+    upgrade(empty)
+    assert current(empty) == NEWEST
+    with empty.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+
+
+def test_each_step_down_and_up_keeps_what_the_older_schema_knows(empty):
+    upgrade(empty)
+    filled(empty)
+    before = contents(empty, tables.metadata.tables)
+    assert all(before.values()), "a table is empty: this would prove nothing about it"
+    downgrade(empty, "0001")
+    assert set(inspect(empty.engine).get_table_names()) - {"alembic_version"} == SINCE["0001"]
+    assert contents(empty, SINCE["0001"]) == {name: before[name] for name in SINCE["0001"]}
+    upgrade(empty)
+    assert contents(empty, SINCE["0001"]) == {name: before[name] for name in SINCE["0001"]}
+    assert not any(contents(empty, SINCE["0002"]).values())
+    assert empty.submit(JobRequest("name: é\n", "p", idempotency_key="k"))[1] is False
+    downgrade(empty, "base")
+    assert set(inspect(empty.engine).get_table_names()) == {"alembic_version"}
+    upgrade(empty)
+    filled(empty)
+
+
+def test_data_of_an_older_schema_is_there_after_the_upgrade(empty):
+    upgrade(empty, "0001")
+    job = empty.submit(JobRequest("name: old\n", "p"))[0]
+    upgrade(empty)
+    assert empty.job(job.id) == job
+    attempt = empty.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    empty.record_stage(attempt.id, attempt.fencing, "a")
+    assert [result.stage for result in empty.stage_results(job.id)] == ["a"]
+
+
+def test_several_servers_that_start_at_once_migrate_once(empty):
+    address = empty.engine.url.render_as_string(hide_password=False)
+    stores = [Store(address) for _ in range(3)]
+    failures = []
+
+    def migrate(store):
+        try:
+            upgrade(store)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=migrate, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for store in stores:
+        store.close()
+    assert failures == []
+    assert current(empty) == NEWEST
+
+
+def test_a_database_of_a_later_version_is_refused_and_left_alone(empty):
+    upgrade(empty)
+    with empty.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaTooNew, match=f"the database has schema 9999, this version of finery knows up to {NEWEST}"):
+        upgrade(empty)
+
+
+def test_a_migrated_database_opens_without_loading_alembic(migrated_sqlite, monkeypatch):
+    monkeypatch.setattr(migrating, "_config", None)  # what every use of Alembic needs
+    open_store(read_settings({}, home=migrated_sqlite.parent)).close()
+
+
+def test_a_server_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("service.store.database.BUSY_SECONDS", 0.2)
+    with pytest.raises(Unavailable, match=r"cannot open the database postgresql\+psycopg://nobody@127.0.0.1:1/none: "):
+        open_store(read_settings({}, database_url="postgresql://nobody@127.0.0.1:1/none"))
+
+
+def test_the_newest_step_is_the_one_that_the_code_expects_and_the_steps_form_a_chain():
+    names = sorted(path.stem for path in (FOLDER / "versions").glob("[0-9]*.py"))
+    steps = [import_module(f"service.store.migrations.versions.{name}") for name in names]
+    assert [step.revision for step in steps] == [name.partition("_")[0] for name in names] == sorted(SINCE)
+    assert [step.down_revision for step in steps] == [None, *(step.revision for step in steps[:-1])]
+    assert steps[-1].revision == NEWEST
+    assert Path(FOLDER / "script.py.mako").is_file()

@@ -1,0 +1,97 @@
+import pytest
+
+from service.jobs.endings import Ending
+from service.jobs.job import JobRequest
+from service.jobs.resources import Part
+from service.jobs.transitions import Move
+from service.store.errors import NotFound
+from service.store.results import flat_scores, lower_is_better
+
+
+def begun(store, project="p", name="tiny"):
+    job = store.submit(JobRequest("name: x\n", project, name=name))[0]
+    return store.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+
+
+def scored(store, value, metric="f1", benchmark="glue/mrpc", stage="evaluate", **names):
+    attempt = begun(store, **names)
+    store.record_stage(attempt.id, attempt.fencing, stage, metrics={benchmark: {metric: value}}, with_scores=True)
+    return attempt
+
+
+def test_a_stage_that_is_told_twice_is_kept_once_as_it_was_told_last(store):
+    attempt = begun(store)
+    store.record_stage(attempt.id, attempt.fencing, "pretrain", fingerprint="a", seconds=2.5, metrics={"train_runtime": 2.0})
+    store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5, "accuracy": 0.4}}, with_scores=True)
+    store.record_stage(attempt.id, attempt.fencing, "evaluate", reused=True, metrics={"glue/mrpc": {"f1": 0.6}}, with_scores=True)
+    first, second = store.stage_results(attempt.job)
+    assert (first.stage, first.fingerprint, first.seconds, first.metrics) == ("pretrain", "a", 2.5, {"train_runtime": 2.0})
+    assert (second.reused, second.metrics) == (True, {"glue/mrpc": {"f1": 0.6}})
+    assert store.benchmarks("p") == [("glue/mrpc", "f1", 1)]
+    assert store.scores_of([attempt.job]) == {attempt.job: {"glue/mrpc": {"f1": 0.6}}}
+
+
+def test_the_leaderboard_is_best_first_in_the_metrics_own_direction_and_a_projects_own(store):
+    for value in (0.5, 0.9, 0.7):
+        scored(store, value)
+    for value in (30.0, 10.0):
+        scored(store, value, metric="perplexity", benchmark="english")
+    scored(store, 0.99, project="q")
+    assert [line.value for line in store.leaderboard("p", "glue/mrpc", "f1")] == [0.9, 0.7, 0.5]
+    assert [line.value for line in store.leaderboard("p", "english", "perplexity")] == [10.0, 30.0]
+    assert [line.project for line in store.leaderboard(None, "glue/mrpc", "f1", limit=2)] == ["q", "p"]
+    assert store.benchmarks() == [("english", "perplexity", 2), ("glue/mrpc", "f1", 4)]
+
+
+def test_between_equals_the_earlier_score_leads_and_the_published_model_is_named(store):
+    first, second = scored(store, 0.5, name="first"), scored(store, 0.5, name="second")
+    store.publish_model(second.id, second.fencing, name="best", fingerprint="f", path="/m")
+    assert [(line.job, line.job_name, line.model) for line in store.leaderboard("p", "glue/mrpc", "f1")] == [
+        (first.job, "first", None),
+        (second.job, "second", "best"),
+    ]
+
+
+def test_a_model_is_published_once_for_each_fingerprint_of_a_name(store):
+    attempt = begun(store)
+    publish = {"name": "m", "fingerprint": "a", "path": "/1", "scores": {"glue/mrpc": {"f1": 0.5}}, "base": "bert", "parameters": 4_400_000_000}
+    first = store.publish_model(attempt.id, attempt.fencing, **publish)
+    assert store.publish_model(attempt.id, attempt.fencing, **{**publish, "path": "/2"}) == first
+    second = store.publish_model(attempt.id, attempt.fencing, **{**publish, "fingerprint": "b"})
+    assert [model.id for model in store.models("p")] == [second.id, first.id]
+    assert store.model("p", "m") == second
+    assert store.model("p", "m", "a") == first == store.model_by_id(first.id, "p")
+    assert (first.path, first.parameters, first.job) == ("/1", 4_400_000_000, attempt.job)
+
+
+def test_a_published_model_survives_the_next_attempt_and_is_not_published_again(store):
+    attempt = begun(store)
+    first = store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="a", path="/1")
+    store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED))
+    again = store.start(attempt.job, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    assert store.publish_model(again.id, again.fencing, name="m", fingerprint="a", path="/1") == first
+    assert len(store.models("p")) == 1
+
+
+def test_models_of_another_project_are_not_found_and_pages_follow(store):
+    attempt = begun(store)
+    made = [store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint=str(number), path="/") for number in range(3)]
+    for call in (lambda: store.model("q", "m"), lambda: store.model_by_id(made[0].id, "q"), lambda: store.delete_model(made[0].id, "q")):
+        with pytest.raises(NotFound):
+            call()
+    assert store.models("q") == []
+    page = store.models("p", limit=2)
+    assert [*page, *store.models("p", after=page[-1].id)] == made[::-1]
+    assert store.models("p", job="job-x") == []
+    assert store.delete_model(made[1].id, "p") == made[1]
+    assert store.models("p", name="m", job=attempt.job) == [made[2], made[0]]
+
+
+def test_scores_are_finite_numbers_of_benchmarks_only():
+    metrics = {"glue/mrpc": {"f1": 0.5, "note": "x", "wrong": float("nan"), "flag": True, "nested": {"a": 1}}, "train_runtime": 3.0}
+    assert list(flat_scores(metrics)) == [("glue/mrpc", "f1", 0.5)]
+
+
+@pytest.mark.parametrize(("metric", "lower"), [("perplexity", True), ("bits_per_byte", True), ("loss", True), ("accuracy", False), ("f1", False), ("bleu", False), ("answer_f1", False)])
+def test_small_is_good_for_losses_and_not_for_scores(metric, lower):
+    assert lower_is_better(metric) is lower
