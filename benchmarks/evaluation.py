@@ -1,8 +1,9 @@
-"""Prediction for an evaluation: Finery's way beside `Trainer.predict`, and an article read once beside once an option, in one run.
+"""Prediction for an evaluation: Finery's way beside `Trainer.predict` and lm_eval, and an article read once beside once an option, in one run.
 
 The same model, the same rows, the same batch size; logits are checked to be equal first. Peer: transformers' `Trainer.predict`
 with dynamic padding, and `bf16_full_eval` for bf16, tokenised beforehand for both. Ours: batches of similar length, the longest first. The second part is RACE
-with a decoder: `FineryForMultipleChoice` called with every sequence as a whole, and with the article's keys and values kept.
+with a decoder: `FineryForMultipleChoice` called with every sequence as a whole, and with the article's keys and values kept. The third is
+lm_eval: the log-likelihoods of RACE's options by its own `hf` model, and by the reader that `few_shot` and `finery harness` ask with.
 A ratio above 1 means that ours is faster. Weights are random, since time does not depend on them.
 
     FINERY_DATA=<mirror> python benchmarks/evaluation.py [--rounds 3] [--rows 800]
@@ -141,6 +142,36 @@ def articles_once(rounds: int, rows: int) -> None:
     )
 
 
+def beside_lm_eval(rounds: int, rows: int) -> None:
+    """One line: the same (context, continuation) pairs, the likelihood of each."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from pipelines.evaluation.few_shot_decoders import DecoderReader
+    from pipelines.evaluation.harness_model import FineryLM
+
+    words = tokenizer()
+    words.model_input_names = ["input_ids", "attention_mask"]
+    words.eos_token = "[SEP]"  # what a text without a context is asked behind
+    opened = model(DECODER, Head("causal_lm"))
+    given: Any = TASKS.load("race/middle").rows("validation", max(4, rows // 8))
+    pairs = [(article, f" {option}") for article, options in zip(given.texts, given.options, strict=True) for option in options]
+    requests = [Instance("loglikelihood", {}, pair, place) for place, pair in enumerate(pairs)]
+    peer = HFLM(
+        pretrained=opened, tokenizer=words, max_length=ARTICLE_LENGTH, batch_size=BATCH, device=device().type, add_bos_token=False,
+        prefix_token_id=words.eos_token_id,
+    )  # fmt: skip
+    ours = FineryLM(DecoderReader(opened, words, ARTICLE_LENGTH), batch_size=BATCH)
+    other, expected = seconds(lambda: peer.loglikelihood(requests, disable_tqdm=True), rounds)
+    mine, found = seconds(lambda: ours.loglikelihood(requests), rounds)
+    difference = max(abs(one[0] - two[0]) for one, two in zip(found, expected, strict=True))
+    assert difference < 1e-2, f"the log-likelihoods differ by {difference}"
+    print(
+        f"race/middle fp32  {len(pairs)} options of {len(given)} questions   lm_eval hf {other:6.2f} s   Finery {mine:6.2f} s   ratio {other / mine:4.2f}   "
+        f"largest difference of a log-likelihood {difference:.1e}"
+    )
+
+
 def main() -> None:
     """Print one ratio a line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -149,6 +180,7 @@ def main() -> None:
     given = parser.parse_args()
     beside_trainer(given.rounds, given.rows)
     articles_once(given.rounds, given.rows)
+    beside_lm_eval(given.rounds, given.rows)
 
 
 if __name__ == "__main__":

@@ -212,13 +212,13 @@ def _answer(verb: str, module: str, words: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def _word(words: list[str], option: str) -> str | None:
+def _word(words: list[str], option: str, kind: str = "value") -> str | None:
     """Take `option WORD` out of `words`."""
     if option not in words:
         return None
     place = words.index(option)
     if place + 1 == len(words):
-        raise CommandError(f"{option} needs a value")
+        raise CommandError(f"{option} needs a {kind}")
     value = words[place + 1]
     del words[place : place + 2]
     return value
@@ -226,7 +226,7 @@ def _word(words: list[str], option: str) -> str | None:
 
 def _number(words: list[str], option: str) -> float | None:
     """Take `option NUMBER` out of `words`."""
-    value = _word(words, option)
+    value = _word(words, option, "number")
     try:
         return None if value is None else float(value)
     except ValueError:

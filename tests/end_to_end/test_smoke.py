@@ -131,6 +131,14 @@ def test_every_stage_leaves_what_it_should(place: Place) -> None:
                     continue
                 rows = pq.read_table(folder / "predictions.parquet").to_pylist()
                 rows = [row for row in rows if row["benchmark"] == benchmark]
+                if "few_shot" in details[benchmark]:
+                    draws = {row["draw"] for row in rows}
+                    assert len({(row["draw"], row["index"]) for row in rows}) == len(rows) == len(draws) * stage.max_eval_samples
+                    shots = int(benchmark.rpartition("/")[2].removesuffix("-shot"))
+                    assert {len(row["examples"]) for row in rows} == {shots}
+                    right = [row["label"] == row["prediction"] if "label" in row else row["hypothesis"] == row["reference"] for row in rows]
+                    assert scores["acc"] == pytest.approx(sum(right) / len(rows), abs=1e-12)
+                    continue
                 assert len(rows) == stage.max_eval_samples
                 assert len({row["index"] for row in rows}) == len(rows)
                 if "hypothesis" in rows[0]:
