@@ -24,7 +24,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys([*WORDS, *letters])]
     file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     file.write_text("\n".join(vocabulary) + "\n")
-    return BertTokenizerFast(vocab_file=str(file), model_max_length=512)
+    return BertTokenizerFast(vocab=str(file), model_max_length=512)
 
 
 @pytest.fixture(scope="session")

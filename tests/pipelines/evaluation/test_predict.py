@@ -155,7 +155,7 @@ def gather(value):
     dist.all_gather_object(every, value)
     return every
 torch.manual_seed(0)
-tokenizer = BertTokenizerFast(vocab_file=f"{folder}/vocab.txt")
+tokenizer = BertTokenizerFast(vocab=f"{folder}/vocab.txt")
 shape = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, initializer_range=0.5)
 model = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **shape))
 texts = [" ".join("abcdefgh"[(row + step) % 8] for step in range(1 + row % 11)) for row in range(37)]
