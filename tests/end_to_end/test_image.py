@@ -59,7 +59,8 @@ def container(tmp_path_factory):
             if value := settled(name):
                 words += ["--build-arg", f"PIP_{name.upper().replace('-', '_')}={value}"]
                 places = [Path(place.removeprefix("file://")) for place in value.split()]
-                words += [part for place in places if place.is_dir() for part in ("--volume", f"{place}:{place}:ro")]
+                places = [place if name == "find-links" else place.parent for place in places if place.is_dir()]  # an index points beside itself
+                words += [part for place in dict.fromkeys(places) for part in ("--volume", f"{place}:{place}:ro")]
         build(*words, REPOSITORY)
         name = build("from", "localhost/finery")
         yield build, name
