@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,28 @@ def server(home: Path, url: str) -> Iterator[tuple[str, str]]:
 
 def post(address: str, token: str, name: str, gpus: int) -> str:
     """Submit a job over HTTP; returns its id."""
-    body = {"recipe": RECIPE.replace("NAME", name), "resources": {"gpus": gpus, "cpus": 1}}
+    return str(sent(address, token, "jobs", {"recipe": RECIPE.replace("NAME", name), "resources": {"gpus": gpus, "cpus": 1}})["id"])
+
+
+def sent(address: str, token: str, path: str, body: Any) -> Any:
+    """The answer to a request."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(f"{address}/api/v1/jobs", json.dumps(body).encode(), headers, method="POST")
+    request = urllib.request.Request(f"{address}/api/v1/{path}", json.dumps(body).encode(), headers, method="POST")
     with urllib.request.urlopen(request, timeout=60) as answer:
-        return str(json.load(answer)["id"])
+        return json.load(answer)
+
+
+def leave(store: Any, address: str, token: str, seconds: float = 60.0) -> None:
+    """End what runs and start nothing more: the folder that it works in is about to be deleted."""
+    sent(address, token, "hosts/here/state", {"state": "draining"})
+    limit = time.monotonic() + seconds
+    while (live := store.live_attempts()) and time.monotonic() < limit:
+        for _, job in live:
+            with suppress(urllib.error.HTTPError):  # it ended by itself, or is being cancelled
+                sent(address, token, f"jobs/{job.id}/cancel", {})
+        time.sleep(0.2)
+    if live:
+        raise TimeoutError(f"{len(live)} attempts did not end within {seconds:.0f} s")
 
 
 def began(home: Path, job: str, seconds: float = 60.0) -> float:
@@ -182,6 +200,7 @@ def measure(home: Path, url: str, jobs: int, samples: int) -> dict[str, list[flo
             found["submit to the store"].append(time.perf_counter() - begun)
         waiting = store.count()
         print(f"jobs at the end: {', '.join(f'{count} {state}' for state, count in waiting.items() if count)}")
+        leave(store, address, token)
     store.close()
     return found
 

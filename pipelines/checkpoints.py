@@ -106,7 +106,7 @@ def config_of(checkpoint: Checkpoint) -> Any:
             beside = checkpoint.adapter_base or folder.parent / "base"
             named = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
             source = beside if beside.is_dir() else str(named)
-        return AutoConfig.from_pretrained(str(source))
+        return AutoConfig.from_pretrained(str(source), trust_remote_code=False)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         sentence = " ".join(str(error).split())
         if not folder.is_dir():

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pipelines import data_view_pairs
 from pipelines.errors import CommandError
 from pipelines.protocols import Context, Head, StopSignal, World
 from pipelines.recipe import Recipe, Stage, load
@@ -66,16 +67,18 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             job.make_tokenizer()
             context, listener = _context(job, stage, Path(place))
             about = {"recipe": recipe.name, "stage": stage.id}
+            if data_view_pairs.learns_pairs(stage):
+                return about | {"tasks": [data_view_pairs.shown(context, listener, stage, min(asked.rows, MOST_ROWS))]}
             return about | {"tasks": [_shown(context, listener, name, each, min(asked.rows, MOST_ROWS)) for name, each in stage.subjects().items()]}
 
 
 def chosen(recipe: Recipe, name: str | None) -> Stage:
     """The stage of that id, else the first that learns a task. Raises CommandError."""
-    teaching: list[Stage] = [stage for stage in recipe.stages if stage.subjects()]
+    teaching: list[Stage] = [stage for stage in recipe.stages if stage.subjects() or data_view_pairs.learns_pairs(stage)]
     known = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
     if name is None:
         if not teaching:
-            raise CommandError(f"'{recipe.name}' has no stage that learns a task; data show is for supervised and multi_task stages")
+            raise CommandError(f"'{recipe.name}' has no stage that learns a task; data show is for stages that learn labelled rows or preferences")
         return teaching[0]
     found = next((stage for stage in teaching if stage.id == name), None)
     if found is None:
@@ -100,7 +103,7 @@ def bare_model(job: Any, head: Head) -> Any:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
 
-    from pipelines import models
+    from pipelines import models, remote_code
     from pipelines.run import shape_of
 
     own = job.recipe.model
@@ -110,7 +113,9 @@ def bare_model(job: Any, head: Head) -> Any:
         from transformers import AutoConfig
 
         kind = models.auto_class(head)
-        return kind.from_config(AutoConfig.from_pretrained(own.checkpoint, revision=own.revision))
+        where = remote_code.opening(own.checkpoint, own.revision, own)
+        config = AutoConfig.from_pretrained(own.checkpoint, **where)
+        return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
 
 
 def _tokenizer(job: Any, stage_id: str | None) -> Any:

@@ -46,6 +46,8 @@ class Request:
     top_p: float = 0.95
     samples: int = 3
     seed: int = 42
+    plain: bool = False
+    """Whether a decoder with a chat template continues the prompt as it stands, instead of answering it as a user's message."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if family == "encoder":
         return about | {"method": "fill_mask", "prompts": [fill_in(writer, prompt) for prompt in prompts]}
     notes: list[str] = []
+    if chats(writer):
+        notes.append("The prompts are asked as a user's messages, in the model's chat template; --plain continues them as texts.")
     way = mask_predict if getattr(config, "bidirectional_decoder", False) else autoregressive
     told = [way(writer, prompt, notes) for prompt in prompts]
     return about | {
@@ -194,11 +198,20 @@ def distinct_2(ids: Sequence[int]) -> float | None:
     return len(set(pairs)) / len(pairs) if pairs else None
 
 
+def chats(writer: Writer) -> bool:
+    """Whether prompts are put into a chat template: that of a decoder that has one, unless plain texts are asked for."""
+    return writer.family == "decoder" and not writer.asked.plain and bool(writer.tokenizer.chat_template)
+
+
 def _inputs(writer: Writer, prompt: str) -> dict[str, Any]:
     """(1, tokens) tensors. Raises CommandError for prompts that are too long or come to nothing."""
     import torch
 
-    ids = checkpoints.text_ids(writer.tokenizer, prompt, stays_open=writer.family == "decoder")
+    if chats(writer):
+        asked = writer.tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
+        ids: list[int] = writer.tokenizer(asked, add_special_tokens=False, verbose=False)["input_ids"]
+    else:
+        ids = checkpoints.text_ids(writer.tokenizer, prompt, stays_open=writer.family == "decoder")
     if not ids:
         raise CommandError(f"nothing of the prompt '{prompt}' is left after its tokenization; give a text with words")
     limit = checkpoints.positions_of(writer.model, writer.tokenizer)

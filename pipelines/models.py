@@ -7,11 +7,15 @@ import logging
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines import quantization as quantizing
+from pipelines import remote_code
 from pipelines.errors import ModelError
 from pipelines.protocols import Head
+
+if TYPE_CHECKING:
+    from pipelines.recipe import Model
 
 AUTO_CLASSES = {
     "masked_lm": "AutoModelForMaskedLM",
@@ -40,6 +44,10 @@ def auto_class(head: Head) -> Any:
     from pipelines.architectures.registration import register
 
     register()
+    if head.kind == "reward":
+        from pipelines.reward_head import RewardHead
+
+        return RewardHead
     return getattr(transformers, AUTO_CLASSES[head.kind])
 
 
@@ -51,6 +59,8 @@ def head_settings(head: Head) -> dict[str, Any]:
     }
     if head.kind == "token_classification":
         return names
+    if head.kind == "reward":
+        return {"num_labels": 1}
     if head.kind != "sequence_classification":
         return {}
     if not head.labels:
@@ -123,11 +133,14 @@ def open_folder(
     trained_head: bool = False,
     merge: bool = True,
     quantization: Mapping[str, Any] | None = None,
+    start: Model | None = None,
 ) -> Any:
     """A model from a folder or the Hub, with `head`; weights that the checkpoint lacks are drawn by `seed`.
 
     An adapter folder is opened on its base, and merged unless told otherwise. Only safetensors are read.
     `quantization` are the words of a `BitsAndBytesConfig` for the body's matrices; an adapter's base stays as it is.
+    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run, and which revision
+    an adapter's base has. Without it none runs.
     Raises ModelError when the body does not fit, or `trained_head` is asked for and absent.
     """
     from safetensors import SafetensorError
@@ -135,22 +148,23 @@ def open_folder(
 
     source = str(source)
     if (Path(source) / "adapter_config.json").is_file():
-        return _open_adapter(Path(source), head, seed, merge, trained_head)
+        return _open_adapter(Path(source), head, seed, merge, trained_head, start)
     kind = auto_class(head)
     _refuse_unreadable(source)
     words = {} if trained_head else head_settings(head)  # a trained head keeps the class names it was trained with
+    where = remote_code.opening(source, revision, start)
     set_seed(seed)
     loader = logging.getLogger("transformers.modeling_utils")
     loader.addFilter(_errors_only)  # missing heads are expected here and judged below
     try:
-        packed = {} if quantization is None else quantizing.loading(kind, source, revision, words, quantization)
+        packed = {} if quantization is None else quantizing.loading(kind, source, where, words, quantization)
         model, report = kind.from_pretrained(
-            source, revision=revision, use_safetensors=True, dtype="float32", attn_implementation=_attention(),
+            source, **where, use_safetensors=True, dtype="float32", attn_implementation=_attention(),
             ignore_mismatched_sizes=not trained_head, output_loading_info=True, **packed, **words,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
-        raise ModelError(f"'{source}' cannot be opened as {kind.__name__}: {sentence[:400]}") from error
+        raise ModelError(remote_code.refusal(source, error) or f"'{source}' cannot be opened as {kind.__name__}: {sentence[:400]}") from error
     finally:
         loader.removeFilter(_errors_only)
     fresh = _outermost({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
@@ -169,7 +183,7 @@ def open_folder(
     return model
 
 
-def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool) -> Any:
+def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool, start: Model | None) -> Any:
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
     from safetensors import SafetensorError
 
@@ -180,7 +194,9 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     own = saved_head(folder) or head
     try:
         settings = json.loads((folder / "adapter_config.json").read_text())
-        base = open_folder(beside or settings["base_model_name_or_path"], own, seed)
+        place = str(beside or settings["base_model_name_or_path"])
+        revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
+        base = open_folder(place, own, seed, revision=revision, start=start)
         model = peft_types.opener(settings["peft_type"]).from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
@@ -200,7 +216,7 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     if own != head and not trained_head:
         with tempfile.TemporaryDirectory() as place:
             merged.save_pretrained(place)
-            merged = open_folder(place, head, seed)
+            merged = open_folder(place, head, seed, start=start)
     elif own.kind != head.kind:
         raise ModelError(f"'{folder}' has a {own.kind} head, but a {head.kind} head is needed; fine-tune it on the task first")
     else:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines import sizes, training_memory
+from pipelines import plan_ppo, plan_preferences, plan_sampling, sizes, training_memory
 from pipelines.architectures import arithmetic
 from pipelines.errors import FineryError
 from pipelines.fields import arguments as argument_fields
@@ -183,7 +183,11 @@ class _Planner:
         self.shape, self.shape_notes = shape_of(recipe)
 
     def stage(self, stage: Stage) -> StagePlan:
-        known = {"pretrain": self._pretrain, "supervised": self._supervised, "evaluate": self._evaluate}
+        known = {
+            "pretrain": self._pretrain, "supervised": self._supervised, "reward": self._preference, "dpo": self._preference, "kto": self._preference,
+            "grpo": self._groups, "rloo": self._groups, "ppo": self._ppo,
+            "feedback": self._feedback, "evaluate": self._evaluate,
+        }  # fmt: skip
         if stage.stage in known:
             return known[stage.stage](stage)
         notes = () if stage.stage == "publish" else (f"the costs of a '{stage.stage}' stage are not known",)
@@ -236,8 +240,50 @@ class _Planner:
             notes.append("the scores of the auxiliary language model are not counted")
         return self._training(stage, head, passes, rows, notes)
 
-    def _training(self, stage: Any, head: Head, passes: _Passes, examples: int | None, notes: list[str]) -> StagePlan:
-        """A training stage of `examples` an epoch."""
+    def _preference(self, stage: Any) -> StagePlan:
+        asked = plan_preferences.asked(stage, self.recipe)
+        notes = [*self.shape_notes, *asked.notes]
+        arguments = _arguments(stage)
+        rows = asked.rows
+        if rows is None and "max_steps" not in arguments:
+            notes.append("how many rows there are will be known when the run starts, or set arguments.max_steps")
+        if rows is not None and arguments.get("eval_strategy", "no") != "no":
+            rows -= min(max(1, round(rows * SELECTION_SHARE)), SELECTION_MOST)
+        notes.append(f"at most: every answer is counted with max_length {stage.max_length}")
+        passes = _Passes(asked.source, stage.max_length, stage.max_length if asked.head.kind in arithmetic.WORD_HEADS else 0)
+        found = self._training(stage, asked.head, passes, rows, notes, asked.sequences, asked.forwards)
+        if found.memory is None or not asked.copies or found.all_parameters is None:
+            return found
+        copied = found.all_parameters * FLOAT
+        return replace(found, memory=replace(found.memory, weights=found.memory.weights + copied, peak=found.memory.peak + copied))
+
+    def _groups(self, stage: Any) -> StagePlan:
+        asked = plan_preferences.sampled(stage)
+        notes = [*self.shape_notes, *asked.notes]
+        if asked.rows is None and "max_steps" not in _arguments(stage):
+            notes.append("how many prompts there are will be known when the run starts, or set arguments.max_steps")
+        passes = _Passes(asked.source, asked.source, asked.target)
+        return self._training(stage, asked.head, passes, asked.rows, notes, asked.sequences, asked.forwards)
+
+    def _ppo(self, stage: Any) -> StagePlan:
+        asked = plan_ppo.sampled(stage, self.recipe)
+        notes = [*self.shape_notes, *asked.notes]
+        if asked.rows is None and "max_steps" not in _arguments(stage):
+            notes.append("how many prompts there are will be known when the run starts, or set arguments.max_steps")
+        passes = _Passes(asked.source, asked.target, asked.target)
+        found = self._training(stage, asked.head, passes, asked.rows, notes, asked.sequences, asked.forwards)
+        if found.memory is None or not asked.copies or found.all_parameters is None:
+            return found
+        copied = found.all_parameters * FLOAT
+        return replace(found, memory=replace(found.memory, weights=found.memory.weights + copied, peak=found.memory.peak + copied))
+
+    def _training(
+        self, stage: Any, head: Head, passes: _Passes, examples: int | None, notes: list[str], sequences_each: int = 1, forwards: int = 0
+    ) -> StagePlan:
+        """A training stage of `examples` an epoch, each of `sequences_each` that are learnt from.
+
+        `forwards` are the passes without gradients that each of these costs beside, such as a reference's.
+        """
         arguments = _arguments(stage)
         each, accumulated = _batch(arguments, self.processes)
         per_step = each * accumulated * self.processes
@@ -255,7 +301,7 @@ class _Planner:
         if both:
             found = replace(found, target_length=passes.target)
         if sequences is not None:
-            found = replace(found, tokens=sequences * tokens)
+            found = replace(found, tokens=sequences * sequences_each * tokens)
         if self.shape is None:
             return found
         try:
@@ -269,8 +315,9 @@ class _Planner:
         learnt = counts["total"] if adapter is None else adapter.learnt
         everything = counts["total"] + (0 if adapter is None else adapter.added)
         recomputed = bool(arguments.get("activation_checkpointing"))
-        flops = round(forward * ((3 if adapter is None else adapter.passes(counts["total"])) + recomputed))
+        flops = round(forward * ((3 if adapter is None else adapter.passes(counts["total"])) + recomputed + forwards))
         flops += 0 if adapter is None else 3 * adapter.flops_per_token * tokens // (2 if both else 1)
+        flops *= sequences_each
         found = replace(found, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
         if sequences is not None:
             seconds = sequences * flops / self.flops_per_second + (steps or 0) * STEP_SECONDS
@@ -280,7 +327,7 @@ class _Planner:
             unknown = "memory is unknown: no model of our own has these sizes and this head"
             return replace(found, notes=(*found.notes, unknown))
         step = Step(
-            batch=each,
+            batch=each * sequences_each,
             length=passes.length,
             target=passes.target,
             predicted=passes.predicted,
@@ -290,7 +337,7 @@ class _Planner:
             accumulated=accumulated,
             optimizer=arguments.get("optim", "adamw_torch_fused"),
             processes=self.processes,
-            padded=stage.stage == "supervised",
+            padded=stage.stage != "pretrain",
         )
         memory = training_memory.memory(
             words, head.kind, outputs(head), step, parameters=everything, trainable=learnt,
@@ -301,8 +348,13 @@ class _Planner:
             memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
         return replace(found, memory=memory)
 
+    def _feedback(self, stage: Any) -> StagePlan:
+        return plan_sampling.feedback(stage, self.shape, [*self.shape_notes], self.flops_per_second)
+
     def _evaluate(self, stage: Any) -> StagePlan:
         notes = [*self.shape_notes]
+        if stage.prompts is not None:
+            return StagePlan(stage.id, stage.stage, notes=(*notes, "what sampling costs depends on how many prompts there are and how long completions get"))
         if stage.few_shot is not None:
             return StagePlan(stage.id, stage.stage, notes=(*notes, "what zero- and few-shot questions cost depends on the length of their prompts"))
         flops = tokens = 0
@@ -345,6 +397,7 @@ class _Planner:
                 return None
             if self.shape is None:
                 return None
+            rows *= 2 if head.kind == "reward" else 1  # both answers of a pair
             written = head.kind in arithmetic.WORD_HEADS
             each = self.shape.forward(head, length, target, target if written else 0)
             if written:  # every beam, and every pass of mask-predict over each length, is a target of its own
@@ -389,7 +442,9 @@ class _Planner:
     def _head_of(self, stage: Any) -> Head:
         """The head that a stage leaves behind; a model from scratch is compared with its family's language model."""
         assert self.shape is not None
-        if stage is None or not (hasattr(stage, "objective") or hasattr(stage, "task")):
+        if stage is not None and stage.scores:
+            return Head("reward")
+        if stage is None or hasattr(stage, "preference_rows") or not (hasattr(stage, "objective") or hasattr(stage, "task")):
             return PLAIN_HEADS[self.shape.family]
         if hasattr(stage, "objective"):
             found: Head = stage.objective.head

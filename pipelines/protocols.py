@@ -96,6 +96,10 @@ class Tuner(Protocol):
         """How many of the model's positions the tuner takes for itself."""
 
     @property
+    def leaves_base(self) -> bool:
+        """Whether the tuned model with its adapter disabled is the model that `apply` was given."""
+
+    @property
     def thaws(self) -> bool:
         """Whether `thaw` changes what learns while training."""
 
@@ -176,6 +180,10 @@ class _Deferred:
         self.stop.depth -= 1
 
 
+def _unwired(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("this context was built without a way to sample, weigh completions or tell a writing head")
+
+
 @dataclass(frozen=True)
 class Context:
     """Everything a stage is given. Built by `run`."""
@@ -195,14 +203,26 @@ class Context:
     stage_folders: Mapping[str, Path]
     """Folders of the complete stages before this one, by id."""
     open_model: Callable[..., Any]
-    """`open_model(head, stage_id=None, merge=True, trained_head=False, keep_base=None)`: the model of a stage (default:
-    the one this stage reads) with that head, in fp32 on the CPU, freshly seeded. Adapters are merged unless
+    """`open_model(head, stage_id=None, merge=True, trained_head=False, keep_base=None, checkpoint=None)`: the model of a stage
+    (default: the one this stage reads) with that head, in fp32 on the CPU, freshly seeded. Adapters are merged unless
     `merge=False`. With `trained_head`, raises ModelError when the checkpoint has no weights for the head. `keep_base`
-    is a folder where a model that is in no folder yet is saved, so that an adapter has a base to name."""
+    is a folder where a model that is in no folder yet is saved, so that an adapter has a base to name. `checkpoint`, a folder
+    or a Hub name, is opened instead of a stage's model, such as a reward model from elsewhere; its tokenizer may be another.
+    A `head` of None is the one that the model writes with: ModelError where it writes no texts."""
     open_tokenizer: Callable[..., Any]
-    """`open_tokenizer(stage_id=None)`: the run's tokenizer, or that of a stage as the stage left it, with its chat template."""
+    """`open_tokenizer(stage_id=None, checkpoint=None)`: the run's tokenizer, or that of a stage as the stage left it, with its
+    chat template, or a checkpoint's own."""
     score: Callable[[Task], Score]
     """How a task's logits are scored."""
+    writing_head: Callable[[], Head] = _unwired
+    """The head that the model which this stage reads writes with, told before it is opened. Raises ModelError where it
+    writes no texts token by token."""
+    complete: Callable[..., Any] = _unwired
+    """`complete(model, tokenizer, prompts, seed=…, max_new_tokens=…, temperature=1.0, top_p=1.0, top_k=0, batch_size=64, draws=None)`:
+    one sampled completion of each prompt (token ids), as `pipelines.trainers.rollouts` says: ids, mask, ended, texts."""
+    log_probabilities: Callable[..., Any] = _unwired
+    """`log_probabilities(model, tokenizer, prompts, completions, temperature=1.0)`: of every token of every completion (token ids) of a
+    batch, in nats, as lists: `pipelines.trainers.completion_likelihoods`."""
     stop: StopSignal = field(default_factory=StopSignal)
     barrier: Callable[[], None] = lambda: None
     """Waits for every process of the world."""

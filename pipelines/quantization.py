@@ -17,14 +17,17 @@ def settled(quantization: Mapping[str, Any] | None, precision: str) -> Mapping[s
     return {**quantization, "bnb_4bit_compute_dtype": COMPUTE[precision]}
 
 
-def loading(kind: Any, source: str, revision: str | None, words: Mapping[str, Any], quantization: Mapping[str, Any]) -> dict[str, Any]:
-    """What `from_pretrained` of the Auto class `kind` is given to quantize while it loads; `words` are the head's in the config."""
+def loading(kind: Any, source: str, where: Mapping[str, Any], words: Mapping[str, Any], quantization: Mapping[str, Any]) -> dict[str, Any]:
+    """What `from_pretrained` of the Auto class `kind` is given to quantize while it loads.
+
+    `where` says the revision and whether code may run; `words` are the head's in the config.
+    """
     import torch
     from transformers import AutoConfig, BitsAndBytesConfig
 
-    config = AutoConfig.from_pretrained(source, revision=revision, **words)
+    config = AutoConfig.from_pretrained(source, **where, **words)
     with torch.device("meta"):
-        model = kind.from_config(config)
+        model = kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
     device = torch.accelerator.current_accelerator()
     place = "cpu" if device is None else f"{device.type}:{os.environ.get('LOCAL_RANK', '0')}"
     return {

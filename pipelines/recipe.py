@@ -26,9 +26,10 @@ from pydantic import (
 from pipelines.blocks import Block, Found, Mistakes, Pick, Place, flatten, key_path, show
 from pipelines.errors import Mistake, RecipeError
 from pipelines.fields import architectures as architecture_fields
+from pipelines.fields.rewards import PickReward
 from pipelines.marks import line_of, read_yaml, read_yaml_text, scalar, write_yaml
 from pipelines.matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
-from pipelines.registry import STAGES, TOKENIZERS, nearest
+from pipelines.registry import REWARDS, STAGES, TOKENIZERS, nearest
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 TOO_SHORT = re.compile(r"^has \d+ entries, must have at least ")
-SHORT_FORMS = ("tuner", "objective", "train")
+SHORT_FORMS = ("tuner", "objective", "train", "reward")
 """Keys whose block may be written as its name alone."""
 START = "model"
 """`from: model` reads the recipe's model as it was before any stage."""
@@ -65,6 +67,9 @@ def _folder_or_name(value: str, info: ValidationInfo) -> str:
 FolderOrName = Annotated[str, AfterValidator(_folder_or_name)]
 """The type of a field that names a checkpoint or a tokenizer."""
 
+RewardField = Annotated[Any, PickReward(REWARDS, "name")]
+"""The type of a field that holds a reward: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword, words: [good]}`."""
+
 
 class Model(Block):
     """The model that the first stage reads: a shape to build from scratch, or a checkpoint to take."""
@@ -77,6 +82,9 @@ class Model(Block):
     """A Hub id, or a folder."""
     revision: str | None = None
     """The Hub revision of `checkpoint`: a branch, tag or commit."""
+    trust_remote_code: bool = False
+    """Run Python code that lies beside `checkpoint`, for models that transformers has no class for. From the Hub, `revision` must then
+    be a full commit. Read the code first: it can do whatever you can."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Model:
@@ -85,7 +93,20 @@ class Model(Block):
             raise Mistakes([((), f"needs either 'architecture' (from scratch) or 'checkpoint' (pretrained); {given}")])
         if self.revision is not None and self.checkpoint is None:
             raise Mistakes([(("revision",), "names a Hub revision, which only a 'checkpoint' has")])
+        if self.trust_remote_code:
+            self._code_is_pinned()
         return self
+
+    def _code_is_pinned(self) -> None:
+        """Code of others stays what it was when it was read. Raises Mistakes."""
+        if self.checkpoint is None:
+            raise Mistakes([(("trust_remote_code",), "is about code that lies beside a 'checkpoint'; leave it out for a model from scratch")])
+        if Path(self.checkpoint).is_absolute():  # a folder, see `_folder_or_name`
+            return
+        if self.revision is None or COMMIT.fullmatch(self.revision) is None:
+            given = "is missing" if self.revision is None else f"is {show(self.revision)}"
+            why = "trust_remote_code runs the repository's code, so it must be a full commit (40 hexadecimal digits), which nobody can change"
+            raise Mistakes([(("revision",), f"{given}: {why}")])
 
 
 class Tokenizer(Block):
@@ -150,10 +171,22 @@ class Stage(Block):
     """Whether the stage leaves a model of its own behind."""
     joins: ClassVar[bool] = True
     """Whether the stage runs on every process of `launch`; otherwise on one."""
+    scores: ClassVar[bool] = False
+    """Whether the model that the stage leaves scores texts. Stages that train or sample go on from the model before it, unless
+    their `from` names it; a reward names it."""
+    samples: ClassVar[bool] = False
+    """Whether the stage has its model write without training it."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
         """What is wrong with this stage at this place of the recipe, places relative to the stage."""
         return ()
+
+    def lacks(self) -> str | None:
+        """What this machine has not got that the stage needs, completing `the stage ppo …`; None when it has all.
+
+        A recipe is valid all the same. Asked when a run begins, before anything loads.
+        """
+        return None
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """Ids of the stages whose results this one needs, the model's first; `model` is the recipe's own."""
@@ -277,11 +310,15 @@ class Recipe(Block):
         raise KeyError(stage_id)
 
     def model_of(self, stage: Stage) -> str:
-        """Id of the stage whose model `stage` reads: `from`, else the nearest earlier stage that trains, else `model`."""
+        """Id of the stage whose model `stage` reads: `from`, else the nearest earlier stage that trains, else `model`.
+
+        A stage that trains or samples passes over models that score.
+        """
         if stage.source is not None:
             return stage.source
         earlier = self.stages[: self.stages.index(stage)]
-        return next((before.id for before in reversed(earlier) if before.trains), START)
+        goes_on = stage.trains or stage.samples
+        return next((before.id for before in reversed(earlier) if before.trains and not (goes_on and before.scores)), START)
 
     def lineage(self, stage: Stage) -> Iterator[Stage]:
         """The stages whose models lead to `stage`, the nearest first; `stage` itself is not among them."""

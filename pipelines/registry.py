@@ -61,6 +61,13 @@ STAGES = Registry(
         "pretrain": "pipelines.trainers.pretrain:Pretrain",
         "supervised": "pipelines.trainers.supervised:Supervised",
         "multi_task": "pipelines.trainers.multi_task:MultiTask",
+        "reward": "pipelines.trainers.reward:Reward",
+        "dpo": "pipelines.trainers.dpo:DPO",
+        "kto": "pipelines.trainers.kto:KTO",
+        "grpo": "pipelines.trainers.grpo:GRPO",
+        "rloo": "pipelines.trainers.rloo:RLOO",
+        "feedback": "pipelines.feedback.feedback:Feedback",
+        "ppo": "pipelines.trainers.ppo:PPO",
         "evaluate": "pipelines.evaluation.evaluate:Evaluate",
         "publish": "pipelines.publishing.publish:Publish",
     },
@@ -118,6 +125,7 @@ SOURCES = Registry(
     "source",
     {
         "builtin": "pipelines.data.builtin:find",
+        "stage": "pipelines.data.stage_files:find",
         "mirror": "pipelines.data.mirror:find",
         "files": "pipelines.data.files:find",
         "hub": "pipelines.data.hub:find",
@@ -136,6 +144,7 @@ TASK_KINDS = Registry(
         "multiple_choice": "pipelines.data.multiple_choice:MultipleChoice",
         "causal": "pipelines.data.causal:Causal",
         "instruction_pairs": "pipelines.data.instruction_pairs:InstructionPairs",
+        "preference": "pipelines.data.preference:Preference",
     },
 )
 """Shapes of a labelled task."""
@@ -150,6 +159,7 @@ LESSONS = Registry(
         "qa": "pipelines.trainers.span_finding:SpanFinding",
         "multiple_choice": "pipelines.trainers.choosing:Choosing",
         "causal": "pipelines.trainers.completing:Completing",
+        "preference": "pipelines.trainers.preferring:Preferring",
     },
 )
 """How a kind of task is learnt."""
@@ -163,6 +173,7 @@ EXAMINERS = Registry(
         "question_answering": "pipelines.evaluation.asking_spans:Spans",
         "multiple_choice": "pipelines.evaluation.asking_options:Options",
         "causal_lm": "pipelines.evaluation.asking_completions:Continuations",
+        "reward": "pipelines.evaluation.asking_scores:Scores",
     },
 )
 """How a model is asked the questions of a benchmark, by the head that answers."""
@@ -196,6 +207,8 @@ TASKS = Registry(
         "alpaca": "pipelines.data.instructions:ALPACA",
         "self_instruct_seed": "pipelines.data.instructions:SELF_INSTRUCT_SEED",
         "gsm8k": "pipelines.data.instructions:GSM8K",
+        "alpaca_eval_preferences": "pipelines.data.preference:ALPACA_EVAL",
+        "hh-rlhf/harmless-base": "pipelines.data.preference:HH_HARMLESS",
     },
 )
 """Labelled tasks that a recipe names instead of describing."""
@@ -225,10 +238,12 @@ BASELINES = Registry(
     "baseline",
     {
         "copy_source": "pipelines.evaluation.copy_source:copy_source",
+        "longer": "pipelines.evaluation.answer_length:longer",
         "majority": "pipelines.evaluation.majority:majority",
         "majority_by_word": "pipelines.evaluation.majority_by_word:majority_by_word",
         "naive_bayes": "pipelines.evaluation.naive_bayes:naive_bayes",
         "naive_bayes_pairs": "pipelines.evaluation.naive_bayes_pairs:naive_bayes_pairs",
+        "shorter": "pipelines.evaluation.answer_length:shorter",
     },
 )
 """Guessers without a network that a score is held against."""
@@ -243,6 +258,31 @@ DESTINATIONS = Registry(
 )
 """Where a checkpoint is published to."""
 
+REWARDS = Registry(
+    "reward",
+    {
+        "keyword": "pipelines.rewards.keyword:Keyword",
+        "length": "pipelines.rewards.length:Length",
+        "pattern": "pipelines.rewards.pattern:Pattern",
+        "classifier": "pipelines.rewards.classifier:Classifier",
+        "model": "pipelines.rewards.model:RewardModel",
+        "judge": "pipelines.rewards.judge:JudgeReward",
+        "weighted": "pipelines.rewards.weighted:Weighted",
+    },
+)
+"""What a completion is worth to a policy that learns from its own."""
+
+JUDGES = Registry(
+    "judge",
+    {
+        "local": "pipelines.feedback.local:Local",
+        "endpoint": "pipelines.feedback.endpoint:Endpoint",
+        "reward": "pipelines.feedback.reward_judge:RewardAsJudge",
+        "rule": "pipelines.feedback.rule:Rule",
+    },
+)
+"""Who says which of two completions is better."""
+
 REGISTRIES: dict[str, Registry] = {
     "stages": STAGES,
     "objectives": OBJECTIVES,
@@ -256,4 +296,6 @@ REGISTRIES: dict[str, Registry] = {
     "metrics": METRICS,
     "baselines": BASELINES,
     "destinations": DESTINATIONS,
+    "rewards": REWARDS,
+    "judges": JUDGES,
 }

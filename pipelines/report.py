@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines import plots, plots_search, study_markdown
+from pipelines import plots, plots_frontier, plots_search, study_markdown
 from pipelines.cells import named, told
 from pipelines.fields.scores import SMALLER_IS_BETTER
 from pipelines.study_results import is_number
@@ -50,6 +50,7 @@ def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], refer
         "headline": study_markdown.headline(rows, reference),
         "scores": _scores(able, [row for row in rows if not row.figures]),
         "larger": next((row.main not in SMALLER_IS_BETTER for row in able), True),
+        "frontier": _frontier(able),
         "costs": _costs(able),
         "curves": _curves(able),
     }
@@ -66,6 +67,17 @@ def _scores(rows: Sequence[Row], without: Sequence[Row]) -> str:
         note = f"({study_markdown.done(row)} of {row.expected} seeds)" if study_markdown.done(row) < row.expected else ""
         dots.append(plots.Dot(row.name, figure.mean, low, high, figure.values if len(figure.values) > 1 else (), KINDS.get(row.verdict(), ""), note))
     return plots.dot_plot(dots, str(rows[0].main), [(row.name, study_markdown.fate(row)) for row in without])
+
+
+def _frontier(rows: Sequence[Row]) -> str:
+    """Reward against KL divergence, where the models' own completions were scored."""
+    methods = [
+        plots_frontier.Reached(row.name, tuple(zip(row.figures["kl"].values, row.figures["reward"].values, strict=True)))
+        for row in rows
+        if {"kl", "reward"} <= row.figures.keys() and len(row.figures["kl"].values) == len(row.figures["reward"].values)
+    ]
+    starts = [row.figures["reward_against"].mean for row in rows if "reward_against" in row.figures]
+    return plots_frontier.frontier(methods, sum(starts) / len(starts) if starts else None) if methods else ""
 
 
 def _costs(rows: Sequence[Row]) -> list[str]:

@@ -16,11 +16,12 @@ from typing import Any
 
 from pipelines import fingerprints, hardware, launch
 from pipelines.cells import refuse_study
+from pipelines.data import stage_files
 from pipelines.errors import DataError, FineryError, Misfit, StageError, Stopped
 from pipelines.failures import understood
 from pipelines.fields import architectures
 from pipelines.protocols import Context, Head, Score, StopSignal, Task, World
-from pipelines.recipe import START, Recipe, Stage
+from pipelines.recipe import START, Model, Recipe, Stage
 from pipelines.signals import stop_on_signals
 from pipelines.workspace import RunFolder, StageStore
 
@@ -116,6 +117,9 @@ class Job:
             if tuner is not None and (why := tuner.lacks()) is not None:
                 self.at = stage.id
                 raise Misfit(f"the tuner {tuner.name} {why}")
+            if (why := stage.lacks()) is not None:
+                self.at = stage.id
+                raise Misfit(f"the stage {stage.id} {why}")
 
     def make_tokenizer(self) -> None:
         """Train the tokenizer, or copy the pretrained one; reused like a stage."""
@@ -128,8 +132,11 @@ class Job:
         else:
             source = None
         if source is not None:
-            revision = self.recipe.model.revision if wanted is None else None
+            start = self.recipe.model if wanted is None else None
+            revision = start.revision if start is not None else None
             identity: dict[str, Any] = {"pretrained": source, "content": _folder_content(source, revision), "segments": self.segments}
+            if start is not None and start.trust_remote_code:
+                identity["trust_remote_code"] = True
             self._complete(
                 TOKENIZER,
                 TOKENIZER,
@@ -137,7 +144,7 @@ class Job:
                 [],
                 {},
                 {"pipelines.tokenizers"},
-                partial(self._copy_tokenizer, source, revision),
+                partial(self._copy_tokenizer, source, start),
             )
             return
         from pipelines.tokenizers import DEFAULT, block
@@ -170,6 +177,7 @@ class Job:
 
     def do(self, number: int, stage: Stage) -> None:
         """Reuse the stage when it is complete with this fingerprint, else do it."""
+        stage_files.use(self.folders)
         self.at = stage.id
         if self.stop.requested:
             raise Stopped("stopped between two stages")
@@ -253,7 +261,8 @@ class Job:
             return self.marks[stage_id]
         model = self.recipe.model
         if model.checkpoint is not None:
-            return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision)})
+            code = {"trust_remote_code": True} if model.trust_remote_code else {}
+            return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision), **code})
         return fingerprints.digest({"architecture": shape_of(self.recipe)})
 
     def _run_stage(self, stage: Stage, attempt: Path, mark: str) -> None:
@@ -268,23 +277,25 @@ class Job:
             raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
         self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
 
-    def _copy_tokenizer(self, source: str, revision: str | None, attempt: Path, mark: str) -> None:
+    def _copy_tokenizer(self, source: str, start: Model | None, attempt: Path, mark: str) -> None:
         from pipelines.tokenizers import open_tokenizer
 
-        self._save_tokenizer(open_tokenizer(source, revision), attempt)
+        self._save_tokenizer(open_tokenizer(source, start.revision if start is not None else None, start), attempt)
 
     def _save_tokenizer(self, tokenizer: Any, attempt: Path) -> None:
         from pipelines.tokenizers import without_segments
 
         (tokenizer if self.segments else without_segments(tokenizer)).save_pretrained(str(attempt / "model"))
 
-    def open_tokenizer(self, stage_id: str | None = None) -> Any:
-        """The run's tokenizer; that of a stage as the stage left it, with its chat template."""
+    def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> Any:
+        """The run's tokenizer; that of a stage as the stage left it, with its chat template; that of a checkpoint."""
         from pipelines.tokenizers import open_tokenizer
 
+        if checkpoint is not None:
+            return open_tokenizer(checkpoint)
         kept = self.folders[stage_id] / "model" if stage_id in self.folders else self.folders[TOKENIZER] / "model"
         own = kept if (kept / "tokenizer_config.json").is_file() else self.folders[TOKENIZER] / "model"
-        return open_tokenizer(str(own))
+        return open_tokenizer(str(own), start=self.recipe.model)
 
     def fail(self, error: BaseException) -> BaseException:
         """Tell the events; returns the error that the user should see."""
@@ -322,6 +333,7 @@ class Job:
 
 def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) -> Context:
     """Everything a stage is given."""
+    stage_files.use(job.folders)
     from pipelines.evaluation.scoring import score
     from pipelines.ranks import barrier, gather
 
@@ -331,6 +343,21 @@ def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) 
     def score_of(task: Task) -> Score:
         found: Score = scorer(task)
         return found
+
+    def complete(*given: Any, **keywords: Any) -> Any:
+        from pipelines.trainers import rollouts
+
+        return rollouts.complete(*given, **keywords)
+
+    def log_probabilities(*given: Any, **keywords: Any) -> Any:
+        from pipelines.trainers import completion_likelihoods
+
+        return completion_likelihoods.completion_log_probabilities(*given, **keywords)
+
+    def writing_head() -> Head:
+        from pipelines import writing_heads
+
+        return writing_heads.read_by(job.recipe, job.recipe.model_of(stage), job.folders)
 
     return Context(
         stage_id=stage.id,
@@ -346,6 +373,9 @@ def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) 
         open_model=partial(_open_model, job, stage, world),
         open_tokenizer=job.open_tokenizer,
         score=score_of,
+        writing_head=writing_head,
+        complete=complete,
+        log_probabilities=log_probabilities,
         stop=job.stop,
         barrier=barrier(world),
         gather=gather(world),
@@ -353,24 +383,30 @@ def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) 
 
 
 def _open_model(
-    job: Job, stage: Stage, world: World, head: Head, stage_id: str | None = None, merge: bool = True,
-    trained_head: bool = False, keep_base: Path | None = None,
+    job: Job, stage: Stage, world: World, head: Head | None, stage_id: str | None = None, merge: bool = True,
+    trained_head: bool = False, keep_base: Path | None = None, checkpoint: str | None = None,
 ) -> Any:  # fmt: skip
     from pipelines import models, quantization
     from pipelines.ranks import barrier
 
     seed = job.recipe.seed_of(stage)
     source = stage_id or job.recipe.model_of(stage)
+    if head is None:
+        from pipelines import writing_heads
+
+        head = writing_heads.read_by(job.recipe, source, job.folders) if checkpoint is None else writing_heads.of_checkpoint(checkpoint)
+    if checkpoint is not None:
+        return models.open_folder(checkpoint, head, seed, merge=merge, trained_head=trained_head)
     own = job.recipe.model
     packed = quantization.settled(getattr(getattr(stage, "tuner", None), "quantization", None), job.precision) if keep_base else None
     if source == START and own.checkpoint is None:
         model = models.build(shape_of(job.recipe), head, job.open_tokenizer(), seed)
     elif source != START:
         folder = job.folders[source] / "model"
-        model = models.open_folder(folder, head, seed, merge=merge, trained_head=trained_head, quantization=packed)
+        model = models.open_folder(folder, head, seed, merge=merge, trained_head=trained_head, quantization=packed, start=own)
     else:
         model = models.open_folder(
-            str(own.checkpoint), head, seed, revision=own.revision, trained_head=trained_head, quantization=packed
+            str(own.checkpoint), head, seed, revision=own.revision, trained_head=trained_head, quantization=packed, start=own
         )
     models.check_vocabulary(model, job.open_tokenizer())
     if keep_base is not None and not model.name_or_path:
@@ -381,7 +417,7 @@ def _open_model(
         model.name_or_path = str(keep_base)
         if packed is not None:  # it is in a folder only now
             fresh = model.finery_new_modules
-            model = models.open_folder(keep_base, head, seed, quantization=packed)
+            model = models.open_folder(keep_base, head, seed, quantization=packed, start=own)
             model.finery_new_modules = fresh
     return model
 

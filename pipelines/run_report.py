@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import plots, plots_calibration, plots_confusion
+from pipelines import (
+    plots,
+    plots_calibration,
+    plots_confusion,
+    plots_ppo,
+    report_feedback,
+    report_policy,
+    report_scores,
+)
 from pipelines.fields.scores import OF_A_HUNDRED, SMALLER_IS_BETTER, score_names
 from pipelines.recipe import Recipe
 from pipelines.run_results import RunResults, Scored, Stage, run_results
@@ -32,7 +40,7 @@ def page(found: RunResults) -> str:
 
     environment = Environment(loader=PackageLoader("pipelines"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("run_report.html.jinja").render(
-        run=found, summary=summary(found), blocks=[_block(each, found.scores) for each in found.scores], curves=_curves(found.stages),
+        run=found, summary=summary(found), blocks=[_block(each, found.scores) for each in found.scores], curves=_curves(found.stages), judged=report_feedback.blocks(found.judged),
         costs=[_cost(each) for each in found.stages], hardware=_hardware(found.manifest),
         versions=", ".join(f"{name} {version}" for name, version in (found.manifest.get("versions") or {}).items()),
     )  # fmt: skip
@@ -56,7 +64,8 @@ def _block(scored: Scored, every: Sequence[Scored]) -> dict[str, Any]:
     examples = ", ".join(f"{number:,} of {split}" for split, number in (about.get("examples") or {}).items())
     return {
         "heading": f"{scored.benchmark} ({model}, {scored.stage})" if twice else scored.benchmark, "model": model, "examples": examples,
-        "sentence": scored.sentence(), "plot": _plot(scored, model), "table": _table(scored, model), "metrics": list(scored.metrics),
+        "sentence": scored.sentence() or report_policy.sentence(scored), "plot": _plot(scored, model), "table": _table(scored, model), "metrics": list(scored.metrics),
+        "samples": report_policy.samples(scored), "against": (report_policy.of(scored) or {}).get("against"),
         "guessers": [name.replace("_", " ") for name in scored.baselines], "better": "Lower" if scored.main in SMALLER_IS_BETTER else "Higher",
         "splits": [_split(scored, split) for split in _splits(scored)],
     }  # fmt: skip
@@ -64,6 +73,8 @@ def _block(scored: Scored, every: Sequence[Scored]) -> dict[str, Any]:
 
 def _plot(scored: Scored, model: str) -> str:
     """The model's score with its interval beside the guessers."""
+    if report_policy.of(scored) is not None:
+        return report_policy.plot(scored, model)
     low, high = scored.intervals.get(scored.main, (None, None))
     dots = [plots.Dot(model, scored.metrics[scored.main], low, high, kind="model")]
     dots += [plots.Dot(name.replace("_", " "), float(values[scored.main])) for name, values in scored.baselines.items() if isinstance(values.get(scored.main), int | float)]
@@ -82,7 +93,7 @@ def _table(scored: Scored, model: str) -> list[list[str]]:
 
 
 def _splits(scored: Scored) -> list[str]:
-    return list(dict.fromkeys(split for key in ("slices", "calibration", "classes", "mistakes", "overlap") for split in scored.about.get(key, {})))
+    return list(dict.fromkeys(split for key in ("slices", "calibration", "classes", "mistakes", "overlap", "histogram") for split in scored.about.get(key, {})))
 
 
 def _split(scored: Scored, split: str) -> dict[str, Any]:
@@ -96,6 +107,7 @@ def _split(scored: Scored, split: str) -> dict[str, Any]:
         "name": split, "parts": _parts(scored, split), "calibration": _calibration(calibration), "classes": classes,
         "matrix": plots_confusion.matrix(classes["names"], classes["counts"]) if classes else "", "mistakes": [_mistake(each) for each in worst[:SHOWN]],
         "kept": kept, "more": max(0, len(worst) - SHOWN), "overlap": _overlap(about.get("overlap", {}).get(split)),
+        "scores": report_scores.of(about, split),
     }  # fmt: skip
 
 
@@ -165,7 +177,9 @@ def _curves(stages: Sequence[Stage]) -> list[dict[str, str]]:
     """Of each stage the training loss, and the scores on rows set aside where there are some."""
     found = []
     for stage in stages:
-        if len(stage.curve) > 1:
+        if stage.signals:
+            found += plots_ppo.figures(stage.id, stage.signals)
+        elif len(stage.curve) > 1:
             found.append({"title": stage.id, "plot": plots.lines([plots.Line("loss", stage.curve)], "step", "training loss")})
         losses = {name: points for name, points in stage.held_out.items() if name.endswith("loss")}
         others = {name: points for name, points in stage.held_out.items() if name not in losses}
@@ -208,7 +222,7 @@ def readme(found: RunResults) -> str:
                 around = each.intervals.get(metric)
                 guesses = "".join(f" {values[metric]:.3f} |" if metric in (values := each.baselines.get(name, {})) else " |" for name in guessers)
                 text.append(f"| {each.benchmark} | {each.about.get('model', '')} | {metric} | {value:.3f} | {f'{around[0]:.3f} – {around[1]:.3f}' if around else ''} |{guesses}")
-        text += ["", *(f"- {each.benchmark}: {sentence}" for each in found.scores if (sentence := each.sentence())), ""]
+        text += ["", *(f"- {each.benchmark}: {told}" for each in found.scores if (told := each.sentence() or report_policy.sentence(each))), ""]
     text += ["Scores of SQuAD, BLEU, chrF, ROUGE and exact match are 0 – 100, all others fractions.", ""] if _hundreds(found) else []
     text += [f"Published: {location}" for location in found.published]
     text += [*(f"- warning: {each}" for each in found.warnings[:20]), ""]

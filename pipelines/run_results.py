@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines import plots_ppo
 from pipelines.events import read_events
 from pipelines.fields.scores import SMALLER_IS_BETTER, better, is_score
 from pipelines.recipe import Recipe
@@ -74,6 +75,10 @@ class Stage:
     curve: list[tuple[int, float]]
     held_out: dict[str, list[tuple[int, float]]]
     """Scores on the rows set aside while training, by name."""
+    signals: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Of a ppo stage its reward, KL and other signs by iteration."""
+    samples: Sequence[Mapping[str, Any]] = ()
+    """Of a ppo stage what the policy wrote at first and at last."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class RunResults:
     """As YAML."""
     published: list[str]
     failure: str = ""
+    judged: list[dict[str, Any]] = field(default_factory=list)
+    """Of each feedback stage its id, the `page` with examples, and its `details.json`."""
 
 
 def run_results(folder: Path, recipe: Recipe) -> RunResults:
@@ -98,20 +105,24 @@ def run_results(folder: Path, recipe: Recipe) -> RunResults:
     scores: list[Scored] = []
     stages: list[Stage] = []
     published: list[str] = []
+    judged: list[dict[str, Any]] = []
     for number, stage in enumerate(recipe.stages, start=1):
         place = folder / "stages" / f"{number:02d}-{stage.id}"
         metrics = read_json(place / "metrics.json")
         if stage.stage == "evaluate":
             scores += _scores(place, stage.id, metrics)
+        if stage.stage == "feedback" and (details := read_json(place / "details.json")):
+            judged.append({"stage": stage.id, "page": f"stages/{place.name}/audit.html", "details": details})
         if location := read_json(place / "publication.json").get("location"):
             published.append(str(location))
         about = spent.get(stage.id, {})
         costs = {name: float(metrics[name]) for name in COSTS if is_number(metrics.get(name))} if stage.trains else {}
         curve = _thinned(curve_of(folder, stage.id)) if stage.trains else []
         held_out = _held_out(folder, stage.id) if stage.trains else {}
-        stages.append(Stage(stage.id, stage.stage, about.get("seconds"), bool(about.get("reused")), costs, curve, held_out))
+        sampled = (plots_ppo.signals(folder, stage.id), plots_ppo.samples(folder, stage.id)) if stage.stage == "ppo" else ({}, [])
+        stages.append(Stage(stage.id, stage.stage, about.get("seconds"), bool(about.get("reused")), costs, curve, held_out, *sampled))
     warnings, failure = _said(folder, manifest.get("started"))
-    return RunResults(recipe.name, scores, stages, warnings, manifest, recipe.to_yaml(), published, failure)
+    return RunResults(recipe.name, scores, stages, warnings, manifest, recipe.to_yaml(), published, failure, judged)
 
 
 def _scores(place: Path, stage: str, metrics: Mapping[str, Any]) -> list[Scored]:

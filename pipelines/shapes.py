@@ -300,7 +300,7 @@ def _words(recipe: Recipe) -> tuple[dict[str, Any] | None, list[str]]:
             return {**found, "model_type": found["model_type"]}, []  # a KeyError says that it is no config
         from transformers import AutoConfig
 
-        found = AutoConfig.from_pretrained(source, revision=recipe.model.revision).to_dict()
+        found = AutoConfig.from_pretrained(source, revision=recipe.model.revision, trust_remote_code=False).to_dict()
         return found, []
     except (OSError, ValueError, KeyError) as error:
         return None, [f"the checkpoint '{source}' could not be looked at: {first_line(error)}"]

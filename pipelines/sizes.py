@@ -14,6 +14,8 @@ from pipelines.errors import DataError
 from pipelines.parquet_footer import read_footer
 
 if TYPE_CHECKING:
+    from pipelines.data.preference_reference import PreferenceReference
+    from pipelines.data.prompts import Prompts
     from pipelines.data.references import DatasetReference
     from pipelines.data.sources import Source
     from pipelines.data.tasks import Task
@@ -34,8 +36,42 @@ def task_rows(task: Task, split: str) -> int | None:
         return None
     if total is None or HELD_OUT in task.places or HELD_OUT not in task.evaluation_splits.values():
         return total
-    held_out = len(held_out_rows(total))
+    share = getattr(task, "share", None)
+    held_out = len(held_out_rows(total)) if share is None else round(total * share)
     return held_out if split == HELD_OUT else total - held_out
+
+
+def whole_rows(task: Task) -> int | None:
+    """Rows that a task's training rows are part of, what is held out among them."""
+    try:
+        source, inner = task.places["train"].open("train")
+    except (DataError, KeyError):
+        return None
+    return _rows(source, inner)
+
+
+def reference_rows(reference: PreferenceReference) -> int | None:
+    """Rows of a reference to preferences; None for what a stage has yet to write."""
+    from pipelines.data.sources import find
+
+    if reference.path is None:
+        return None
+    try:
+        return _rows(find(reference.path, reference.name), reference.split)
+    except DataError:
+        return None
+
+
+def prompt_rows(prompts: Prompts) -> int | None:
+    """Rows that prompts are read from."""
+    from pipelines.data.sources import find
+
+    try:
+        total = _rows(find(prompts.path, prompts.name), prompts.split)
+    except DataError:
+        return None
+    known = [rows for rows in (total, prompts.max_samples) if rows is not None]
+    return min(known, default=None)
 
 
 def text_bytes(reference: DatasetReference, limit: int | None) -> int | None:

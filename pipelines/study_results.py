@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.evaluation.choice import Choice
+from pipelines.evaluation.policy_said import of_each_prompt
 from pipelines.evaluation.predictions import read_predictions
 from pipelines.fields.scores import is_score
 from pipelines.recipe import Recipe
@@ -45,6 +46,8 @@ class Result:
     predictions: Path | None = None
     splits: Mapping[str, str] = field(default_factory=dict)
     """Suffix of the metrics' names -> split."""
+    completed: bool = False
+    """Whether the scores are means over the completions of prompts."""
 
     @property
     def main(self) -> str:
@@ -68,8 +71,9 @@ class Result:
     def parts(self) -> dict[str, Rescored]:
         """By suffix: the split's answers, ready to be scored again. Only of splits where that gives the same scores."""
         found: dict[str, Rescored] = {}
+        if self.choice is None:
+            return found
         for suffix, part in self._read.items():
-            assert self.choice is not None
             own = {name.removesuffix(suffix): value for name, value in self.metrics.items() if name.endswith(suffix)}
             try:
                 again = rescored(self.choice.open_task(), part, own)
@@ -83,6 +87,9 @@ class Result:
     def draws(self) -> dict[str, Floats]:
         """By metric: the score on resampled examples (resamples,). Empty where predictions cannot be scored again."""
         found: dict[str, Floats] = {}
+        if self.completed and self.predictions is not None and self.predictions.is_file():
+            columns = of_each_prompt(self.predictions, self.metrics)
+            return {name: column[resamples(len(column), SEED)].mean(axis=1) for name, column in columns.items()}
         for suffix, part in self.parts.items():
             drawn = part.resampled(resamples(len(part), SEED))
             found |= {f"{name}{suffix}": values for name, values in drawn.items() if f"{name}{suffix}" in self.metrics}
@@ -117,7 +124,8 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
                     benchmark, stage.id, model, metrics,
                     {name: (float(pair[0]), float(pair[1])) for name, pair in detail.get("intervals", {}).items()},
                     _costs(places[model]) if model in places else {}, sum(detail.get("examples", {}).values()),
-                    choices.get(benchmark), place / "predictions.parquet" if benchmark in choices else None, detail.get("splits", {}),
+                    choices.get(benchmark), place / "predictions.parquet" if benchmark in choices or "policy" in detail else None,
+                    detail.get("splits", {}), "policy" in detail,
                 )
             )  # fmt: skip
     return found

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipelines import remote_code
 from pipelines.errors import ModelError
 from pipelines.registry import TOKENIZERS
+
+if TYPE_CHECKING:
+    from pipelines.recipe import Model
 
 DEFAULT = "wordpiece"
 """What a model from scratch gets when its recipe names no tokenizer."""
@@ -24,15 +28,18 @@ def block(name: str) -> Any:
     return TOKENIZERS.load(name)()
 
 
-def open_tokenizer(source: str, revision: str | None = None) -> Any:
-    """A fast tokenizer from a folder or the Hub. Raises ModelError."""
+def open_tokenizer(source: str, revision: str | None = None, start: Model | None = None) -> Any:
+    """A fast tokenizer from a folder or the Hub. Raises ModelError.
+
+    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run. Without it none runs.
+    """
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(source, **remote_code.opening(source, revision, start))
     except (OSError, ValueError, KeyError) as error:
         sentence = " ".join(str(error).split())
-        raise ModelError(f"no tokenizer could be opened from '{source}': {sentence[:300]}") from error
+        raise ModelError(remote_code.refusal(source, error) or f"no tokenizer could be opened from '{source}': {sentence[:300]}") from error
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of '{source}' has no fast version, which Finery needs")
     return tokenizer

@@ -48,7 +48,17 @@ def look_up(store: Store, settings: Settings, project: str, needs: Needs) -> Loo
         if job.state is not State.SUCCEEDED or folder is not None:
             checkpoints[f"job:{name}"] = folder
             depends_on.append(job.id)  # of one that has succeeded too, so that the same request stays the same
-    return LookedUp(files, checkpoints, tuple(depends_on))
+    code = allowed_code(store, settings, project) if needs.code else frozenset()
+    return LookedUp(files, checkpoints, code, settings.private_endpoints, tuple(depends_on))
+
+
+def allowed_code(store: Store, settings: Settings, project: str) -> frozenset[str]:
+    """`owner/name@COMMIT` of every repository whose code the jobs of a project may run."""
+    try:
+        own = store.project(project).settings.get("remote_code", ())
+    except NotFound:  # its first job makes it
+        own = ()
+    return frozenset((*settings.allow_remote_code, *own))
 
 
 def job_named(store: Store, project: str, name: str) -> Job | None:

@@ -21,8 +21,11 @@ from service.scheduler.loop import Scheduler
 from service.settings import Settings
 from service.store.errors import Unavailable
 from service.store.store import Store
+from service.sweeping import sweep
 
 REPORT_SECONDS = 5.0
+SWEEP_SECONDS = 3600.0
+"""How often unfinished uploads are looked at; the first time when the server starts."""
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class Supervisor:
     def _keep(self) -> None:
         """Renew the leases and report the hosts, until stopped."""
         renewed = reported = time.monotonic()
+        swept = float("-inf")
         period = min(self._settings.lease_seconds / 4, REPORT_SECONDS)
         while not self._stop.wait(period):
             try:
@@ -76,6 +80,9 @@ class Supervisor:
                 if renewed - reported >= REPORT_SECONDS:
                     self._report()
                     reported = renewed
+                if renewed - swept >= SWEEP_SECONDS:
+                    swept = renewed
+                    sweep(self._store, self._settings)
                 for attempt, job in self._store.claim_expired(self.holder, self._settings.lease_seconds, hosts=self._within_reach()):
                     log.warning("attempt %s of job %s is taken over: its server no longer answers", attempt.id, job.id)
             except Unavailable as error:

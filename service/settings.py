@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.errors import CommandError
+from service.safety.remote_code import MOST, PINNED
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
@@ -69,6 +70,26 @@ class Settings(BaseModel):
     """Requests that one token may send at once."""
     log_bytes: int = Field(64 * MEGABYTE, ge=1)
     """Of one attempt's console log, before the oldest part is dropped."""
+    upload_seconds: float = Field(7 * 24 * 3600.0, gt=0)
+    """An upload that nothing was added to for so long is deleted, unless it was completed."""
+    allow_remote_code: tuple[str, ...] = Field((), max_length=MOST)
+    """Repositories whose Python code submitted recipes may run, `owner/name@COMMIT` with all 40 digits; several by commas."""
+
+    private_endpoints: bool = False
+    """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
+
+    @field_validator("allow_remote_code", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("allow_remote_code")
+    @classmethod
+    def _pinned(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            if PINNED.fullmatch(each) is None:
+                raise ValueError(f"'{each}' must be owner/name@COMMIT, the commit with all 40 hexadecimal digits")
+        return value
 
     @field_validator("home")
     @classmethod
@@ -131,4 +152,5 @@ def variable_of(name: str) -> str:
 def _sentence(mistake: dict[str, Any], given: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     source = f"--{name.replace('_', '-')}" if given.get(name) is not None else variable_of(name)
-    return f"{source} is {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+    message = mistake["msg"].removeprefix("Value error, ")
+    return f"{source} is {mistake['input']!r}: {message[0].lower()}{message[1:]}"

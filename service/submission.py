@@ -75,7 +75,7 @@ def fit(store: Store, settings: Settings, project: str, wish: Wish) -> Fitting:
     resources = resources_of(wish.resources, _processes(text, wish.overrides))
     most = max(resources.gpus, resources.cpus, 1) * resources.hosts
     # the dictionaries of a frozen value cannot be hashed: their items are the cache's key
-    checked = _checked(text, wish.overrides, tuple(found.files.items()), tuple(found.checkpoints.items()), most)
+    checked = _checked(text, wish.overrides, tuple(found.files.items()), tuple(found.checkpoints.items()), found.code, found.private_endpoints, most)
     if isinstance(checked, RecipeError):
         raise RecipeError(checked.mistakes)
     return Fitting(text, checked, found, resources)
@@ -116,10 +116,10 @@ def _processes(text: str, overrides: Sequence[str]) -> int | None:
 
 @lru_cache(maxsize=256)
 def _checked(
-    text: str, overrides: tuple[str, ...], files: tuple[Any, ...], checkpoints: tuple[Any, ...], processes: int
+    text: str, overrides: tuple[str, ...], files: tuple[Any, ...], checkpoints: tuple[Any, ...], code: frozenset[str], private: bool, processes: int
 ) -> CheckedRecipe | RecipeError:
     """The same recipe is often submitted again, and checking it takes longer than all the rest. What is wrong is kept too."""
     try:
-        return check(text, overrides, Known(dict(files), dict(checkpoints)), processes)
+        return check(text, overrides, Known(dict(files), dict(checkpoints), code, private), processes)
     except RecipeError as error:
         return error

@@ -1,8 +1,8 @@
 """The embedded data set `builtin/python-docs`: prose to pretrain on, and a labelled task, without any download.
 
 Configuration `text` (taken without a name) holds paragraphs, `labelled` holds the rows of the task; both are made by
-`pipelines.data.python_docs` from the documentation that the running Python carries. `words`, `questions` and `endings` hold
-rows of three other shapes of tasks, made by `pipelines.data.python_docs_tasks`.
+`pipelines.data.python_docs` from the documentation that the running Python carries. `words`, `questions`, `endings` and
+`preferences` hold rows of four other shapes of tasks, made by `pipelines.data.python_docs_tasks`.
 """
 
 from __future__ import annotations

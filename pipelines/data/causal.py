@@ -13,6 +13,7 @@ from pipelines.blocks import Block, Mistakes
 from pipelines.data import chat_formats
 from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
 from pipelines.data.references import DataPath
+from pipelines.data.stage_files import PathOrStage
 from pipelines.data.tasks import Task, inline_places
 from pipelines.errors import DataError
 from pipelines.protocols import Head, Rows
@@ -49,8 +50,8 @@ class Causal(Block):
     """The columns behind the format's names, where they are called otherwise: `{prompt: question, completion: answer}`."""
     answer_pattern: Annotated[str, AfterValidator(_pattern)] | None = None
     """What of an answer is compared: the group of a regular expression, such as `####\\s*(.+)`. Default: all of it, by ROUGE."""
-    train: DataPath
-    """The training rows: a file, folder or pattern, or a data set's name."""
+    train: PathOrStage
+    """The training rows: a file, folder or pattern, a data set's name, or `{from: ID}` for what a feedback stage has revised."""
     validation: DataPath | None = None
     """The rows that scores are measured on. Default: 10 % of `train`, at most 2,000 rows, which are not learnt from."""
     test: DataPath | None = None

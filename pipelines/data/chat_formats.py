@@ -8,7 +8,7 @@ input, output; Taori et al. 2023, "Stanford Alpaca"), `prompt_completion` (TRL's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from pipelines.registry import nearest
@@ -46,6 +46,8 @@ class Dialogue:
     """Which messages are answers that are learnt."""
     templated: bool = True
     """Whether a chat template joins the messages. Otherwise they are one text, in this order."""
+    cut: bool = False
+    """Whether the last answer stopped before its end: then no end is to be learnt behind it."""
 
     @property
     def prompt(self) -> str:
@@ -62,7 +64,7 @@ class Dialogue:
 
     def in_turns(self) -> Dialogue:
         """The same for a chat template, where it was one text."""
-        return self if self.templated or len(self.messages) < 2 else Dialogue(self.messages, self.learnt)
+        return self if self.templated or len(self.messages) < 2 else replace(self, templated=True)
 
 
 def detect(columns: Sequence[str], first: Mapping[str, Any], given: Mapping[str, str]) -> str:
@@ -75,21 +77,36 @@ def detect(columns: Sequence[str], first: Mapping[str, Any], given: Mapping[str,
     for name, (needed, _) in COLUMNS.items():
         if set(needed) <= known:
             return name
-    shown = "; ".join(f"{name}: {', '.join(needed)}" for name, (needed, _) in COLUMNS.items())
-    raise Unreadable(
-        f"has columns ({', '.join(columns)}) of no known format ({shown}); name the format with 'format' and its columns with "
-        "'columns', such as columns: {prompt: question, completion: answer}"
-    )
+    raise Unreadable(no_format(columns, COLUMNS, "{prompt: question, completion: answer}"))
 
 
 def columns_of(name: str, columns: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """The column behind each of the format's names. Raises Unreadable where one is missing."""
-    needed, optional = COLUMNS[name]
+    needed = COLUMNS[name][0]
+    spoken = {
+        role: next(each for each in (role, "messages", "conversations", "conversation") if each in columns)
+        for role in needed if role in ("messages", "conversations") and {role, "messages", "conversations", "conversation"} & set(columns)
+    }  # fmt: skip
+    return columns_behind(name, COLUMNS[name], columns, {**spoken, **given})
+
+
+def no_format(columns: Sequence[str], table: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], example: str) -> str:
+    """The sentence, without its subject, for columns that are of no format of the table."""
+    shown = "; ".join(f"{name}: {', '.join(needed)}" for name, (needed, _) in table.items())
+    return (
+        f"has columns ({', '.join(columns)}) of no known format ({shown}); name the format with 'format' and its columns with "
+        f"'columns', such as columns: {example}"
+    )
+
+
+def columns_behind(
+    name: str, roles: tuple[tuple[str, ...], tuple[str, ...]], columns: Sequence[str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """The column behind each name of a format, those that it must have and those that it may. Raises Unreadable where one is missing."""
+    needed, optional = roles
     found = {}
     for role in (*needed, *optional):
         column = given.get(role, role)
-        if role in ("messages", "conversations") and role not in given:
-            column = next((each for each in (role, "messages", "conversations", "conversation") if each in columns), role)
         if column in columns:
             found[role] = column
         elif role in needed or role in given:
@@ -111,8 +128,8 @@ def _text(cells: Mapping[str, Any]) -> Dialogue:
 def _prompt_completion(cells: Mapping[str, Any]) -> Dialogue:
     prompt, completion = cells.get("prompt"), cells.get("completion")
     if isinstance(prompt, list) or isinstance(completion, list):
-        before = _listed("prompt", prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}])
-        after = _listed("completion", completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}])
+        before = messages_of("prompt", prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}])
+        after = messages_of("completion", completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}])
         messages = _opened(cells, [*before, *after])
         beginning = len(messages) - len(after)
         return _dialogue(messages, [at >= beginning and each["role"] == "assistant" for at, each in enumerate(messages)])
@@ -141,7 +158,7 @@ def _alpaca(cells: Mapping[str, Any]) -> Dialogue:
 
 def _conversation(column: str) -> Callable[[Mapping[str, Any]], Dialogue]:
     def reader(cells: Mapping[str, Any]) -> Dialogue:
-        messages = _listed(column, cells.get(column))
+        messages = messages_of(column, cells.get(column))
         while messages and messages[-1]["role"] != "assistant":  # a question without an answer teaches nothing
             messages = messages[:-1]
         if not messages:
@@ -169,7 +186,7 @@ def _opened(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> 
     return list(messages)
 
 
-def _listed(column: str, cell: Any) -> list[Mapping[str, Any]]:
+def messages_of(column: str, cell: Any) -> list[Mapping[str, Any]]:
     """The messages of a list, under the names that chat templates know."""
     if not isinstance(cell, list | tuple) or not cell:
         raise Unreadable(f"holds {_shown(cell)} in the column '{column}', must be a list of messages with role and content")

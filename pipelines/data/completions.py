@@ -80,7 +80,7 @@ def encode_completions(
     truncated = 0
     for start in range(0, len(dialogues), CHUNK):
         texts = [render(tokenizer, each, train_on) for each in dialogues[start : start + CHUNK]]
-        for place, row in enumerate(_tokenised(tokenizer, texts, opening), start=start):
+        for place, row in enumerate(tokenised(tokenizer, texts, opening), start=start):
             tokens, wanted = ended(row.ids, row.learnt, row.text.answered, end, stops)
             truncated += len(tokens) > max_length
             tokens, wanted = tokens[:max_length], wanted[:max_length]
@@ -128,10 +128,13 @@ def opening_of(tokenizer: Any) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
+    """A text as tokens."""
+
     text: Rendered
     ids: list[int]
     learnt: list[bool]
+    """Which tokens belong to answers."""
     ends: list[int]
     """Characters after each token, 0 for those that stand before the text."""
 
@@ -143,7 +146,8 @@ class _Row:
         return sum(len(self.text.text[begin : min(end, seen)].encode()) for begin, end in self.text.spans if begin < seen)
 
 
-def _tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[_Row]:
+def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[Row]:
+    """The texts as tokens, prompts split as they would be alone; `opening` stands before those that no template made."""
     whole = _encoded(tokenizer, [each.text for each in texts])
     before = iter(_encoded(tokenizer, [each.text[:begin] for each in texts for begin, _ in each.spans])[0])
     rows = []
@@ -162,7 +166,7 @@ def _tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) ->
                 if offsets[place][0] >= end:
                     break
                 learnt[place] = True
-        rows.append(_Row(text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets]))
+        rows.append(Row(text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets]))
     return rows
 
 

@@ -16,8 +16,8 @@ def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_
     The length of an example is that of both together, so that batches of similar length have little padding in
     either. Segments are left out: the models that write have none.
     """
-    sources, truncated = _encode(tokenizer, rows.texts, max_source_length, "text")
-    targets, cut = _encode(tokenizer, rows.labels or (), max_target_length, "text_target")
+    sources, truncated = encode_texts(tokenizer, rows.texts, max_source_length, "text")
+    targets, cut = encode_texts(tokenizer, rows.labels or (), max_target_length, "text_target")
     return Examples(
         input_ids=sources,
         token_type_ids=None,
@@ -28,7 +28,7 @@ def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_
     )
 
 
-def _encode(tokenizer: Any, texts: Any, max_length: int, role: str) -> tuple[list[list[int]], Any]:
+def encode_texts(tokenizer: Any, texts: Any, max_length: int, role: str) -> tuple[list[list[int]], Any]:
     """Ids of every text in its role, and which texts lost their end (texts,)."""
     ids: list[list[int]] = []
     cut: list[int] = []

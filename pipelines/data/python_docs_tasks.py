@@ -1,9 +1,10 @@
-"""Three more tasks made from the documentation that every CPython carries: one of each shape, without any download.
+"""Four more tasks made from the documentation that every CPython carries: one of each shape, without any download.
 
 - `words`: in each sentence a run of three to five words is turned round; which words are they? (tags in IOB2)
 - `questions`: which words follow these in a paragraph? (a span of the paragraph)
 - `endings`: which of four endings belongs to this beginning of a sentence? As SWAG asks (Zellers et al. 2018,
   arxiv.org/abs/1808.05326), but the wrong ones are endings of other sentences.
+- `preferences`: which of two continuations of a sentence is the better one? The other has the same words in another order.
 
 Rows depend on the running Python only, and on its sentences in the order of `python_docs`.
 """
@@ -86,11 +87,28 @@ def ending_rows(split: Split) -> list[dict[str, Any]]:
     return rows
 
 
+def preference_rows(split: Split) -> list[dict[str, Any]]:
+    """`{prompt, chosen, rejected}`: a sentence's beginning, the rest of it, and the rest with its words in another order."""
+    generator = random.Random(f"{SEED} preferences {split}")
+    rows = []
+    for sentence in _shuffled(split, generator):
+        words = sentence.split()
+        middle = len(words) // 2
+        rest = words[middle:]
+        mixed = generator.sample(rest, len(rest))
+        if mixed == rest:
+            continue
+        rows.append({"prompt": " ".join(words[:middle]), "chosen": f" {' '.join(rest)}", "rejected": f" {' '.join(mixed)}"})
+    return rows
+
+
 def _shuffled(split: Split, generator: random.Random) -> list[str]:
     sentences = list(sentences_of(split))
     generator.shuffle(sentences)
     return sentences
 
 
-ROWS: dict[str, Callable[[Split], list[dict[str, Any]]]] = {"words": word_rows, "questions": question_rows, "endings": ending_rows}
+ROWS: dict[str, Callable[[Split], list[dict[str, Any]]]] = {
+    "words": word_rows, "questions": question_rows, "endings": ending_rows, "preferences": preference_rows,
+}  # fmt: skip
 """By configuration of the embedded data set."""

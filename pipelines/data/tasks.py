@@ -63,7 +63,7 @@ class Task:
 
     name: str
     """`glue/mrpc`, or the id of the stage that describes the task."""
-    kind: Literal["classification", "regression", "seq2seq", "causal", "token_classification", "qa", "multiple_choice"]
+    kind: Literal["classification", "regression", "seq2seq", "causal", "token_classification", "qa", "multiple_choice", "preference"]
     columns: tuple[str, ...]
     """One column of texts, or two of pairs."""
     label: str

@@ -28,6 +28,7 @@ HEADS = {
     "token_classification": "token_classification",
     "qa": "question_answering",
     "multiple_choice": "multiple_choice",
+    "preference": "reward",
 }
 """The head that answers each kind of task: known without reading data, as `Task.head` is not."""
 

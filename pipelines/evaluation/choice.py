@@ -21,7 +21,7 @@ from pipelines.registry import TASKS, nearest
 WRITTEN = ("seq2seq", "causal", "instruction_pairs")
 """Kinds of tasks whose answers are texts."""
 
-OTHERS = {"qa": "spans of a text", "multiple_choice": "one of several options"}
+OTHERS = {"qa": "spans of a text", "multiple_choice": "one of several options", "preference": "the better of two answers"}
 """What the answers to other kinds of tasks without classes are."""
 
 

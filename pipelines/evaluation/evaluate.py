@@ -1,6 +1,7 @@
 """Evaluate: score the trained models on their benchmarks, with intervals, beside guessers without a network.
 
-With `datasets`, what a model was pretrained to do is measured on held-out text: see `language_modeling`.
+With `datasets`, what a model was pretrained to do is measured on held-out text: see `language_modeling`. With `prompts`, its own
+completions are: see `policy`.
 
 Leaves `metrics.json` (`{"glue/mrpc": {"accuracy": …, "f1": …}}`), `details.json` (which model, how many examples,
 intervals, baselines, what it takes to compute the same again, and what stands behind the scores), `mistakes.jsonl` and `predictions.parquet` in the stage's folder. A benchmark whose labels are not public, such as
@@ -19,11 +20,12 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pipelines.blocks import Found, Mistakes
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
-from pipelines.evaluation import asking, few_shot_choice, held_out
+from pipelines.evaluation import asking, few_shot_choice, held_out, policy
 from pipelines.evaluation.asking import Asked
 from pipelines.evaluation.choice import WRITTEN, Choice, choose
 from pipelines.evaluation.few_shot import FewShot
 from pipelines.evaluation.generation import Generation
+from pipelines.evaluation.policy import PolicyKeys
 from pipelines.evaluation.span_settings import SpanSettings
 from pipelines.recipe import Recipe, Stage
 from pipelines.registry import BASELINES, EXAMINERS, METRICS
@@ -40,7 +42,7 @@ def _baseline(name: str) -> str:
     return name
 
 
-class Evaluate(Stage):
+class Evaluate(PolicyKeys, Stage):
     """Score trained models on benchmarks: metrics, intervals, predictions, and guessers to compare them with."""
 
     stage: Literal["evaluate"] = "evaluate"
@@ -73,6 +75,8 @@ class Evaluate(Stage):
     """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See docs/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        if policy.asked(self):
+            return list(policy.mistakes(self, recipe))
         if self.slices and (self.few_shot is not None or (self.datasets and self.benchmarks is None)):
             return [(("slices",), "are parts of benchmarks that a model was trained on, and none is scored here; leave it out")]
         if self.few_shot is not None:
@@ -98,7 +102,7 @@ class Evaluate(Stage):
 
     def choices(self, recipe: Recipe) -> tuple[list[Choice], list[Found]]:
         """Which model scores which benchmark, and what is wrong with asking for it. None where only text is measured."""
-        if self.few_shot is not None or (self.datasets and self.benchmarks is None):
+        if self.prompts is not None or self.few_shot is not None or (self.datasets and self.benchmarks is None):
             return [], []
         return choose(recipe, self, self.benchmarks)
 
@@ -110,6 +114,14 @@ class Evaluate(Stage):
         """The keys of `datasets` in `metrics.json`."""
         return held_out.names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
 
+    def policy_scores(self, recipe: Recipe) -> dict[str, list[str]]:
+        """The key of what is measured of a model's own completions in `metrics.json`, with the names of its scores."""
+        return {} if self.prompts is None else {policy.NAME: list(policy.names(self))}
+
+    def policy_model(self, recipe: Recipe) -> str:
+        """The id of the model whose completions are scored."""
+        return policy.model_of(recipe, self)
+
     def few_shot_scores(self, recipe: Recipe) -> dict[str, list[str]]:
         """The keys of zero- and few-shot questions in `metrics.json`, with the names of their scores."""
         return few_shot_choice.scores(recipe, self)
@@ -119,7 +131,9 @@ class Evaluate(Stage):
         return few_shot_choice.model_of(recipe, self)
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
-        """The stages whose models are scored, then those that describe an inline task."""
+        """The stages whose models are scored, then those that describe an inline task, or that a reward reads."""
+        if self.prompts is not None:
+            return policy.reads(self, recipe)
         if self.few_shot is not None:
             return few_shot_choice.reads(recipe, self)
         choices, _ = self.choices(recipe)
@@ -129,6 +143,8 @@ class Evaluate(Stage):
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         """Hashes of everything that is scored, and of the training rows that guessers are fitted on."""
+        if self.prompts is not None:
+            return policy.content(self)
         if self.few_shot is not None:
             return few_shot_choice.content(recipe, self)
         choices, _ = self.choices(recipe)
@@ -146,9 +162,11 @@ class Evaluate(Stage):
         return hashes
 
     def special_tokens(self) -> tuple[str, ...]:
-        return marks_of(self.chat_template)
+        return marks_of(self.chat_template if self.prompts is None else self.prompts.chat_template)
 
     def modules(self) -> set[str]:
+        if self.prompts is not None:
+            return policy.modules(self)
         examiners = {EXAMINERS.module(head) for head in EXAMINERS}
         return examiners | {METRICS.module(name) for name in METRICS} | {BASELINES.module(name) for name in self.baselines}
 
@@ -161,6 +179,10 @@ class Evaluate(Stage):
             from pipelines.evaluation.slices import check_named
 
             check_named([choice.open_task() for choice in choices], self.slices)
+        if self.prompts is not None:
+            from pipelines.evaluation import policy_asking
+
+            policy_asking.ask(self, context, report)
         if self.few_shot is not None:
             from pipelines.evaluation import few_shot_asking
 

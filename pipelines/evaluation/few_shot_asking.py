@@ -69,7 +69,8 @@ def _head_of_checkpoint(context: Context) -> Head:
     checkpoints: Any = import_module("pipelines.checkpoints")
     import_module("pipelines.architectures.registration").register()
     given = context.recipe.model
-    return choice.HEADS[checkpoints.family_of(AutoConfig.from_pretrained(given.checkpoint, revision=given.revision))]
+    where = import_module("pipelines.remote_code").opening(str(given.checkpoint), given.revision, given)
+    return choice.HEADS[checkpoints.family_of(AutoConfig.from_pretrained(given.checkpoint, **where))]
 
 
 @dataclass

@@ -14,6 +14,7 @@ from pipelines.data.as_text import AsText
 from pipelines.data.multiple_choice import LETTERS
 from pipelines.evaluation.calibration import softmax
 from pipelines.evaluation.chosen import Chosen
+from pipelines.evaluation.compared import Compared
 from pipelines.evaluation.completed import Completed, graded
 from pipelines.evaluation.predictions import Predicted, Said, Written
 from pipelines.evaluation.scoring import decide
@@ -55,6 +56,7 @@ def outcomes_of(said: Said, task: Task) -> Outcomes | None:
         return None
     kinds: dict[type, Callable[[Any, Any], Outcomes | None]] = {
         Predicted: _predicted, Chosen: _chosen, Spanned: _spanned, Tagged: _tagged, Written: _written, Completed: _completed,
+        Compared: _preferred,
     }  # fmt: skip
     read = next((kinds[kind] for kind in type(said).__mro__ if kind in kinds), None)
     return None if read is None else read(said, task)
@@ -76,6 +78,12 @@ def _chosen(said: Chosen, task: Task) -> Outcomes:
         return [f"{LETTERS[number]}: {row[number]}" for number, row in zip(numbers, options, strict=True)]
 
     return _decided(said.logits, labels, named(labels), named(said.logits.argmax(axis=1)), ())
+
+
+def _preferred(said: Compared, task: Task) -> Outcomes:
+    sides = said.rows.chosen, said.rows.rejected  # type: ignore[attr-defined]
+    preferred = [sides[side][at].completion for at, side in enumerate(said.logits.argmax(axis=1))]
+    return _decided(said.logits, np.asarray(said.labels), [each.completion for each in sides[0]], preferred, ())
 
 
 def _decided(logits: NDArray[Any], labels: NDArray[Any], gold: Sequence[str], said: Sequence[str], names: Sequence[str]) -> Outcomes:

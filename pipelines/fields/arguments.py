@@ -8,7 +8,8 @@ RENAMED  names of earlier transformers versions, translated with a warning
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -43,6 +44,13 @@ class Argument(NamedTuple):
         if self.ratio and value > 1 and value != int(value):
             return f"is {value}, must be a share of all steps below 1, or a whole number of steps"
         return None
+
+
+class Judged(Protocol):
+    """Anything that says what it does not accept."""
+
+    def misfit(self, value: object) -> str | None:
+        """The sentence for a value that is not accepted, or None."""
 
 
 def _choice(*names: str) -> Argument:
@@ -279,13 +287,14 @@ SYNONYMS: dict[str, str] = {
 """What other tools call it: refused, but with the right name in the sentence."""
 
 _KNOWN = {**ALLOWED, **OWN}
+NONE: Mapping[str, Judged] = MappingProxyType({})
 
 
-def mistakes(arguments: Mapping[str, Any]) -> list[Found]:
-    """Every mistake in a stage's `arguments`, each with its place below them."""
+def mistakes(arguments: Mapping[str, Any], extra: Mapping[str, Judged] = NONE) -> list[Found]:
+    """Every mistake in a stage's `arguments`, each with its place below them. `extra`: names of the stage's own method."""
     found: list[Found] = []
     for key, value in arguments.items():
-        sentence = _field(key, value, arguments)
+        sentence = extra[key].misfit(value) if key in extra else _field(key, value, arguments, extra)
         if sentence:
             found.append(((key,), sentence))
     return found or _between_fields(arguments)
@@ -333,7 +342,7 @@ Arguments = Annotated[dict[str, Any], BeforeValidator(checked), WithJsonSchema(s
 """The type of a stage's `arguments` field."""
 
 
-def _field(key: str, value: object, arguments: Mapping[str, Any]) -> str | None:
+def _field(key: str, value: object, arguments: Mapping[str, Any], extra: Mapping[str, Judged]) -> str | None:
     """What is wrong with one argument, looked at alone."""
     if key in RESERVED:
         return RESERVED[key]
@@ -347,7 +356,7 @@ def _field(key: str, value: object, arguments: Mapping[str, Any]) -> str | None:
             return None if isinstance(value, bool) else f"is {show(value)}, must be true or false"
         return (FRACTION if key == "warmup_ratio" else _KNOWN[renamed.target]).misfit(value)
     if key not in _KNOWN:
-        return unknown_key(key, _KNOWN)
+        return unknown_key(key, [*extra, *_KNOWN])
     if key == "max_steps" and value == 0 and not isinstance(value, bool):
         return "is 0, must be at least 1, or -1 to count epochs"
     if key == "report_to" and isinstance(value, list | tuple):

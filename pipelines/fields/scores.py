@@ -9,7 +9,7 @@ COUNTS = ("tokens", "bytes", "pairs", "replaced")
 """What a figure of held-out text stands on."""
 PEERS = ("unigram", "bigram", "majority")
 """Guessers whose figures stand beside the model's, under `<peer>_<score>`."""
-SMALLER_IS_BETTER = ("bits_per_byte", "hidden_bits_per_byte", "perplexity")
+SMALLER_IS_BETTER = ("bits_per_byte", "hidden_bits_per_byte", "perplexity", "kl", "kl_k3")
 """Everything else is better when it is larger."""
 TEXT_SCORES = {
     "causal_lm": ("bits_per_byte", "perplexity"),
@@ -21,6 +21,8 @@ TEXT_SCORES = {
 }
 """By objective, what is measured on held-out text; where it is not named here, the next line holds."""
 HIDDEN_SCORES = ("hidden_bits_per_byte", "accuracy")
+POLICY_SCORES = ("reward", "win_rate", "kl", "kl_k3", "length", "distinct_2", "ended")
+"""What is measured of a model's own completions; of the model beside it, under `<score>_against`."""
 
 SEVERAL = {
     "seqeval": ("f1", "precision", "recall", "accuracy"),
@@ -32,7 +34,7 @@ OF_A_HUNDRED = ("squad", "squad_v2", "bleu", "chrf", "rouge1", "rouge2", "rougeL
 """Metrics whose scores lie between 0 and 100, as their official scorers print them."""
 
 BOUNDS = {
-    **dict.fromkeys(("acc", "pair_accuracy", "precision", "recall", "f1"), (0.0, 1.0)),
+    **dict.fromkeys(("acc", "pair_accuracy", "precision", "recall", "f1", "win_rate", "distinct_2", "ended"), (0.0, 1.0)),
     **dict.fromkeys(("matthews_correlation", "pearson", "spearmanr"), (-1.0, 1.0)),
     **dict.fromkeys(("bleu", "chrf", "rouge", "exact_match"), (0.0, 100.0)),
     **dict.fromkeys(SMALLER_IS_BETTER, (0.0, math.inf)),

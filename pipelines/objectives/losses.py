@@ -70,7 +70,11 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
     rows = wanted.any(dim=1).nonzero().squeeze(1)[:2]
     if len(rows) == 0:
         return False
-    some, chosen = {name: value[rows] for name, value in inputs.items()}, wanted[rows]
+    some, chosen = {name: value[rows] for name, value in inputs.items()}, wanted[rows].clone()
+    if chosen.all():  # where every position is asked for, a head that was not narrowed has the same shape
+        if chosen.numel() == 1:
+            return False
+        chosen.view(-1)[0] = False
     modes = {module: module.training for module in bare.modules()}
     devices = [wanted.device] if wanted.is_cuda else []
     bare.eval()

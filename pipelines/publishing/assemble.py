@@ -70,7 +70,8 @@ def _name_itself(folder: Path) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("_name_or_path", None)
-    config["auto_map"] = {name: str(target).rpartition("--")[2] for name, target in config.get("auto_map", {}).items()}
-    if not config["auto_map"]:
-        del config["auto_map"]
+    own = {name: str(target).rpartition("--")[2] for name, target in config.pop("auto_map", {}).items()}
+    own = {name: target for name, target in own.items() if (folder / f"{target.partition('.')[0]}.py").is_file()}
+    if own:  # else the checkpoint that it comes from brought code, and was opened without running any
+        config["auto_map"] = own
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -29,6 +29,8 @@ def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
 
 
 def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
+    if evaluate.prompts is not None:
+        return dict.fromkeys(evaluate.policy_scores(recipe), evaluate.policy_model(recipe))
     if evaluate.few_shot is not None:
         return dict.fromkeys(evaluate.few_shot_scores(recipe), evaluate.few_shot_model(recipe) or START)
     earlier = recipe.stages[: recipe.stages.index(evaluate)]
@@ -61,7 +63,7 @@ def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
 def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
     """The names of a benchmark's scores, such as `accuracy` and `accuracy_mm`."""
     for evaluate in (stage for stage in recipe.stages if stage.stage == "evaluate"):
-        asked = evaluate.few_shot_scores(recipe)
+        asked = evaluate.few_shot_scores(recipe) | evaluate.policy_scores(recipe)
         if benchmark in asked:
             names: list[str] = asked[benchmark]
             return names

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipelines.fields.scores import better, is_score
 from pipelines.protocols import Head
-from pipelines.publishing import loading
+from pipelines.publishing import loading, origin
 from pipelines.publishing.card_evidence import evidence
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.heads import USES
@@ -98,7 +98,7 @@ def metadata(recipe: Recipe, head: Head, scored: Scored, method: str | None, own
         license=license,
         library_name="peft" if method else "transformers",
         pipeline_tag=_task_of(head, scored),
-        base_model=checkpoint if checkpoint and _is_hub_id(checkpoint) else None,
+        base_model=checkpoint if checkpoint and origin.is_hub_id(checkpoint) else None,
         datasets=sorted({each.dataset_type for each in results if each.dataset_type in HUB_NAMES.values()}) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         tags=["finery", *(["custom_code"] if own_code else []), *([method] if method else [])],
@@ -118,6 +118,8 @@ def _results(name: str, head: Head, scored: Scored) -> Iterable[Any]:
     from huggingface_hub import EvalResult
 
     for benchmark, metrics in scored.metrics.items():
+        if "policy" in scored.details[benchmark]:  # scores by a reward of the recipe's own, which the Hub has no leaderboard for
+            continue
         family, _, config = SHOTS.sub("", benchmark).partition("/")
         for metric, value in metrics.items():
             if not is_score(metric) or not math.isfinite(value):
@@ -215,8 +217,11 @@ EXPLAINED = {
     "smaller is better; `accuracy` is the share of these tokens that are named exactly",
     "perplexity": "`perplexity` is per token: smaller is better, and only models with the same vocabulary compare",
     "pair_accuracy": "`pair_accuracy` is the share of pairs judged rightly, of which a coin gets half",
+    "reward": "`reward` is the mean score of the model's own completions by the reward of the recipe, which is no scale of its own",
+    "win_rate": "`win_rate` is the share of prompts whose completion scores higher than that of the model in `against`, ties counted half",
+    "kl": "`kl` and `kl_k3` estimate the KL divergence from that model in nats a completion: smaller is nearer",
 }
-"""Scores of held-out text that are easily misread."""
+"""Scores of held-out text and of completions that are easily misread."""
 
 
 def _text_scores(scored: Scored) -> str:
@@ -248,7 +253,7 @@ def _verified(proof: Mapping[str, Any] | None) -> str:
 def _summary(recipe: Recipe, head: Head, words: str) -> str:
     architecture = recipe.model.architecture or {}
     shape = architecture.get("preset") or architecture.get("model_type")
-    body = f"the shape `{shape}`, trained from scratch" if recipe.model.architecture else f"`{_checkpoint(recipe)}`"
+    body = f"the shape `{shape}`, trained from scratch" if recipe.model.architecture else origin.told(recipe.model.checkpoint or "")
     if head.kind == "sequence_classification" and not head.labels:
         words = "a model that gives each text a number"
     return f"{words[0].upper()}{words[1:]}, made from {body}."
@@ -366,7 +371,7 @@ def _objective(recipe: Recipe, stage: Stage) -> str | None:
 def _origin(recipe: Recipe) -> str:
     if recipe.model.checkpoint:
         revision = f" at revision `{recipe.model.revision}`" if recipe.model.revision else ""
-        return f"It starts from `{_checkpoint(recipe)}`{revision}. The complete recipe is in `recipe.yaml`."
+        return f"It starts from {origin.told(recipe.model.checkpoint)}{revision}. The complete recipe is in `recipe.yaml`."
     shape = ", ".join(f"{key} {value}" for key, value in (recipe.model.architecture or {}).items())
     return f"It starts from random weights ({shape}). The complete recipe is in `recipe.yaml`."
 
@@ -442,16 +447,6 @@ def _local_data(recipe: Recipe) -> Iterable[str]:
                 yield from walk(entry)
 
     return dict.fromkeys(walk([stage.plain() for stage in recipe.stages if stage.stage != "publish"]))
-
-
-def _checkpoint(recipe: Recipe) -> str:
-    """The Hub's name, or the last part of a folder's: the card tells nobody how the author's disk is arranged."""
-    checkpoint = recipe.model.checkpoint or ""
-    return checkpoint if _is_hub_id(checkpoint) else Path(checkpoint).name
-
-
-def _is_hub_id(checkpoint: str) -> bool:
-    return not checkpoint.startswith((".", "/", "~")) and checkpoint.count("/") <= 1 and not Path(checkpoint).exists()
 
 
 def _version() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipelines.blocks import show
-from pipelines.fields.scores import SMALLER_IS_BETTER, score_names
+from pipelines.fields.scores import POLICY_SCORES, SMALLER_IS_BETTER, score_names
 from pipelines.registry import METRICS, nearest
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -66,7 +66,7 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, "pair_accuracy", "acc"})
+    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
     if not any(metric == name or metric.startswith(f"{name}_") for name in known):
         raise ValueError(f"unknown metric '{metric}'.{nearest(metric, known)} Available: {', '.join(known)}")
     if not isinstance(comparison, str):

@@ -140,7 +140,7 @@ def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], 
 
     tables = {}
     for benchmark, folder in scored.folders.items():
-        if "few_shot" in scored.details[benchmark]:  # asked in prompts, which no head answers
+        if {"few_shot", "policy"} & set(scored.details[benchmark]):  # asked in prompts, which no head answers; or sampled
             continue
         table = pq.read_table(folder / "predictions.parquet")
         table = table.filter(pc.equal(table["benchmark"], benchmark))

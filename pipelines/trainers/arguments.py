@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.blocks import Found, Mistakes, show
 from pipelines.errors import StageError
 from pipelines.fields import arguments as argument_fields
+from pipelines.fields.arguments import Judged
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -18,11 +19,14 @@ DEFAULT_BATCH = 8
 """Examples a process sees at once when nothing is said: transformers' own default."""
 
 
-def checked(value: Any) -> Any:
-    """Validator of an `arguments` mapping: every wrong, reserved or unknown key is a mistake of its own."""
+def checked(value: Any, extra: Mapping[str, Judged] = argument_fields.NONE) -> Any:
+    """Validator of an `arguments` mapping: every wrong, reserved or unknown key is a mistake of its own.
+
+    `extra` are the names that the stage's own method adds.
+    """
     if not isinstance(value, Mapping):
         raise Mistakes([((), f"is {show(value)}, must be a mapping of TrainingArguments names")])
-    found = list(argument_fields.mistakes(value))
+    found = list(argument_fields.mistakes(value, extra))
     found += _batch_mistakes(value if found else in_todays_names(value))
     if found:
         raise Mistakes(found)
@@ -70,8 +74,14 @@ def batch_sizes(arguments: Mapping[str, Any], processes: int) -> tuple[int, int]
 
 def training_arguments(context: Context, arguments: Mapping[str, Any]) -> TrainingArguments:
     """The live object: the user's words, and what Finery fixes so that runs resume exactly."""
-    import torch
     from transformers import TrainingArguments
+
+    return TrainingArguments(**live_words(context, arguments))
+
+
+def live_words(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Its words, for a class that has more of them."""
+    import torch
 
     words, warnings = argument_fields.translate(arguments)
     for warning in warnings:
@@ -102,4 +112,4 @@ def training_arguments(context: Context, arguments: Mapping[str, Any]) -> Traini
     }
     if on_cpu and context.world.size > 1:
         fixed["ddp_backend"] = "gloo"
-    return TrainingArguments(**(words | fixed))
+    return words | fixed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from pipelines.blocks import Found, Pick
+from pipelines.data import stage_files
 from pipelines.errors import DataError
 from pipelines.recipe import Stage
 from pipelines.registry import LESSONS, TUNERS
@@ -39,6 +40,7 @@ class Supervised(Subject, Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
         yield from self.learning_mistakes(self.id, recipe)
+        yield from stage_files.mistakes(self.task, self, recipe)
         yield from input_formats.mistakes(self, recipe)
         words = in_todays_names(self.arguments)
         if self.early_stopping_patience is not None and not words.get("load_best_model_at_end"):
@@ -54,8 +56,9 @@ class Supervised(Subject, Stage):
         return self.training_content(self.id)
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
-        """The model's stage, and those whose adapters the tuner builds on."""
-        return tuple(dict.fromkeys((*super().reads(recipe), *self.tuner.stages)))
+        """The model's stage, those whose adapters the tuner builds on, and the one that wrote the training rows."""
+        written = stage_files.stage_of(self.task)
+        return tuple(dict.fromkeys((*super().reads(recipe), *self.tuner.stages, *(() if written is None else (written,)))))
 
     def subjects(self) -> Mapping[str, Any]:
         return {self.id: self}

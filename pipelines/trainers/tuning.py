@@ -86,12 +86,14 @@ def adapted(stage: Any, context: Context, model: Any) -> tuple[Any, Any]:
     return tuner, tuner.apply(model)
 
 
-def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True) -> Any:
+def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, trained_head: bool = False) -> Any:
     """The model that the stage reads, with `head`; refused when the tuner cannot serve it. Raises Misfit.
 
-    `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base.
+    `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base. `trained_head`: whether
+    a head that was not trained is refused, with ModelError.
     """
-    model = context.open_model(head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None)
+    words: dict[str, Any] = {"trained_head": True} if trained_head else {}
+    model = context.open_model(head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None, **words)
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
     if (why := stage.tuner.misfit(words, head.kind)) is not None:
         raise Misfit(f"the tuner {stage.tuner.name} {why}")

@@ -27,7 +27,10 @@ class LastLayer(TunerBlock):
     """How many layers below the head learn too."""
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
-        """A language model's head is usually the embeddings: then no weight is the head's alone."""
+        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many layers are there."""
+        depth = words.get("num_hidden_layers")
+        if words.get("model_type") == "finery" and words.get("family") != "encoder-decoder" and isinstance(depth, int) and self.layers > depth:
+            return f"has layers {self.layers}, but the model has {depth} layers; lower it, or use full"
         own_bias = words.get("lm_head_bias") if words.get("model_type") == "finery" else None
         if self.layers == 0 and head in WORD_HEADS and words.get("tie_word_embeddings", True) and not own_bias:
             return "trains a head of its own, but a language model's is the matrix of its embeddings; set last_layer.layers to at least 1"

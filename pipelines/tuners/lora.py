@@ -102,6 +102,12 @@ class LoRA(TunerBlock):
             raise Mistakes(found)
         return self
 
+    @property
+    def leaves_base(self) -> bool:
+        """Not where biases of the base learn, or where the update takes over a part of its weights."""
+        taken = isinstance(self.init_lora_weights, str) and self.init_lora_weights.startswith(("pissa", "olora"))
+        return self.bias == "none" and not taken
+
     def apply(self, model: Any) -> Any:
         """A PEFT model around `model`. Raises Misfit when no layer matches `target_modules`, or a key would have no effect."""
         from peft import LoraConfig, get_peft_model

@@ -79,6 +79,6 @@ def _tokenizer_of(model: Any) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model.name_or_path)
+        return AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
     except (OSError, ValueError, TypeError) as error:
         raise ModelError("prompt.init is text, but no tokenizer lies beside the model; use init: sampled_vocabulary") from error

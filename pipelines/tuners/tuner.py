@@ -26,6 +26,11 @@ class TunerBlock(Block):
         return 0
 
     @property
+    def leaves_base(self) -> bool:
+        """Whether the tuned model with its adapter disabled is the model that `apply` was given, however long it learnt."""
+        return self.adapts
+
+    @property
     def thaws(self) -> bool:
         """Whether `thaw` changes what learns while training: what learns later waits in the optimizer from the start."""
         return False

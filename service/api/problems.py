@@ -126,6 +126,7 @@ def install(app: FastAPI) -> None:
         problem = problem_of(error)
         if problem.status >= 500:
             log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        problem.detail = request.app.state.service.redactor.text(problem.detail)
         return respond(request, problem)
 
     kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused, Exception]

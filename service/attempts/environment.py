@@ -32,6 +32,7 @@ def environment_of(settings: Settings, job: Job, attempt: Attempt, outer: Mappin
         "FINERY_HOME": str(stage_cache(settings, outer)),
         "FINERY_JOB_ID": job.id,
         "OMP_NUM_THREADS": outer.get("OMP_NUM_THREADS", str(threads)),
+        "FINERY_PUBLIC_ENDPOINTS_ONLY": "0" if settings.private_endpoints else "1",
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -17,7 +17,10 @@ from service.executors.protocol import AttemptSpec, Placement
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
 from service.jobs.states import State
+from service.lookups import allowed_code
 from service.safety.materialise import materialise, needs
+from service.safety.network_recipes import read_network
+from service.safety.remote_code import unfit_code
 from service.settings import Settings
 from service.uploads import file_path, safe_name
 
@@ -40,6 +43,8 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     folders.job.mkdir(parents=True, exist_ok=True, mode=0o700)
     stage_cache(settings).mkdir(parents=True, exist_ok=True)
     wanted = needs(job.request.recipe, job.request.overrides)
+    if wanted.code:
+        _refuse_code(store, settings, job)
     files = {name: linked(store, settings, job, name, folders.job / INPUTS) for name in wanted.files}
     checkpoints: dict[str, Path] = {}
     for name in wanted.jobs:
@@ -57,6 +62,13 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
         placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
         log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
     )  # fmt: skip
+
+
+def _refuse_code(store: Store, settings: Settings, job: Job) -> None:
+    """Raise Missing when a repository's code is no longer allowed: an admin may have changed the list while the job waited."""
+    data = read_network(job.request.recipe, job.request.overrides).data
+    for _, message in unfit_code(data, allowed_code(store, settings, job.project)):
+        raise Missing(f"model.trust_remote_code {message}")
 
 
 def words_of(folders: Folders, recipe: str) -> tuple[str, ...]:

@@ -105,6 +105,15 @@ def _base(folder: Path) -> str:
 
     try:
         data, _ = read_yaml(folder / "recipe.yaml")
-        return str(data["model"].get("checkpoint") or "")
+        return _named(str(data["model"].get("checkpoint") or ""))
     except (RecipeError, OSError, KeyError, AttributeError, TypeError):
         return ""
+
+
+def _named(checkpoint: str) -> str:
+    """A folder of the server by what lies in it: the name of the model that was published there, or the stage that left it."""
+    if not checkpoint.startswith("/"):
+        return checkpoint
+    folder = Path(checkpoint)
+    published, left = _read(folder / "publication.json").get("to"), _read(folder.parent / "stage.json").get("id")
+    return Path(published).name if isinstance(published, str) else left if isinstance(left, str) else checkpoint

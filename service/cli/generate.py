@@ -32,6 +32,7 @@ class Question:
     top_p: float
     samples: int
     seed: int
+    plain: bool = False
 
 
 def generate(question: Question, penalty_alpha: float | None, as_json: bool) -> int:

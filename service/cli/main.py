@@ -214,6 +214,7 @@ def generate(
     top_p: Annotated[float, typer.Option("--top-p", help="Samples are drawn from the likeliest words that hold this probability.")] = 0.95,
     samples: Annotated[int, typer.Option("--samples", min=0, max=64, help="How many samples.")] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 65, help="Of the first sample; the others count up.")] = 42,
+    plain: Annotated[bool, typer.Option("--plain", help="Continue the prompt as it stands, where a model with a chat template would answer it.")] = False,
     penalty_alpha: Annotated[float | None, typer.Option("--penalty-alpha", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -222,7 +223,7 @@ def generate(
     from service.cli.generate import generate as write
 
     question = Question(
-        model, prompt, None if prompts is None else str(prompts), max_new_tokens, num_beams, temperature, top_k, top_p, samples, seed
+        model, prompt, None if prompts is None else str(prompts), max_new_tokens, num_beams, temperature, top_k, top_p, samples, seed, plain
     )
     raise typer.Exit(write(question, penalty_alpha, as_json))
 
@@ -516,12 +517,15 @@ def serve(
     home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="Where jobs, files and models are kept.")] = None,
     database_url: Annotated[str | None, typer.Option("--database-url", metavar="URL", help="postgresql://…; by default an SQLite file in the home.")] = None,
     executor: Annotated[str | None, typer.Option("--executor", help="local, docker or ray.")] = None,
+    allow_remote_code: Annotated[
+        list[str] | None, typer.Option("--allow-remote-code", metavar="OWNER/NAME@COMMIT", help="A repository whose code recipes may run; may be repeated.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the API and the web pages, and run what is submitted."""
     from service.cli.serve import serve as begin
 
-    raise typer.Exit(begin(host, port, home, database_url, executor, as_json))
+    raise typer.Exit(begin(host, port, home, database_url, executor, as_json, allow_remote_code or ()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +26,16 @@ GRACE = 5
 """Seconds that open connections have to end when the server stops."""
 
 
-def serve(host: str | None, port: int | None, home: Path | None, database_url: str | None, executor: str | None, as_json: bool) -> int:
+def serve(
+    host: str | None, port: int | None, home: Path | None, database_url: str | None, executor: str | None, as_json: bool,
+    allow_remote_code: Sequence[str] = (),
+) -> int:  # fmt: skip
     """Serve until a signal. Raises CommandError when it cannot start."""
     from service.settings import read_settings
 
-    settings = read_settings(host=host, port=port, home=home, database_url=database_url, executor=executor)
+    settings = read_settings(
+        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None
+    )
     _make_home(settings.home)
     with _only_server(settings.home), _listening(settings) as listener:
         from service.store.store import open_store

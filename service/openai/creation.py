@@ -13,9 +13,10 @@ from service.api.context import Caller, Service
 from service.api.problems import Problem
 from service.jobs.job import Job
 from service.openai.bases import Base, base_of, scratch
+from service.openai.graders import Unoffered, reward_of
 from service.openai.hyperparameters import Auto, resolve
 from service.openai.methods import METHODS, refusal
-from service.openai.recipes import supervised_recipe
+from service.openai.recipes import dpo_recipe, reinforcement_recipe, supervised_recipe
 from service.store.errors import NotFound
 from service.store.files import READY, File
 from service.submission import Wish, submit
@@ -42,6 +43,39 @@ class Supervised(BaseModel):
     hyperparameters: Hyperparameters | None = None
 
 
+class PreferenceHyperparameters(Hyperparameters):
+    """Those of dpo."""
+
+    beta: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | Auto | None = None
+
+
+class Preference(BaseModel):
+    """Settings of the method dpo."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hyperparameters: PreferenceHyperparameters | None = None
+
+
+class ReinforcementHyperparameters(Hyperparameters):
+    """Those of reinforcement. What OpenAI's own machines need beside them is taken and has no effect when it is `auto`."""
+
+    compute_multiplier: Auto | None = None
+    eval_interval: Auto | None = None
+    eval_samples: Auto | None = None
+    reasoning_effort: Literal["default"] | None = None
+
+
+class Reinforcement(BaseModel):
+    """Settings of the method reinforcement."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    grader: dict[str, Any]
+    hyperparameters: ReinforcementHyperparameters | None = None
+    response_format: dict[str, Any] | None = None
+
+
 class Method(BaseModel):
     """How the model learns."""
 
@@ -49,8 +83,8 @@ class Method(BaseModel):
 
     type: Literal["supervised", "dpo", "reinforcement"] = "supervised"
     supervised: Supervised | None = None
-    dpo: dict[str, Any] | None = None
-    reinforcement: dict[str, Any] | None = None
+    dpo: Preference | None = None
+    reinforcement: Reinforcement | None = None
 
 
 class NewJob(BaseModel):
@@ -77,29 +111,63 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
         raise Problem(400, f"{refused[:1].upper()}{refused[1:]}.", "unsupported_method", param="method")
     if asked.integrations:
         raise Problem(400, "Integrations are not offered: the metrics are in the job's events and in its result file.", "unsupported_integration", param="integrations")
-    shape = METHODS[method].shape
+    how = METHODS[method]
+    shape = how.shape
+    reward = _reward(asked) if method == "reinforcement" else None
     training = _file(service, caller, asked.training_file, "training_file", shape)
     validation = _file(service, caller, asked.validation_file, "validation_file", shape) if asked.validation_file else None
     base = _base(service, caller, asked.model)
-    given = (asked.method.supervised.hyperparameters if asked.method and asked.method.supervised else None) or asked.hyperparameters or Hyperparameters()
+    if base.from_scratch and not how.from_scratch:
+        raise Problem(400, f"'{asked.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by supervised first, then name what that made.", "unsupported_model", param="model")
+    given = _given(asked)
     rows, characters = int(training.openai.get("rows", 1)), int(training.openai.get("characters", 0))
-    numbers = resolve(base, rows, given.n_epochs, given.batch_size, given.learning_rate_multiplier)
+    beta = given.beta if isinstance(given, PreferenceHyperparameters) else None
+    numbers = resolve(base, rows, given.n_epochs, given.batch_size, given.learning_rate_multiplier, beta, how)
     unique = hashlib.sha256(f"{caller.project} {key}".encode()).hexdigest()[:10] if key else secrets.token_hex(5)
     seed = asked.seed if asked.seed is not None else int(unique, 16) % SEEDS
     suffix = _suffix(asked.suffix)
     name = f"ft:{base.short}:{caller.project}:{suffix}:{unique}"
-    recipe = supervised_recipe(f"ft-{unique}", base, training.id, validation.id if validation else None, numbers, seed, characters, name)
+    tested = validation.id if validation else None
+    if reward is not None:
+        recipe = reinforcement_recipe(f"ft-{unique}", base, training.id, reward, numbers, seed, name)
+    elif method == "dpo":
+        recipe = dpo_recipe(f"ft-{unique}", base, training.id, tested, numbers, seed, name)
+    else:
+        recipe = supervised_recipe(f"ft-{unique}", base, training.id, tested, numbers, seed, characters, name)
     kept = {
-        "model": asked.model, "training_file": training.id, "validation_file": validation.id if validation else None, "suffix": asked.suffix,
+        "model": asked.model, "training_file": training.id, "validation_file": tested, "suffix": asked.suffix,
         "seed": seed, "metadata": asked.metadata or {}, "fine_tuned_model": name, "method": method,
-        "hyperparameters": {
-            "n_epochs": numbers.n_epochs, "batch_size": numbers.batch_size, "learning_rate_multiplier": numbers.learning_rate_multiplier,
-        },
+        "hyperparameters": numbers.told(), **({"grader": asked.method.reinforcement.grader} if asked.method and asked.method.reinforcement else {}),
     }  # fmt: skip
     job, created = submit(service.store, service.settings, caller.project, caller.token, Wish(recipe, idempotency_key=key), "openai", kept)
     if created:
         service.wake()
     return job
+
+
+def _given(asked: NewJob) -> Hyperparameters:
+    """The hyperparameters, from the method's own place or from the older one. Raises Problem where they stand with another method."""
+    method = asked.method or Method()
+    for name in METHODS:
+        if name != method.type and getattr(method, name) is not None:
+            raise Problem(400, f"method.{name} is given, but method.type is '{method.type}'; give the settings of that method.", "invalid_request", param=f"method.{name}")
+    own: Supervised | Preference | Reinforcement | None = getattr(method, method.type)
+    return (own.hyperparameters if own is not None else None) or asked.hyperparameters or Hyperparameters()
+
+
+def _reward(asked: NewJob) -> dict[str, Any]:
+    """The reward behind the grader. Raises Problem where there is none."""
+    settings = asked.method.reinforcement if asked.method else None
+    if settings is None:
+        raise Problem(400, "The method 'reinforcement' needs a grader: method.reinforcement.grader.", "missing_grader", param="method.reinforcement.grader")
+    if settings.response_format is not None:
+        raise Problem(400, "response_format is not offered: answers are plain text.", "unsupported_response_format", param="method.reinforcement.response_format")
+    if asked.validation_file is not None:
+        raise Problem(400, "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it out.", "unsupported_validation_file", param="validation_file")
+    try:
+        return reward_of(settings.grader)
+    except Unoffered as error:
+        raise Problem(400, f"{str(error)[:1].upper()}{str(error)[1:]}.", "unsupported_grader", param="method.reinforcement.grader") from None
 
 
 def _suffix(given: str | None) -> str:

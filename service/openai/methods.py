@@ -13,19 +13,24 @@ class Method:
     """What a method needs."""
 
     stage: str
-    """The stage of the STAGES registry that does it."""
+    """The stage of the STAGES registry that does it, which is also its id in the recipe."""
     shape: Shape
     """What its rows look like."""
-    lacks: str = ""
-    """What is still missing on this surface although the trainer may exist."""
+    rate: float = 1.0
+    """What the learning rates of supervised learning are multiplied by."""
+    epochs: int = 3
+    """What `n_epochs: auto` means."""
+    from_scratch: bool = False
+    """Whether a model that has learnt nothing yet can begin with it."""
 
 
 METHODS: dict[str, Method] = {
-    "supervised": Method("supervised", "chat"),
-    "dpo": Method("dpo", "preference", "preference files of this form have no counterpart in recipes yet"),
-    "reinforcement": Method("grpo", "prompt", "graders have no counterpart in recipes yet"),
+    "supervised": Method("supervised", "chat", from_scratch=True),
+    "dpo": Method("dpo", "preference", rate=0.1, epochs=2),
+    "reinforcement": Method("ppo", "prompt", rate=0.1, epochs=1),
 }
 """OpenAI's `method.type` -> the stage that does it."""
+STAGE_IDS = frozenset(method.stage for method in METHODS.values())
 
 
 def refusal(method: str) -> str | None:
@@ -35,11 +40,9 @@ def refusal(method: str) -> str | None:
     stage = METHODS[method].stage
     if stage not in STAGES:
         return f"the method '{method}' needs the trainer '{stage}', which this version of Finery does not have; use {', '.join(available())}"
-    if METHODS[method].lacks:
-        return f"the method '{method}' is not offered on this surface: {METHODS[method].lacks}; submit a recipe to /api/v1/jobs instead"
     return None
 
 
 def available() -> list[str]:
     """The methods that can be used."""
-    return [name for name, method in METHODS.items() if method.stage in STAGES and not method.lacks]
+    return [name for name, method in METHODS.items() if method.stage in STAGES]

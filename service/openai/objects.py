@@ -8,7 +8,7 @@ from typing import Any
 from service.api.documents import finite
 from service.jobs.job import Event, Job
 from service.jobs.states import State
-from service.openai.recipes import STAGE
+from service.openai.methods import STAGE_IDS
 from service.safety.secrets import Redactor
 from service.store.files import READY, File
 from service.store.results import Model
@@ -39,7 +39,10 @@ def public_id(job: Job) -> str:
 def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
     """A `fine_tuning.job`."""
     kept = job.request.openai
-    numbers = {key: kept.get("hyperparameters", {}).get(key) for key in ("n_epochs", "batch_size", "learning_rate_multiplier")}
+    every = kept.get("hyperparameters", {})
+    numbers = {key: every.get(key) for key in ("n_epochs", "batch_size", "learning_rate_multiplier")}
+    method = str(kept.get("method") or "supervised")
+    settings = {"hyperparameters": dict(every) if method == "dpo" else numbers, **({"grader": kept["grader"]} if "grader" in kept else {})}
     succeeded = job.state is State.SUCCEEDED
     failed = job.state is State.FAILED
     code = str(job.reason or "internal")
@@ -48,7 +51,7 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
         "model": kept.get("model"), "fine_tuned_model": kept.get("fine_tuned_model") if succeeded else None, "organization_id": job.project,
         "status": STATUS[job.state], "training_file": kept.get("training_file"), "validation_file": kept.get("validation_file"),
         "result_files": list(kept.get("result_files", ())) if succeeded else [], "trained_tokens": kept.get("trained_tokens") if succeeded else None,
-        "hyperparameters": numbers, "method": {"type": "supervised", "supervised": {"hyperparameters": numbers}}, "seed": kept.get("seed", 0),
+        "hyperparameters": numbers, "method": {"type": method, method: settings}, "seed": kept.get("seed", 0),
         "error": {"code": code, "message": redactor.text(job.message) or code, "param": "training_file" if code == "data_error" else None} if failed else None,
         "estimated_finish": None, "integrations": [], "metadata": kept.get("metadata") or {}, "suffix": kept.get("suffix"),
     }  # fmt: skip
@@ -69,7 +72,7 @@ def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) 
 
 def _told(event: Event, total: int | None) -> tuple[str, str, dict[str, Any]] | None:
     fields = event.fields
-    if event.event == "metric" and event.stage == STAGE:
+    if event.event == "metric" and event.stage in STAGE_IDS:
         numbers = step_metrics(event)
         if "train_loss" not in numbers:
             return None
@@ -80,7 +83,7 @@ def _told(event: Event, total: int | None) -> tuple[str, str, dict[str, Any]] | 
         message = fields.get("message") or ""
         level = "error" if state is State.FAILED else "info"
         return level, f"{TOLD_STATES[state]}{f': {message}' if message and state is State.FAILED else ''}", {}
-    if event.event == "checkpoint" and event.stage == STAGE:
+    if event.event == "checkpoint" and event.stage in STAGE_IDS:
         return "info", f"Checkpoint created at step {event.step}", {"step": event.step}
     if event.event == "stage_finished" and event.stage:
         return "info", f"Stage {event.stage} finished in {float(fields.get('seconds') or 0):.0f} s", {}

@@ -1,14 +1,14 @@
-"""The recipe behind a fine-tuning job: one supervised stage, scores where a validation file is given, one publication."""
+"""The recipe behind a fine-tuning job: one stage that learns, scores where a validation file is given, one publication."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines.marks import write_yaml
 from service.openai.bases import Base
-from service.openai.hyperparameters import Hyperparameters
+from service.openai.hyperparameters import RESPONSE, Hyperparameters
 
-STAGE = "supervised"
 LARGE = 2_000_000
 """Characters of a training file from which on a larger vocabulary pays."""
 LONGEST = 512
@@ -35,5 +35,27 @@ def supervised_recipe(
     stages = [stage]
     if validation_file is not None:
         stages.append({"stage": "evaluate", "max_eval_samples": VALIDATED, "generation": {"max_new_tokens": 48}})
-    stages.append({"stage": "publish", "to": publish})
-    return write_yaml(recipe | {"stages": stages})
+    return _written(recipe, stages, publish)
+
+
+def dpo_recipe(name: str, base: Base, training_file: str, validation_file: str | None, numbers: Hyperparameters, seed: int, publish: str) -> str:
+    """The recipe's text; with a validation file the stage says how often the model prefers what it should on its pairs."""
+    stage: dict[str, Any] = {"stage": "dpo", "max_length": LONGEST, "arguments": numbers.arguments()}
+    if validation_file is None:
+        stage["datasets"] = [{"path": f"file:{training_file}", "format": "openai"}]
+    else:
+        stage["task"] = {"kind": "preference", "format": "openai", "train": f"file:{training_file}", "validation": f"file:{validation_file}"}
+    return _written({"name": name, "seed": seed, "model": base.model}, [stage], publish)
+
+
+def reinforcement_recipe(name: str, base: Base, training_file: str, reward: Mapping[str, Any], numbers: Hyperparameters, seed: int, publish: str) -> str:
+    """The recipe's text: the model answers the prompts of the file, and learns from what the reward makes of its answers."""
+    kept = {key: value for key, value in numbers.arguments().items() if key != "include_num_input_tokens_seen"}
+    stage = {
+        "stage": "ppo", "prompts": {"path": f"file:{training_file}"}, "reward": dict(reward), "arguments": {**kept, "response_length": RESPONSE},
+    }  # fmt: skip
+    return _written({"name": name, "seed": seed, "model": base.model}, [stage], publish)
+
+
+def _written(recipe: Mapping[str, Any], stages: list[dict[str, Any]], publish: str) -> str:
+    return write_yaml({**recipe, "stages": [*stages, {"stage": "publish", "to": publish}]})

@@ -12,8 +12,8 @@ from uuid import uuid4
 from service.api.context import Service
 from service.jobs.job import Event, Job
 from service.jobs.states import State
+from service.openai.methods import STAGE_IDS
 from service.openai.objects import step_metrics
-from service.openai.recipes import STAGE
 from service.receiving import receive
 from service.uploads import TooLarge
 
@@ -53,7 +53,7 @@ def metric_events(service: Service, job: Job) -> Iterator[Event]:
     after = 0
     while rows := service.store.events_after(job.id, after, limit=5000, kinds=["metric"]):
         after = rows[-1].id
-        yield from (row for row in rows if row.stage == STAGE)
+        yield from (row for row in rows if row.stage in STAGE_IDS)
 
 
 def steps(service: Service, job: Job) -> dict[int, Event]:
@@ -70,7 +70,7 @@ def trained_tokens(lines: dict[int, Event]) -> int | None:
 def validation_loss(service: Service, job: Job) -> float | None:
     """Mean loss of a token of the validation file: the logarithm of the perplexity that the evaluate stage measured."""
     for result in service.store.stage_results(job.id):
-        scores: Any = result.metrics.get(STAGE)
+        scores: Any = result.metrics.get("supervised")
         perplexity = scores.get("perplexity") if isinstance(scores, dict) else None
         if isinstance(perplexity, int | float) and perplexity > 0:
             return math.log(perplexity)

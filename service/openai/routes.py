@@ -21,6 +21,7 @@ from service.jobs.transitions import Move
 from service.openai.bases import scratch
 from service.openai.creation import PURPOSE, NewJob
 from service.openai.creation import create as create_job
+from service.openai.methods import STAGE_IDS
 from service.openai.objects import (
     event_object,
     file_object,
@@ -31,7 +32,6 @@ from service.openai.objects import (
     published_object,
     step_metrics,
 )
-from service.openai.recipes import STAGE
 from service.openai.results import settled
 from service.openai.training_files import examine
 from service.receiving import discard, receive
@@ -212,7 +212,7 @@ def events(job_id: str, service: ServiceOf, caller: Viewer, after: After = None,
 
 def _total_steps(service: Service, job: Job) -> int | None:
     rows = service.store.events_after(job.id, 0, limit=50, kinds=["progress"])
-    return next((int(row.fields["total"]) for row in rows if row.stage == STAGE and isinstance(row.fields.get("total"), int)), None)
+    return next((int(row.fields["total"]) for row in rows if row.stage in STAGE_IDS and isinstance(row.fields.get("total"), int)), None)
 
 
 @router.get("/fine_tuning/jobs/{job_id}/checkpoints")
@@ -220,8 +220,8 @@ def checkpoints(job_id: str, service: ServiceOf, caller: Viewer, after: After = 
     """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve resuming only."""
     found = _job(service, caller, job_id)
     rows = service.store.events_after(found.id, 0, limit=100_000, kinds=["checkpoint", "metric"])
-    losses = {row.step: step_metrics(row) for row in rows if row.event == "metric" and row.stage == STAGE}
-    steps = {row.step: row for row in rows if row.event == "checkpoint" and row.stage == STAGE and row.step is not None}
+    losses = {row.step: step_metrics(row) for row in rows if row.event == "metric" and row.stage in STAGE_IDS}
+    steps = {row.step: row for row in rows if row.event == "checkpoint" and row.stage in STAGE_IDS and row.step is not None}
     made = [_checkpoint(found, row, losses.get(step, {}), last=step == max(steps)) for step, row in sorted(steps.items(), reverse=True)]
     if after is not None:
         places = [each["id"] for each in made]

@@ -16,6 +16,7 @@ from pipelines.errors import RecipeError
 from pipelines.marks import write_yaml
 from service.safety.network_recipes import read_network
 from service.safety.references import MODEL_NAME, Reference, key_of, references, replaced, strings
+from service.safety.remote_code import asks
 
 PUBLISHED = "published"
 """The folder below the job's that models are published to before they join the project's."""
@@ -43,6 +44,8 @@ class Needs:
     """Names of models."""
     publishes: tuple[str, ...] = ()
     """Names that models are published under."""
+    code: bool = False
+    """Whether it would run code of its checkpoint's repository."""
 
 
 def needs(text: str, overrides: Sequence[str] = ()) -> Needs:
@@ -51,7 +54,7 @@ def needs(text: str, overrides: Sequence[str] = ()) -> Needs:
     found = references(data)
     return Needs(
         _named(found, "file"), _named(found, "job"), _named(found, "model"),
-        tuple(dict.fromkeys(name for _, name in _publications(data))),
+        tuple(dict.fromkeys(name for _, name in _publications(data))), asks(data),
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its project.
 
 Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets by the names
-that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret. Import paths and
-remote code have no key in any recipe. The check is pure: what references stand for is looked up before and passed in.
+that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret. Import paths have no
+key in any recipe, and a repository's code runs only where an admin allowed it. The check is pure: what references stand for, and
+which code is allowed, is looked up before and passed in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from pipelines.cells import StudyRecipe, expand
 from pipelines.errors import Mistake, RecipeError
 from pipelines.matrix import axes_of
 from pipelines.recipe import Recipe, Source, checked, read_text
+from service.attempts.environment import INHERITED
+from service.safety.endpoints import unfit_endpoints
 from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, references, replaced, strings
+from service.safety.remote_code import unfit_code
 from service.safety.secrets import holds_secret
 
 FILE = "recipe.yaml"
@@ -34,7 +38,8 @@ PLACES = ("path", "checkpoint", "pretrained", "chat_template", "train", "validat
 """Keys whose texts may name something on a disk. A contract test holds them against the types of every block."""
 FREE = (
     "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options", "answer", "answers",
-    "context", "source", "target", "text", "prompt", "completion", "instruction", "output", "input",
+    "context", "source", "target", "text", "prompt", "completion", "instruction", "output", "input", "comparison", "critique", "revision",
+    "words", "pattern",
 )  # fmt: skip
 """Keys whose texts are the user's own words, or names of columns."""
 LOCAL = re.compile(r"^(/|~|\.{1,2}(/|$)|[A-Za-z]:\\|\\)|(^|/)\.\.(/|$)|^file://|\x00")
@@ -53,6 +58,10 @@ class Known:
     """Id of every ready file of the project that the recipe names -> where it lies."""
     checkpoints: Mapping[str, Path | None] = field(default_factory=dict)
     """`job:NAME` or `model:NAME` -> the model's folder, or None while the job has not left one."""
+    code: frozenset[str] = frozenset()
+    """`owner/name@COMMIT` of every repository whose code the project may run."""
+    private_endpoints: bool = False
+    """Whether judges may be asked in networks that the server stands in."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ def check(
 ) -> CheckedRecipe:
     """The checked recipe, or RecipeError with every mistake. `processes` is how many the job's resources allow."""
     source = read_network(text, overrides)
-    found = [*_unfit_references(source.data, known), *_unsafe(source.data, processes)]
+    found = [*_unfit_references(source.data, known), *_unsafe(source.data, processes), *unfit_code(source.data, known.code), *unfit_endpoints(source.data, known.private_endpoints)]
     mine = source.error(found).mistakes if found else ()
     stand_ins: dict[Place, Any] = {place: "refused" for place, _ in found if isinstance(_at(source.data, place), str)}
     for reference in references(source.data):
@@ -163,6 +172,8 @@ def _unsafe(data: Any, processes: int | None) -> Iterable[Found]:
 def _unsafe_text(key: str, place: Place, text: str) -> str | None:
     if holds_secret(text):
         return "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name instead"
+    if key == "api_key_env" and INHERITED.fullmatch(text) is not None:
+        return f"is {show(text)}, a variable of the server; keep the key as a secret of the project and name it here and under 'secrets'"
     if key == "to" and _publishes(place):
         if MODEL_NAME.fullmatch(text) is None:
             return f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model (letters, digits, '_', '.', ':' and '-')"

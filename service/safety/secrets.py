@@ -37,6 +37,11 @@ def of_environment(environment: Mapping[str, str] | None = None) -> tuple[str, .
     return tuple(value for name, value in environment.items() if NAMES.search(name) and len(value) >= SHORTEST)
 
 
+def _relative(found: re.Match[str]) -> str:
+    """Nothing in place of a folder that a path goes on behind; a dot for the folder itself."""
+    return "" if found.group().endswith("/") else "."
+
+
 class Redactor:
     """Takes secrets out of texts, what has the shape of one and the values it was told, and the server's folders out of paths."""
 
@@ -44,13 +49,14 @@ class Redactor:
         known = sorted({value for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
         parts = [*(re.escape(value) for value in known), SHAPES.pattern]
         self._pattern = re.compile("|".join(parts))
-        places = sorted({folder.rstrip("/") for folder in folders if folder.count("/") > 1}, key=len, reverse=True)
-        self._folders = re.compile("|".join(rf"{re.escape(place)}/" for place in places)) if places else None
+        places = sorted({folder.rstrip("/") for folder in folders if folder.rstrip("/").count("/") > 1}, key=len, reverse=True)
+        known_places = "|".join(map(re.escape, places))
+        self._folders = re.compile(rf"(?:{known_places})(?:/jobs/job-[0-9a-z]+)?(?:/|(?![\w.-]))") if places else None
 
     def text(self, text: str) -> str:
-        """The text without its secrets; paths below the server's folders are relative to them."""
+        """The text without its secrets; paths below the server's folders are relative to them, those below a job's to the job's."""
         hidden = self._pattern.sub(HIDDEN, text)
-        return hidden if self._folders is None else self._folders.sub("", hidden)
+        return hidden if self._folders is None else self._folders.sub(_relative, hidden)
 
     def plain(self, value: Any) -> Any:
         """Plain data with every text in it redacted, keys included."""

@@ -134,6 +134,15 @@ class Files(Database):
 
         return self.write(work, repeatable=False)
 
+    def delete_unfinished(self, file_id: str) -> bool:
+        """Forget a file whose upload was never completed; False where it is complete by now, or gone."""
+
+        def work(transaction: Transaction) -> bool:
+            done = transaction.execute(delete(files).where(files.c.id == file_id, files.c.state == UPLOADING))
+            return bool(done.rowcount)
+
+        return self.write(work, repeatable=False)
+
     def bytes_used(self, project: str) -> int:
         """Bytes of the project's files, those on their way included."""
         counted = func.coalesce(func.sum(func.coalesce(files.c.bytes, files.c.offset)), 0)

@@ -21,7 +21,9 @@ TEXTS = ("copy_source",)
 """Guessers that answer with texts."""
 TAGS = ("majority_by_word",)
 """Guessers that answer with a tag a word: tested in test_majority_by_word.py."""
-CLASSES = [name for name in BASELINES if name not in (*TEXTS, *TAGS)]
+ANSWERS = ("longer", "shorter")
+"""Guessers that prefer one of two answers: tested in test_answer_length.py."""
+CLASSES = [name for name in BASELINES if name not in (*TEXTS, *TAGS, *ANSWERS)]
 ASKED = Rows(["good", "bad", "dull dull"], ["x", "y", "z"], [1, 0, 2], range(3))
 
 

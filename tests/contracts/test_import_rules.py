@@ -15,6 +15,8 @@ ROOMS: dict[str, set[str]] = {
     "tuners": set(),
     "trainers": {"data", "objectives"},
     "evaluation": {"data"},
+    "rewards": {"data"},
+    "feedback": {"data"},
     "publishing": set(),
 }
 """Room -> the other rooms that it may use, beside the contract."""

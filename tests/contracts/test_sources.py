@@ -20,9 +20,13 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for name in ("train", "test"):
         (tmp_path / "mirror" / "owner" / "set" / f"{name}.jsonl").write_text(f'{{"text": "{name}"}}\n')
     monkeypatch.setenv("FINERY_DATA", str(tmp_path / "mirror"))
+    (tmp_path / "feedback").mkdir()
+    (tmp_path / "feedback" / "revisions.jsonl").write_text('{"text": "train"}\n')
+    monkeypatch.setattr("pipelines.data.stage_files._folders", {"feedback": tmp_path / "feedback"})
     return {
         "builtin": "builtin/python-docs",
         "mirror": "owner/set",
+        "stage": "stage:feedback",
         "files": str(tmp_path / "mirror" / "owner" / "set"),
         "hub": "owner/elsewhere",
     }

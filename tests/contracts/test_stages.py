@@ -44,11 +44,59 @@ EXAMPLES: dict[str, list[str]] = {
         "gradient_conflicts: 10, arguments: {eval_strategy: epoch, global_batch_size: 16}, early_stopping_patience: 2}",
         "{stage: multi_task, from: model, form: text_to_text, tasks: [{task: glue/rte}, {task: glue/stsb}], gradient_surgery: pcgrad, tuner: lora}",
     ],
+    "reward": [
+        "{stage: reward, task: alpaca_eval_preferences}",
+        "{stage: reward, id: scores, datasets: [{path: builtin/python-docs, name: preferences}, {path: builtin/python-docs, name: preferences, "
+        "split: validation}], max_length: 64, max_prompt_length: 16, skip_bad_rows: true, use_margins: false, tuner: {name: lora, r: 2}, "
+        "arguments: {center_rewards_coefficient: 0.01, label_smoothing: 0.1, disable_dropout: false, eval_strategy: epoch, learning_rate: 1e-3}}",
+        "{stage: reward, task: {kind: preference, columns: {prompt: text}, train: builtin/python-docs, validation: 0.2, split_seed: 7}}",
+    ],
+    "dpo": [
+        "{stage: dpo, from: text, task: alpaca_eval_preferences}",
+        "{stage: dpo, id: held, from: text, task: {kind: preference, train: builtin/python-docs, validation: 0.2}, reference: {from: text}, max_length: 64, "
+        "max_prompt_length: 16, chat_template: simple, tuner: {name: lora, r: 2}, early_stopping_patience: 2, arguments: {beta: 0.2, "
+        "loss_type: [sigmoid, sft], loss_weights: [1.0, 0.2], precompute_ref_log_probs: true, precompute_ref_batch_size: 4, disable_dropout: false, "
+        "eval_strategy: epoch, load_best_model_at_end: true}}",
+        "{stage: dpo, from: text, datasets: [{path: builtin/python-docs, name: preferences}], arguments: {loss_type: simpo, beta: 2.0, simpo_gamma: 1.0}}",
+        "{stage: dpo, from: text, task: alpaca_eval_preferences, arguments: {loss_type: robust, label_smoothing: 0.1, reference_free: true}}",
+    ],
+    "kto": [
+        "{stage: kto, from: text, task: alpaca_eval_preferences}",
+        "{stage: kto, id: single, from: text, datasets: [{path: builtin/python-docs, name: preferences}], max_length: 64, tuner: lora, "
+        "arguments: {beta: 0.2, desirable_weight: 1.5, undesirable_weight: 0.5, loss_type: apo_zero_unpaired, disable_dropout: false}}",
+    ],
+    "ppo": [
+        "{stage: ppo, from: text, reward: {name: keyword, words: [good, great]}, prompts: {path: builtin/python-docs, text: text, max_length: 16}}",
+        "{stage: ppo, id: aligned, from: text, reward: {checkpoint: some/model}, prompts: {path: builtin/python-docs, text: text}, value: separate, "
+        "datasets: [{path: builtin/python-docs}], block_size: 32, tuner: {name: lora, r: 4}, arguments: {response_length: 24, kl_coef: 0.1, "
+        "num_ppo_epochs: 2, num_mini_batches: 2, global_batch_size: 16, ptx_coef: 1.5, kl_target: 6.0, kl_estimator: k3, learning_rate: 1e-5}}",
+    ],
+    "grpo": [
+        "{stage: grpo, from: text, reward: {name: keyword, words: [good]}, prompts: {path: builtin/python-docs, max_length: 16}}",
+        "{stage: grpo, id: groups, from: text, reward: {name: keyword, words: [good]}, prompts: {path: builtin/python-docs}, tuner: {name: lora, r: 2}, "
+        "arguments: {num_generations: 4, beta: 0.02, max_completion_length: 32, temperature: 0.9, loss_type: dr_grpo, scale_rewards: none, epsilon_high: 0.3}}",
+    ],
+    "rloo": [
+        "{stage: rloo, from: text, reward: {name: keyword, words: [good]}, prompts: {path: builtin/python-docs, max_length: 16}}",
+        "{stage: rloo, id: left, from: text, reward: {name: keyword, words: [good]}, prompts: {path: builtin/python-docs}, tuner: lora, "
+        "arguments: {num_generations: 4, beta: 0.1, normalize_advantages: true, max_completion_length: 32}}",
+    ],
+    "feedback": [
+        "{stage: feedback, prompts: {path: builtin/python-docs}, judge: {name: rule, prefer: {name: keyword, words: [good]}}}",
+        "{stage: feedback, id: labels, from: text, prompts: {path: builtin/python-docs, max_length: 16, max_samples: 9}, completions: 3, pairs: all, "
+        "judge: {name: endpoint, base_url: 'https://api.example.com/v1', model: m, api_key_env: KEY, prices: {prompt: 0.1}}, top_p: 0.9, "
+        "constitution: [{id: kind, comparison: Which is kinder?, critique: What is unkind?, revision: Say it kindly.}], revise: {rounds: 2}, "
+        "human: {path: builtin/python-docs, name: preferences}, max_human_samples: 5}",
+        "{stage: feedback, prompts: {path: builtin/python-docs}, judge: {name: local, from: text, thought: true}, constitution: default, revise: true}",
+        "{stage: feedback, prompts: {path: builtin/python-docs}, judge: {name: reward, reward: {name: length}}, by: ratings, min_margin: 0.5}",
+    ],
     "evaluate": [
         "{stage: evaluate}",
         "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}",
         "{stage: evaluate, from: text, datasets: [{path: builtin/python-docs, split: validation}], stride: 8, max_eval_samples: 10}",
         "{stage: evaluate, from: pairs, benchmarks: [multi30k/en-de], baselines: [copy_source], generation: {num_beams: 4, length_penalty: 0.6}}",
+        "{stage: evaluate, from: text, prompts: {path: builtin/python-docs, max_length: 8}, reward: {name: keyword, words: [list]}, "
+        "against: model, response_length: 12, temperature: 0.7}",
     ],
     "publish": ["{stage: publish, to: registry/model}", "{stage: publish, to: registry/model, merge: false}"],
 }

@@ -24,6 +24,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "token_classification": {"train": "train.csv"},
     "qa": {"train": "train.csv"},
     "multiple_choice": {"train": "train.csv"},
+    "preference": {"train": "train.csv"},
 }
 """A new kind needs an example here: the keys that it must have."""
 MORE: dict[str, dict[str, Any]] = {
@@ -32,13 +33,14 @@ MORE: dict[str, dict[str, Any]] = {
     "token_classification": {"train": "train.jsonl"},
     "qa": {"train": "train.jsonl"},
     "multiple_choice": {"train": "train.jsonl"},
+    "preference": {"columns": {"prompt": "a", "chosen": "b", "rejected": "class"}},
 }
 """Keys that this file needs beside those."""
 LEARNT_AS = {"instruction_pairs": "seq2seq"}
 """Kinds that are another way to write one that is learnt."""
 HEADS = {
     "seq2seq": "seq2seq_lm", "causal": "causal_lm", "instruction_pairs": "seq2seq_lm", "token_classification": "token_classification",
-    "qa": "question_answering", "multiple_choice": "multiple_choice",
+    "qa": "question_answering", "multiple_choice": "multiple_choice", "preference": "reward",
 }  # fmt: skip
 """Kinds that no sequence classification head answers."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipelines.data.preferences import PreferenceRows
 from pipelines.data.tasks import Task
 from pipelines.errors import DataError
 from pipelines.protocols import Head
@@ -16,7 +18,9 @@ ABSENT = {"glue/ax": "the mirror has no diagnostics set; its rows are tested wit
 UNTRAINED = ("squad_v2",)
 """Tasks whose training rows the mirror lacks: they are asked of another task's model."""
 
-HEADS = {"seq2seq": "seq2seq_lm", "causal": "causal_lm", "qa": "question_answering", "multiple_choice": "multiple_choice"}
+HEADS = {
+    "seq2seq": "seq2seq_lm", "causal": "causal_lm", "qa": "question_answering", "multiple_choice": "multiple_choice", "preference": "reward",
+}  # fmt: skip
 """Kinds that no sequence classification head answers."""
 
 
@@ -95,12 +99,18 @@ def test_no_evaluated_row_is_a_training_row(readable: Task):
     if readable.name in UNTRAINED:
         return
     allowed = 0.0 if readable.name.startswith("builtin/") else 0.02
-    train = readable.rows("train")
-    seen = set(zip(train.texts, train.pairs or train.texts, strict=True))
+    seen = set(what_is_asked(readable.rows("train")))
     for split in readable.evaluation_splits.values():
         rows = readable.rows(split)
-        shared = sum(row in seen for row in zip(rows.texts, rows.pairs or rows.texts, strict=True))
+        shared = sum(row in seen for row in what_is_asked(rows))
         assert shared <= allowed * len(rows)
+
+
+def what_is_asked(rows: Any) -> list[Any]:
+    """What the model reads of each row."""
+    if isinstance(rows, PreferenceRows):
+        return [(text, one.completion, other.completion) for text, one, other in zip(rows.texts, rows.chosen, rows.rejected, strict=True)]
+    return list(zip(rows.texts, rows.pairs or rows.texts, strict=True))
 
 
 def test_its_content_has_a_hash_for_every_split_it_is_learnt_and_scored_on(readable: Task):

@@ -62,9 +62,11 @@ def _arrange_death(place: str, count: int) -> None:
     """Kill this process, without any clean-up, when it passes `place` for the `count`-th time."""
     from pipelines.trainers import checkpoints, saving
     from pipelines.trainers.loop import FineryTrainer
+    from pipelines.trainers.ppo_loop import PPOTrainer
 
     holder, name = {
         "training step": (FineryTrainer, "training_step"),
+        "iteration of ppo": (PPOTrainer, "training_step"),
         "optimizer state being saved": (FineryTrainer, "_save_optimizer_and_scheduler"),
         "checkpoint about to be marked": (checkpoints, "mark_complete"),
         "result about to be saved": (saving, "save_stage"),

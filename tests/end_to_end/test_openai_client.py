@@ -32,6 +32,50 @@ def rows():
     return b"".join(json.dumps({"messages": each}).encode() + b"\n" for each in messages) * 4
 
 
+def pairs():
+    """The colour that was asked for is preferred to another."""
+    said = [(word, WORDS[at - 1]) for at, word in enumerate(WORDS)]
+    made = [
+        {
+            "input": {"messages": [{"role": "user", "content": f"Say {word}."}]},
+            "preferred_output": [{"role": "assistant", "content": f"It is {word}."}],
+            "non_preferred_output": [{"role": "assistant", "content": f"It is {other}."}],
+        }
+        for word, other in said
+    ]
+    return b"".join(json.dumps(each).encode() + b"\n" for each in made) * 4
+
+
+def ended(client, job, seconds=500):
+    limit = time.monotonic() + seconds
+    while (job := client.fine_tuning.jobs.retrieve(job.id)).status not in ("succeeded", "failed", "cancelled") and time.monotonic() < limit:
+        time.sleep(0.5)
+    assert job.status == "succeeded", job.error
+    return job
+
+
+@pytest.mark.long
+def test_a_model_that_was_fine_tuned_is_improved_by_preferences_and_by_a_grader(server):
+    url, token = server
+    check = {"type": "string_check", "name": "polite", "input": "{{sample.output_text}}", "reference": "It is", "operation": "like"}
+    asked = b"".join(json.dumps({"messages": [{"role": "user", "content": f"Say {word}."}]}).encode() + b"\n" for word in WORDS) * 4
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0) as client:
+        chats, preferences, prompts = (
+            client.files.create(file=(f"{name}.jsonl", content), purpose="fine-tune") for name, content in (("chats", rows()), ("pairs", pairs()), ("prompts", asked))
+        )
+        first = ended(client, client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=chats.id, hyperparameters={"n_epochs": 2}))
+        method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 1}}}
+        second = ended(client, client.fine_tuning.jobs.create(model=first.fine_tuned_model, training_file=preferences.id, validation_file=preferences.id, method=method))
+        assert (second.method.type, second.method.dpo.hyperparameters.beta) == ("dpo", 0.2)
+        events = list(client.fine_tuning.jobs.list_events(second.id, limit=100))
+        assert len([each for each in events if each.type == "metrics"]) == 24 / second.method.dpo.hyperparameters.batch_size
+        assert "succeeded" in second.status
+        assert second.fine_tuned_model in [model.id for model in client.models.list()]
+        method = {"type": "reinforcement", "reinforcement": {"grader": check, "hyperparameters": {"batch_size": 4}}}
+        third = ended(client, client.fine_tuning.jobs.create(model=second.fine_tuned_model, training_file=prompts.id, method=method))
+        assert third.method.reinforcement.grader.reference == "It is"
+
+
 @pytest.mark.long
 def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
     url, token = server

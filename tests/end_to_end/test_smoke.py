@@ -159,6 +159,10 @@ def test_every_stage_leaves_what_it_should(place: Place) -> None:
                     assert json.loads((folder / f"{benchmark}.predictions.json").read_text()) == {row["id"]: row["answer"] for row in rows}
                     assert 0 <= scores["exact_match"] <= scores["f1"] <= 100
                     continue
+                if "score_chosen" in rows[0]:  # pairs; the same score counts half
+                    better = [(row["score_chosen"] > row["score_rejected"]) + 0.5 * (row["score_chosen"] == row["score_rejected"]) for row in rows]
+                    assert scores == {"accuracy": pytest.approx(sum(better) / len(rows), abs=1e-12)}
+                    continue
                 right = sum(row["label"] == row["prediction"] for row in rows)
                 assert scores["accuracy"] == pytest.approx(right / len(rows), abs=1e-12)
                 if rows[0].get("options") is None:  # multiple choice has an accuracy alone

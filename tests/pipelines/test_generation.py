@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from pipelines.errors import CommandError, ModelError
 from pipelines.generation import answer, distinct_2
@@ -220,6 +221,24 @@ def test_our_own_family_writes(head: str, tmp_path: Path) -> None:
         assert token == int(logits.argmax())
         assert chance == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
         ids = [*ids, token]
+
+
+def test_a_chat_model_is_asked_as_it_was_taught_unless_told_otherwise(tmp_path: Path) -> None:
+    folder = writers.saved(writers.finery("causal_lm"), tmp_path)
+    plain = told(folder)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    template = "{% for message in messages %}ask {{ message['content'] }}{% endfor %} answer"
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(str(folder))
+    asked = told(folder)
+    assert "--plain" in asked["notes"][0]
+    assert without_speed(told(folder, plain=True)) == without_speed(plain)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(str(folder))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    by_hand = told(folder, prompt=f"ask {TEXT} answer")
+    for one, other in zip(asked["prompts"][0]["continuations"], by_hand["prompts"][0]["continuations"], strict=True):
+        assert one["ids"] == other["ids"]
 
 
 def test_a_model_that_writes_at_once_does_so_its_own_way(tmp_path: Path) -> None:

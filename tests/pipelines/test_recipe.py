@@ -198,3 +198,17 @@ def test_reading_a_recipe_imports_no_heavy_library(tmp_path: Path) -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_trains_or_samples_passes_over_models_that_score(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": " b", "rejected": " c"}')
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": " b"}')
+    scores = "{stage: reward, id: scores, task: {kind: preference, train: pairs.jsonl}}"
+    recipe = recipes.loads(
+        "name: t\nmodel: {checkpoint: some/model}\nstages:\n"
+        f"  - {{stage: supervised, id: sft, task: {{kind: causal, train: rows.jsonl}}}}\n  - {scores}\n"
+        "  - {stage: supervised, id: more, task: {kind: causal, train: rows.jsonl}}\n"
+        f"  - {scores.replace('id: scores', 'id: again, from: scores')}\n  - {{stage: publish, to: x}}\n",
+        folder=tmp_path,
+    )
+    assert [recipe.model_of(stage) for stage in recipe.stages] == ["model", "sft", "sft", "scores", "again"]

@@ -109,3 +109,18 @@ def test_seeds_lie_in_a_band_around_their_mean():
     one.band = [(1, 0.9, 1.1), (2, 0.4, 0.6)]
     assert 'class="band"' in page(DATA, [one])
     assert 'class="band"' not in page(DATA, [row("full", 0.8, 1.0, True)])
+
+
+def test_rewards_stand_over_their_divergence():
+    def policy(name, kl, reward):
+        figures = {
+            "reward": Figure(reward, 0.01, (reward - 0.1, reward + 0.1), None), "kl": Figure(kl, 0.1, (kl - 1, kl + 1), None),
+            "reward_against": Figure(0.2, 0.0, (0.2, 0.2), None),
+        }  # fmt: skip
+        return Row({"method": name}, name, "policy", "evaluate", name, 2, {"done": 2}, figures=figures)
+
+    made = page(DATA, [policy("dpo", 4.0, 0.6), policy("ppo", 9.0, 0.8)])
+    assert "Reward and KL divergence" in made
+    assert "dpo: reward 0.6 at 4 nats, 2 seeds" in made
+    assert "the model it is held against: reward 0.2" in made
+    assert "Reward and KL divergence" not in page(DATA, [row("full", 0.9, 1.0, reference=True)])

@@ -19,6 +19,7 @@ def test_texts_are_resampled_as_their_metric_scores_them():
     drawn = found.resampled(DRAWS)["bleu"]
     expected = sacrebleu.corpus_bleu([texts[at] for at in DRAWS[7]], [[references[at] for at in DRAWS[7]]]).score
     assert drawn[7] == pytest.approx(expected)
+    assert np.isfinite(drawn).all()
     assert found.right is None
 
 

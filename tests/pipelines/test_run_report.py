@@ -97,3 +97,18 @@ def test_scores_of_held_out_rows_are_curves_by_name(folder):
     stage = run_results(*folder).stages[0]
     assert stage.held_out == {"loss": [(1, 2.0), (2, 1.0), (3, pytest.approx(2 / 3))], "f1": [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))]}
     assert stage.curve == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+
+
+def test_completions_stand_side_by_side_and_stay_text(folder):
+    place, recipe = folder
+    sample = {"index": 3, "prompt": "<script>one</script>", "completion": "<b>two", "score": 0.5, "against": "three", "score_against": 0.0}
+    about = {"model": "ppo", "intervals": {"win_rate": [0.55, 0.7]}, "policy": {"against": "sft", "samples": [sample]}}
+    metrics = {"policy": {"reward": 0.3, "reward_against": 0.2, "win_rate": 0.62}}
+    for name, content in (("metrics.json", metrics), ("details.json", {"policy": about})):
+        (place / "stages" / "02-evaluate" / name).write_text(json.dumps(content))
+    write_run_report(place, recipe)
+    (page, text), told = read(place), (place / "README.md").read_text()
+    assert "<script>one" not in page
+    assert "ppo (0.5): <b>two" in text
+    assert "sft (0): three" in text
+    assert "for 62.0% of the prompts" in told

@@ -1,5 +1,11 @@
+import json
+
+import numpy as np
 import pytest
 
+from pipelines.evaluation.policy_said import Completed
+from pipelines.evaluation.predictions import write_predictions
+from pipelines.protocols import Rows
 from pipelines.recipe import loads
 from pipelines.study_results import SEED, curve_of, results_of
 from pipelines.study_statistics import resamples
@@ -47,3 +53,28 @@ def test_the_curve_is_that_of_the_events(made, tmp_path):
     made("a", right(0.75, 1))
     assert curve_of(tmp_path / "a", "mrpc") == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
     assert curve_of(tmp_path / "a", "other") == []
+
+
+def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "a b"}')
+    text = (
+        "name: a\nmodel: {checkpoint: some/model}\nstages:\n  - {stage: supervised, id: sft, task: {kind: causal, train: rows.jsonl}}\n"
+        "  - {stage: evaluate, against: model, prompts: {path: rows.jsonl}, reward: length}\n"
+    )
+    recipe = loads(text, folder=tmp_path)
+    rewards, wins = np.arange(20.0), np.array([1.0, 0.5] * 10)
+    found = []
+    for name, more in (("one", 0.0), ("two", 1.0)):
+        place = tmp_path / name / "stages" / "02-evaluate"
+        place.mkdir(parents=True)
+        said = Completed("policy", "train", "", Rows(["a"] * 20, None, None, range(20)), np.array(["b"] * 20, dtype=object), ["c"] * 20, {"reward": rewards + more, "win_rate": wins})
+        write_predictions(place / "predictions.parquet", [said])
+        (place / "metrics.json").write_text(json.dumps({"policy": {"reward": 9.5 + more, "win_rate": 0.75, "distinct_2": 0.5}}))
+        (place / "details.json").write_text(json.dumps({"policy": {"model": "sft", "examples": {"train": 20}, "splits": {"": "train"}, "policy": {}}}))
+        found += results_of(tmp_path / name, recipe)
+    one, two = found
+    assert (one.main, one.model, one.examples, one.parts) == ("reward", "sft", 20, {})
+    assert set(one.draws) == {"reward", "win_rate"}
+    assert one.draws["reward"] == pytest.approx(rewards[resamples(20, SEED)].mean(axis=1))
+    assert two.draws["reward"] - one.draws["reward"] == pytest.approx(1.0)  # the same prompts are taken from both
+    assert one.same_examples(two)

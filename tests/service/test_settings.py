@@ -25,6 +25,15 @@ def test_every_wrong_setting_is_named_where_it_was_given():
     assert [line.split(" is ")[0] for line in lines] == ["FINERY_PORT", "FINERY_EXECUTOR", "--max-queued"]
 
 
+def test_allowed_code_is_a_list_of_repositories_at_full_commits():
+    one, two = f"a/b@{'0' * 40}", f"c/d@{'1' * 40}"
+    assert read_settings({}).allow_remote_code == ()
+    assert read_settings({"FINERY_ALLOW_REMOTE_CODE": f"{one}, {two}"}).allow_remote_code == (one, two)
+    assert read_settings({"FINERY_ALLOW_REMOTE_CODE": two}, allow_remote_code=(one,)).allow_remote_code == (one,)
+    with pytest.raises(CommandError, match=r"^FINERY_ALLOW_REMOTE_CODE is 'a/b@main': 'a/b@main' must be owner/name@COMMIT, the commit with all 40"):
+        read_settings({"FINERY_ALLOW_REMOTE_CODE": "a/b@main"})
+
+
 def test_a_home_is_absolute_and_lies_beside_the_stages_or_with_the_users_data(monkeypatch):
     assert read_settings({"FINERY_SERVICE_HOME": "here"}).home == Path.cwd() / "here"
     monkeypatch.setenv("FINERY_HOME", "/somewhere")

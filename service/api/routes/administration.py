@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -13,13 +12,15 @@ from service.api.context import Admin, ServiceOf, Submitter, Viewer
 from service.api.documents import HostDocument, TokenDocument, moment
 from service.api.problems import Problem, described
 from service.api.routes.jobs import clean
-from service.attempts.environment import stage_cache
 from service.safety import secret_store
+from service.safety.folders import server_folders
+from service.safety.remote_code import MOST, PINNED
 from service.safety.secrets import Redactor, of_environment
 from service.store.projects import Project
 from service.tokens import PROJECT, new_token
 
 router = APIRouter(tags=["administration"], responses=described())
+Pinned = Annotated[str, Field(pattern=f"^{PINNED.pattern}$", max_length=200)]
 ProjectName = Annotated[str, Field(pattern=f"^{PROJECT.pattern}$", description="Lower-case letters, digits, '-' and '_'.")]
 
 
@@ -86,13 +87,14 @@ class ProjectDocument(BaseModel):
     max_gpus: int | None
     max_running: int | None
     max_queued: int | None
+    remote_code: list[str]
     created: datetime
 
     @classmethod
     def of(cls, project: Project) -> ProjectDocument:
         return cls(
             name=project.name, weight=project.weight, max_gpus=project.max_gpus, max_running=project.max_running, max_queued=project.max_queued,
-            created=moment(project.created),
+            remote_code=list(project.settings.get("remote_code", ())), created=moment(project.created),
         )  # fmt: skip
 
 
@@ -105,6 +107,9 @@ class Limits(BaseModel):
     max_gpus: int | None = Field(None, ge=0, le=2**31 - 1)
     max_running: int | None = Field(None, ge=0, le=2**31 - 1)
     max_queued: int | None = Field(None, ge=0, le=2**31 - 1)
+    remote_code: list[Pinned] | None = Field(
+        None, max_length=MOST, description="Repositories whose Python code the project's recipes may run (model.trust_remote_code): owner/name@COMMIT, all 40 digits."
+    )
 
 
 @router.get("/projects")
@@ -117,6 +122,9 @@ def projects(service: ServiceOf, caller: Admin) -> list[ProjectDocument]:
 def set_project(name: Annotated[ProjectName, Path()], body: Limits, service: ServiceOf, caller: Admin) -> ProjectDocument:
     """Set the limits of a project, which is made when it is not there."""
     changes: dict[str, Any] = body.model_dump(exclude_unset=True)
+    if "remote_code" in changes:
+        kept = service.store.ensure_project(name).settings
+        changes["settings"] = {**kept, "remote_code": changes.pop("remote_code") or []}
     return ProjectDocument.of(service.store.set_project(name, **changes))
 
 
@@ -174,5 +182,4 @@ def delete_secret(name: str, service: ServiceOf, caller: Submitter) -> Response:
 
 def refresh(service: ServiceOf) -> None:
     """Let what is shown be redacted by the newest secrets too; older ones stay hidden until the service starts again."""
-    folders = (str(service.settings.home), str(stage_cache(service.settings)), *os.environ.get("FINERY_DATA", "").split(os.pathsep))
-    service.redactor = Redactor([*of_environment(), *secret_store.values(service.settings)], folders)
+    service.redactor = Redactor([*of_environment(), *secret_store.values(service.settings)], server_folders(service.settings))

@@ -7,8 +7,8 @@ from pipelines.evaluation.prompts import unfit
 from pipelines.evaluation.prompts_table import PROMPTS, prompt_for
 from pipelines.registry import TASKS
 
-WITHOUT = {"glue/ax"}
-"""Its labels are not public, so it is never asked."""
+WITHOUT = {"glue/ax", "alpaca_eval_preferences", "hh-rlhf/harmless-base"}
+"""The labels of `glue/ax` are not public, so it is never asked; of two answers that people compared, a reward model scores each."""
 
 
 def test_every_named_task_has_a_prompt():

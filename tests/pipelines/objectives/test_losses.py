@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from pipelines.objectives import losses
 from pipelines.objectives.losses import masked_token_loss, only_positions
+from pipelines.protocols import Head
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -71,6 +72,17 @@ def test_the_trial_neither_draws_random_numbers_nor_changes_modes() -> None:
     assert not model.cls.training
     torch.manual_seed(3)
     assert torch.equal(masked_token_loss(model, masked_batch())[0], first)
+
+
+def test_a_head_that_cannot_be_narrowed_is_found_out_where_every_position_is_asked_for() -> None:
+    """All logits have the shape of the wanted ones then: T5 hands its states to its head itself."""
+    model = tiny.build("t5", Head("seq2seq_lm")).eval()
+    inputs = tiny.batch(rows=2, length=6) | {"decoder_input_ids": torch.randint(5, 60, (2, 4))}
+    assert losses.logits_of(model, inputs, torch.ones(2, 4, dtype=torch.bool))[1].shape[0] == 8
+    some = torch.tensor([[True, False, True, False], [False, False, True, True]])
+    expected = model(**inputs).logits[some]
+    torch.testing.assert_close(losses.logits_of(model, inputs, some)[1], expected)
+    assert not model.finery_narrowing_is_exact
 
 
 def test_nothing_is_left_on_the_model() -> None:

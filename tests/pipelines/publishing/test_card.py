@@ -211,6 +211,17 @@ def test_a_checkpoint_from_the_hub_is_the_base_model_and_a_local_one_is_not(tmp_
     assert str(tmp_path) not in text
 
 
+def test_a_model_that_a_stage_left_is_called_after_the_stage_and_not_after_its_folder(tmp_path):
+    place = tmp_path / "runs/first/stages/01-words/model"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    (place.parent / "stage.json").write_text('{"id": "words"}')
+    text = write(tmp_path, text=RECIPE.replace("architecture: {preset: bert-mini, position: sinusoidal}", f"checkpoint: {place}"))
+    assert "made from the model of stage `words`." in text
+    assert "It starts from the model of stage `words`." in text
+    assert "`model`" not in text
+
+
 def test_labels_and_requirements_are_listed(tmp_path):
     text = write(tmp_path, require={"glue/mrpc.f1": ">= 0.8"})
     assert "Labels: 0 `not_equivalent`, 1 `equivalent`." in text

@@ -38,7 +38,7 @@ def test_every_head_that_a_recipe_can_train_can_be_published():
 
     trained = {OBJECTIVES.load(name)().head.kind for name in OBJECTIVES}
     trained |= {TASKS.load(name).head.kind for name in TASKS if TASKS.load(name).labels or TASKS.load(name).kind != "classification"}
-    assert trained == set(USES)
+    assert trained - {"reward"} == set(USES)  # a recipe that publishes a reward model is refused: test_publish
     assert all(hasattr(transformers, use.auto_class) for use in USES.values())
     assert {kind: use.auto_class for kind, use in USES.items()}.items() <= AUTO_CLASSES.items()
 

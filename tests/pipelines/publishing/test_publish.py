@@ -285,6 +285,15 @@ def test_nothing_trained_before_is_a_mistake():
     ]
 
 
+def test_a_reward_model_is_not_published():
+    reward = "  - {stage: reward, from: model, datasets: [{path: builtin/python-docs, name: preferences}]}\n"
+    found = mistakes(MRPC + reward + "  - {stage: publish, to: x, from: reward}\n")
+    assert found == [
+        "stages.publish.from: 'reward' is a reward model, and no Auto class of transformers opens those, so it is not published; "
+        "use its folder as a reward's checkpoint, or publish another model: mrpc"
+    ]
+
+
 def test_from_a_stage_that_trains_nothing_is_a_mistake():
     assert "Allowed: mrpc" in mistakes(MRPC + EVALUATE + "  - {stage: publish, to: x, from: evaluate}\n")[0]
     assert "Allowed: mrpc" in mistakes(MRPC + "  - {stage: publish, to: x, from: model}\n")[0]

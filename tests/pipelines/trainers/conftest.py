@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pipelines import writing_heads
 from pipelines.events import EventLog, read_events
-from pipelines.protocols import Context, World
+from pipelines.protocols import Context, Head, World
 from tests import tiny
 
 
@@ -35,7 +36,13 @@ def context(tmp_path: Path) -> Callable[..., Context]:
             "open_tokenizer": tiny.tokenizer,
             "score": lambda task: None,
         }
-        return Context(**{**given, **fields})
+        asked = {**given, **fields}
+
+        def writing_head() -> Head:
+            recipe = asked["recipe"]
+            return writing_heads.read_by(recipe, recipe.model_of(recipe.stage(asked["stage_id"])), asked["stage_folders"])
+
+        return Context(**{"writing_head": writing_head, **asked})
 
     return build
 

@@ -107,7 +107,7 @@ def test_a_model_without_padding_is_told_what_fills_a_batch(like_gpt2: Any) -> N
 
 def test_a_tokenizer_that_forgets_the_format_is_refused(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     forgetful = copy.deepcopy(tokenizer)
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda place: forgetful)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda place, **_: forgetful)
     with pytest.raises(ModelError, match="loses the input format when it is opened again"):
         input_formats.adopt(tokenizer)
 

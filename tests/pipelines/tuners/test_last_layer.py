@@ -40,6 +40,9 @@ def test_the_layers_are_the_last_ones() -> None:
 def test_more_layers_than_there_are_is_refused() -> None:
     with pytest.raises(Misfit, match=r"last_layer.layers is 3, but the model has 2 layers; lower it, or use full"):
         LastLayer(layers=3).apply(tiny.build("bert", tiny.TWO))
+    ours = {"model_type": "finery", "family": "encoder", "num_hidden_layers": 2}
+    assert LastLayer(layers=3).misfit(ours, "sequence_classification") == "has layers 3, but the model has 2 layers; lower it, or use full"
+    assert LastLayer(layers=2).misfit(ours, "sequence_classification") is None
 
 
 def test_a_head_that_is_the_embeddings_is_refused_before_and_after_loading() -> None:

@@ -27,6 +27,7 @@ def test_places_and_devices_are_passed_on_and_nothing_that_could_be_a_secret(set
     passed = {"PATH", "HOME", "LANG", "LC_ALL", "FINERY_DATA", "HF_HOME", "NCCL_DEBUG", "https_proxy"}
     assert {name for name in OUTER if name in found} == passed
     assert "password" not in str(found)
+    assert found["FINERY_PUBLIC_ENDPOINTS_ONLY"] == "1", "a recipe's judge must not reach into the server's network"
 
 
 def test_threads_are_as_many_as_the_placement_has_cores_unless_the_server_was_told_otherwise(settings):

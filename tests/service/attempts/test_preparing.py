@@ -99,3 +99,13 @@ def test_a_job_that_left_no_model_is_named(server, name):
 def test_a_recipe_that_can_no_longer_be_resolved_is_a_mistake_of_the_recipe(server):
     with pytest.raises((RecipeError, Missing), match="no-such-job"):
         prepared(server, "name: tiny\nmodel: {checkpoint: 'job:no-such-job'}\nstages:\n  - {stage: evaluate, benchmarks: [glue/mrpc]}\n")
+
+
+def test_code_that_an_admin_no_longer_allows_is_not_run_by_a_job_that_waited(server):
+    pair = f"someone/odd@{'a' * 40}"
+    recipe = f"name: tiny\nmodel: {{checkpoint: someone/odd, revision: {'a' * 40}, trust_remote_code: true}}\nstages:\n  - {{stage: evaluate, benchmarks: [glue/mrpc]}}\n"
+    server.store.set_project("default", settings={"remote_code": [pair]})
+    assert "trust_remote_code: true" in (prepared(server, recipe).folder / "recipe.yaml").read_text()
+    server.store.set_project("default", settings={})
+    with pytest.raises(Missing, match=f"model.trust_remote_code would run code of .*--allow-remote-code {pair}"):
+        prepared(server, recipe)

@@ -29,8 +29,11 @@ from service.store.errors import Unavailable
 from service.store.store import Store
 
 SERVER = Path(__file__).with_name("server.py")
-CONCURRENT = {"stand-in": 6, "pipelines": 2}
-"""Jobs that wait or run at once, by workload."""
+CONCURRENT = {"stand-in": 6, "pipelines": 2, "alone": 6}
+"""Jobs that wait or run at once, by workload; `alone` are real pipelines on one process. A job that was killed time after time waits
+minutes before it is tried again, and meanwhile the others are struck."""
+LATEST_STEP = 100
+"""A kill of the real pipelines waits for a step up to this one, drawn at random: starting costs far more than training."""
 
 
 @dataclass
@@ -72,13 +75,15 @@ class Verdict:
 class Chaos:
     """One deployment and its tormentor. Use as a context manager."""
 
-    def __init__(self, folder, database, seed, recipe, workload="stand-in", step_seconds=0.04):
+    def __init__(self, folder, database, seed, recipe, workload="stand-in", step_seconds=0.04, processes=2):
         self.home = Path(folder) / "home"
         self.home.mkdir(mode=0o700)
         self.database = database
         self.random = random.Random(seed)
         self.recipe = recipe
         self.workload = workload
+        self.processes = processes
+        """Of an attempt of the real pipelines."""
         self.resources = {"cpus": 2} if workload == "pipelines" else {"cpus": 1, "gpus": 1}
         self.environment = os.environ | {"STAND_IN_STEP_SECONDS": str(step_seconds)}
         self.environment.pop("FINERY_HOME", None)
@@ -133,9 +138,10 @@ class Chaos:
             self.server.terminate()
             self.server.wait(60)
 
-    def torment(self, jobs, kills, pause=(0.2, 1.2), seconds=3600.0):
+    def torment(self, jobs, kills, pause=(0.2, 1.2), seconds=3600.0, strike_seconds=float("inf")):
         """Submit so many jobs and strike so many times while they run; then let everything come to its end."""
         limit = time.monotonic() + seconds
+        last_kill = time.monotonic() + strike_seconds
         next_kill = time.monotonic() + 1.0
         while True:
             if self.server.poll() is not None:
@@ -143,8 +149,9 @@ class Chaos:
             standing = self._asked(self.store.count)
             if standing is not None:
                 open_jobs = sum(count for state, count in standing.items() if state not in (State.SUCCEEDED, State.FAILED, State.CANCELLED))
+                kills = kills if time.monotonic() < last_kill else len(self.kills)
                 more = len(self.kills) < kills  # while there is something left to strike there must be work
-                if (len(self.submitted) < jobs or more) and open_jobs < CONCURRENT[self.workload]:
+                if (len(self.submitted) < jobs or more) and open_jobs < CONCURRENT["alone" if self.workload == "pipelines" and self.processes == 1 else self.workload]:
                     self.submit()
                 elif not more and open_jobs == 0:
                     return
@@ -182,11 +189,11 @@ class Chaos:
     def strike(self):
         """Kill something that is at work; False when nothing suitable was."""
         choices = ["server", "server", "launcher", "run", "launcher and server", "run and server"]
-        choices += ["rank", "rank"] if self.workload == "pipelines" else []
+        choices += ["rank", "rank"] if self.workload == "pipelines" and self.processes > 1 else []
         choices += ["database"] if self.database.restarts else []
         if not self._next:
             self._next = self.random.choice(choices)
-            self._from_step = self.random.randint(0, 200) if self.workload == "pipelines" else 0
+            self._from_step = self.random.randint(0, LATEST_STEP) if self.workload == "pipelines" else 0
         victim = self._next
         if victim == "database":
             return self._strike_database()

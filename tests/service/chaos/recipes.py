@@ -27,3 +27,6 @@ stages:
   - {stage: publish, to: model-NAME}
 """
 """For the real pipelines, on two processes."""
+
+ALONE = REAL.replace("num_processes: 2", "num_processes: 1").replace("max_steps: 300", "max_steps: 150")
+"""The same on one process, which starts in half the time, and half as long."""

@@ -89,12 +89,12 @@ def test_markup_in_a_text_stays_text():
 
 def test_every_option_reaches_the_child(recipe, pretend, capsys):
     pretend(ECHO)
-    words = ["--max-new-tokens", "5", "--num-beams", "2", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.8", "--samples", "1", "--seed", "7"]
+    words = ["--max-new-tokens", "5", "--num-beams", "2", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.8", "--samples", "1", "--seed", "7", "--plain"]
     assert main(["generate", "m", "The cat", *words, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["asked"] == {
         "model": "m", "prompt": "The cat", "prompts": None, "max_new_tokens": 5, "num_beams": 2, "temperature": 0.7, "top_k": 9, "top_p": 0.8,
-        "samples": 1, "seed": 7,
+        "samples": 1, "seed": 7, "plain": True,
     }  # fmt: skip
     assert main(["generate", "m", "x", "--json"]) == 0
     usual = json.loads(capsys.readouterr().out)["asked"]

@@ -1,14 +1,19 @@
 """From OpenAI's words to a recipe that the checks accept."""
 
+import json
+
 import pytest
 
 from pipelines.registry import STAGES
 from service.openai.bases import base_of, scratch, short_name
+from service.openai.graders import reward_of
 from service.openai.hyperparameters import resolve
-from service.openai.methods import METHODS, available, refusal
-from service.openai.recipes import supervised_recipe
+from service.openai.methods import METHODS, Method, available, refusal
+from service.openai.recipes import dpo_recipe, reinforcement_recipe, supervised_recipe
 from service.safety.materialise import needs
 from service.safety.network_recipes import Known, check
+
+GRADER = {"type": "string_check", "name": "x", "input": "{{sample.output_text}}", "operation": "like"}
 
 
 def test_what_can_be_trained_from_scratch_are_the_decoders():
@@ -55,10 +60,37 @@ def test_every_base_gives_a_recipe_that_can_be_submitted(tmp_path, name, validat
     assert task.validation == str(paths[validation or "file-a"]), "without a validation file every row is learnt"
 
 
+@pytest.mark.parametrize("validation", [None, "file-b"])
+@pytest.mark.parametrize("name", ["published", "owner/checkpoint"])
+def test_preferences_give_a_recipe_that_can_be_submitted(tmp_path, name, validation):
+    row = {"input": {"messages": [{"role": "user", "content": "a"}]}, "preferred_output": [{"role": "assistant", "content": "b"}], "non_preferred_output": [{"role": "assistant", "content": "c"}]}
+    paths = {each: tmp_path / f"{each}.jsonl" for each in ("file-a", "file-b")}
+    for path in paths.values():
+        path.write_text(json.dumps(row) + "\n")
+    base = base_of(name, "published" if name == "published" else None)
+    numbers = resolve(base, 100, None, None, None, "auto", METHODS["dpo"])
+    text = dpo_recipe("ft-1", base, "file-a", validation, numbers, 7, "ft:x:acme::1")
+    stage = check(text, known=Known(paths, {"model:published": tmp_path})).recipe.stages[0]
+    assert (stage.stage, stage.arguments["beta"], stage.arguments["num_train_epochs"]) == ("dpo", 0.1, 2)
+    rows = stage.read("dpo", {})
+    assert [each.completion for each in (*rows.chosen, *rows.rejected)] == ["b", "c"]
+    assert rows.chosen[0].templated
+
+
+def test_a_grader_gives_a_recipe_that_can_be_submitted(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Say blue."}]}\n')
+    base = base_of("owner/checkpoint")
+    grader = {"type": "multi", "calculate_output": "a - 0.5 * b", "graders": {name: GRADER | {"reference": name} for name in "ab"}}
+    text = reinforcement_recipe("ft-1", base, "file-a", reward_of(grader), resolve(base, 100, None, None, None, None, METHODS["reinforcement"]), 7, "ft:x:acme::1")
+    stage = check(text, known=Known({"file-a": tmp_path / "a.jsonl"})).recipe.stages[0]
+    assert (stage.stage, stage.reward.name, [part.weight for part in stage.reward.rewards]) == ("ppo", "weighted", [1.0, -0.5])
+    assert stage.arguments["num_train_epochs"] == 1
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_is_refused_exactly_as_long_as_its_trainer_or_its_recipe_is_missing(method):
-    refused = refusal(method)
-    assert (refused is None) == (method in available())
-    if METHODS[method].stage not in STAGES:
-        assert f"needs the trainer '{METHODS[method].stage}'" in refused
-    assert "supervised" in available()
+def test_a_method_is_refused_exactly_as_long_as_its_trainer_is_missing(method, monkeypatch):
+    assert (refusal(method) is None) == (METHODS[method].stage in STAGES)
+    monkeypatch.setitem(METHODS, method, Method("no_such_stage", METHODS[method].shape))
+    assert "needs the trainer 'no_such_stage'" in refusal(method)
+    assert method not in available()
+    assert refusal("other").startswith("there is no method 'other'")

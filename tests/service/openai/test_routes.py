@@ -6,12 +6,20 @@ import math
 import openai
 import pytest
 
+from pipelines.marks import read_yaml_text
 from service.scheduler.retries import ending_of
 from tests.service.served import published
 
 ROW = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
 PREFERENCE = json.dumps({"input": {"messages": [{"role": "user", "content": "a"}]}, "preferred_output": [{"role": "assistant", "content": "b"}],
                          "non_preferred_output": [{"role": "assistant", "content": "c"}]}).encode() + b"\n"  # fmt: skip
+
+PROMPT = json.dumps({"messages": [{"role": "user", "content": "a"}], "answer": 4}).encode() + b"\n"
+CHECK = {"type": "string_check", "name": "blue", "input": "{{sample.output_text}}", "reference": "blue", "operation": "ilike"}
+
+
+def loads_data(recipe):
+    return read_yaml_text(recipe)[0]
 
 
 @pytest.fixture
@@ -151,7 +159,11 @@ def test_jobs_are_listed_by_pages_and_by_metadata(client, training_file):
     [
         ({"model": "gpt-4o-mini"}, "model", "There is no model 'gpt-4o-mini'"), ({"model": "scratch/bert-tiny"}, "model", "scratch/gpt-tiny"),
         ({"training_file": "file-x"}, "training_file", "There is no file"), ({"validation_file": "file-x"}, "validation_file", "There is no file"),
-        ({"method": {"type": "dpo"}}, "method", "dpo"), ({"method": {"type": "reinforcement"}}, "method", "reinforcement"),
+        ({"method": {"type": "dpo"}}, "training_file", "holds chat rows; this method needs preference rows"),
+        ({"method": {"type": "reinforcement"}}, "method.reinforcement.grader", "needs a grader"),
+        ({"method": {"type": "supervised", "dpo": {"hyperparameters": {"beta": 0.2}}}}, "method.dpo", "method.type is 'supervised'"),
+        ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0}}}}, None, "beta"),
+        ({"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python", "source": "1"}}}}, "method.reinforcement.grader", "runs Python code of yours"),
         ({"hyperparameters": {"n_epochs": 0}}, None, "n_epochs"), ({"hyperparameters": {"batch_size": "many"}}, None, "batch_size"),
         ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "integrations", "Integrations are not offered"),
         ({"suffix": "x" * 65}, "suffix", "64"), ({"extra_body": {"surprise": 1}}, "surprise", "surprise"),
@@ -170,6 +182,50 @@ def test_a_file_of_another_shape_than_the_method_needs_is_refused(client):
     file = client.files.create(file=("pairs.jsonl", PREFERENCE * 20), purpose="fine-tune")
     with pytest.raises(openai.BadRequestError, match="holds preference rows; this method needs chat rows"):
         client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=file.id)
+
+
+@pytest.fixture
+def trained(served):
+    """The name of a model of the project."""
+    name = f"ft:gpt-tiny:acme::{len(served.store.models('acme'))}"
+    published(served, served.started(served.job()), name)
+    return name
+
+
+def pairs_of(client, row=PREFERENCE):
+    return client.files.create(file=("pairs.jsonl", row * 100), purpose="fine-tune").id
+
+
+def test_dpo_becomes_a_recipe_with_its_beta_and_is_told_as_it_was_asked(client, served, trained):
+    method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.3, "n_epochs": 1, "batch_size": "auto", "learning_rate_multiplier": 2}}}
+    made = client.fine_tuning.jobs.create(model=trained, training_file=pairs_of(client), method=method)
+    assert (made.method.type, made.method.dpo.hyperparameters.beta, made.method.dpo.hyperparameters.n_epochs, made.method.dpo.hyperparameters.batch_size) == ("dpo", 0.3, 1, 4)
+    recipe = loads_data(served.store.job(made.id.removeprefix("ft")).request.recipe)
+    stage = recipe["stages"][0]
+    assert (stage["stage"], stage["datasets"][0]["format"], recipe["model"]) == ("dpo", "openai", {"checkpoint": f"model:{trained}"})
+    assert (stage["arguments"]["beta"], stage["arguments"]["learning_rate"]) == (0.3, pytest.approx(4e-5))
+    tested = client.fine_tuning.jobs.create(model=trained, training_file=pairs_of(client), validation_file=pairs_of(client), method={"type": "dpo"})
+    assert tested.method.dpo.hyperparameters.beta == 0.1
+    assert "kind: preference" in served.store.job(tested.id.removeprefix("ft")).request.recipe
+
+
+@pytest.mark.parametrize("method", [{"type": "dpo"}, {"type": "reinforcement", "reinforcement": {"grader": CHECK}}])
+def test_a_model_that_has_learnt_nothing_cannot_be_improved(client, method):
+    row = PREFERENCE if method["type"] == "dpo" else PROMPT
+    with pytest.raises(openai.BadRequestError, match="fine-tune it by supervised first") as refused:
+        client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=pairs_of(client, row), method=method)
+    assert refused.value.param == "model"
+
+
+def test_reinforcement_becomes_a_recipe_with_the_graders_reward(client, served, trained):
+    made = client.fine_tuning.jobs.create(model=trained, training_file=pairs_of(client, PROMPT), method={"type": "reinforcement", "reinforcement": {"grader": CHECK}})
+    assert made.method.type == "reinforcement"
+    assert made.method.reinforcement.grader.operation == "ilike"
+    stage = loads_data(served.store.job(made.id.removeprefix("ft")).request.recipe)["stages"][0]
+    assert (stage["stage"], stage["reward"]) == ("ppo", {"name": "pattern", "pattern": "blue", "ignore_case": True})
+    file = pairs_of(client, PROMPT)
+    with pytest.raises(openai.BadRequestError, match="takes no validation file"):
+        client.fine_tuning.jobs.create(model=trained, training_file=file, validation_file=file, method={"type": "reinforcement", "reinforcement": {"grader": CHECK}})
 
 
 def test_other_projects_and_wrong_keys_see_nothing(served, url, client, job):

@@ -56,6 +56,40 @@ def test_no_path_or_url_can_be_named_as_data(path):
     assert "upload the file and write file:ID" in found[0][2]
 
 
+SAMPLED = """\
+name: demo
+model: {checkpoint: some/model}
+stages:
+  - {stage: evaluate, prompts: {path: PATH, text: text}, reward: REWARD}
+"""
+
+
+def sampled(path="builtin/python-docs", reward="{name: length}"):
+    return SAMPLED.replace("PATH", path).replace("REWARD", reward)
+
+
+def test_prompts_and_rewards_name_what_belongs_to_the_project(tmp_path):
+    file, folder = tmp_path / "rows.jsonl", tmp_path / "model"
+    file.write_text('{"text": "a"}')
+    folder.mkdir()
+    known = Known({"file-1": file}, {"model:judge": folder, "job:later": None})
+    stage = check(sampled("file:file-1", "{checkpoint: 'model:judge'}"), known=known).recipe.stages[0]
+    assert (stage.prompts.path, stage.reward.checkpoint) == (str(file), str(folder))
+    check(sampled(reward="{name: weighted, rewards: [{reward: {name: classifier, checkpoint: 'job:later', label: /x}}]}"), known=known)
+    check(sampled(reward="{name: weighted, rewards: [{reward: {name: pattern, pattern: '^/'}}, {reward: {name: pattern, pattern: ../x}}]}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (sampled("/etc/passwd"), "prompts.path"), (sampled(reward="{checkpoint: /srv/models/x}"), "reward.checkpoint"),
+        (sampled(reward="{name: weighted, rewards: [{reward: {name: classifier, checkpoint: ../x, label: a}}]}"), "reward.rewards[0].reward.checkpoint"),
+    ],
+)  # fmt: skip
+def test_neither_prompts_nor_rewards_reach_the_servers_disk(text, key):
+    assert [each for _, each, _ in mistakes(text)] == [f"stages.evaluate.{key}"]
+
+
 def test_an_existing_file_is_refused_in_the_same_words_as_a_missing_one():
     """Otherwise the answers would tell which files the server has."""
     there, missing = told(recipe("/etc/hostname")), told(recipe("/etc/hostnamex"))
@@ -141,6 +175,14 @@ def test_a_secret_in_a_recipe_is_refused_and_not_repeated():
     token = "hf_" + "a" * 34
     found = mistakes(recipe().replace("name: demo", f"name: {token}"))
     assert any("looks like a secret" in message for _, _, message in found)
+
+
+@pytest.mark.parametrize("name", ["HOME", "HTTPS_PROXY", "HF_HUB_CACHE"])
+def test_a_judge_is_not_sent_the_servers_own_variables(name):
+    judge = f"{{name: endpoint, base_url: 'https://api.example.com/v1', model: m, api_key_env: {name}}}"
+    text = recipe().replace("  - {stage: publish", f"  - {{stage: ppo, prompts: {{path: builtin/python-docs}}, reward: {{name: judge, judge: {judge}}}}}\n  - {{stage: publish")
+    assert any(key.endswith("api_key_env") and "a variable of the server" in message for _, key, message in mistakes(text))
+    assert not [key for _, key, _ in mistakes(text.replace(name, "MY_KEY").replace("name: demo", "name: ''")) if "api_key_env" in key]
 
 
 @pytest.mark.parametrize("key", ["trust_remote_code: true", "auto_map: {AutoModel: 'evil/repo--modeling.Evil'}"])

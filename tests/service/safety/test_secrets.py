@@ -41,3 +41,12 @@ def test_only_variables_that_are_secrets_are_taken_from_the_environment():
 
 def test_paths_below_the_servers_folders_become_relative():
     assert Redactor((), ["/srv/finery", "/"]).text("in /srv/finery/jobs/x and /etc") == "in jobs/x and /etc"
+
+
+def test_paths_below_a_jobs_folder_are_relative_to_it_and_a_folder_alone_is_a_dot():
+    redactor = Redactor((), ["/srv/finery", "/srv/finery/cache", "/srv/data"])
+    job = "/srv/finery/jobs/job-01k0a1b2c3d4e5f6g7h8j9k0m1"
+    assert redactor.text(f"{job}/runs/demo/events.jsonl, {job}: no space") == "runs/demo/events.jsonl, .: no space"
+    assert redactor.text("/srv/finery/cache/stages/abc in /srv/finery; /srv/data/glue") == "stages/abc in .; glue"
+    assert redactor.text("/srv/finery2/x, /srv/finery.db and x/srv/finery-old") == "/srv/finery2/x, /srv/finery.db and x/srv/finery-old"
+    assert redactor.plain({"path": f"{job}/runs/demo", "at": ["'/srv/data'"]}) == {"path": "runs/demo", "at": ["'.'"]}

@@ -3,6 +3,7 @@
 import pytest
 
 from service.jobs.resources import Host, Slot
+from tests.service.served import YAML
 
 
 def test_a_token_is_shown_once_and_kept_as_a_hash(served):
@@ -10,7 +11,7 @@ def test_a_token_is_shown_once_and_kept_as_a_hash(served):
     assert made["token"].startswith(f"fin_{made['prefix']}_")
     listed = served.admin.get("/api/v1/tokens", params={"project": "acme"})
     assert made["token"] not in listed.text
-    assert made["token"].rpartition("_")[2] not in (served.settings.home / "finery.db").read_bytes().decode("latin-1")
+    assert made["token"].removeprefix(f"fin_{made['prefix']}_") not in (served.settings.home / "finery.db").read_bytes().decode("latin-1")
     assert [each["name"] for each in listed.json()][-1] == "Ada"
 
 
@@ -25,6 +26,29 @@ def test_limits_that_are_left_out_stay_and_null_lifts_one(served):
     assert (project["weight"], project["max_gpus"], project["max_running"]) == (2, None, 1)
     assert "new" in [each["name"] for each in served.admin.get("/api/v1/projects").json()]
     assert served.admin.put("/api/v1/projects/new", json={"weight": 0}).status_code == 422
+
+
+ODD = f"model: {{checkpoint: someone/odd, revision: {'a' * 40}, trust_remote_code: true}}"
+
+
+def test_code_of_a_repository_is_allowed_for_one_project_and_taken_back(served):
+    """The submission is refused before and after, and in every other project."""
+    text = f"name: odd\n{ODD}\nstages:\n  - {{stage: evaluate, benchmarks: [glue/mrpc]}}\n"
+
+    def submitted(client):
+        return client.post("/api/v1/validate", content=text, headers=YAML).json()
+
+    assert [each["key"] for each in submitted(served.submitter)["errors"]] == ["model.trust_remote_code"]
+    pair = f"someone/odd@{'a' * 40}"
+    assert served.submitter.put("/api/v1/projects/acme", json={"remote_code": [pair]}).status_code == 403
+    assert served.admin.put("/api/v1/projects/acme", json={"remote_code": [pair]}).json()["remote_code"] == [pair]
+    assert served.admin.put("/api/v1/projects/acme", json={"weight": 2}).json()["remote_code"] == [pair]
+    assert "errors" not in submitted(served.submitter) or not submitted(served.submitter)["errors"]
+    assert "someone/odd" in submitted(served.stranger)["errors"][0]["message"]
+    for wrong in (["someone/odd"], ["someone/odd@main"], [f"{pair} "], pair):
+        assert served.admin.put("/api/v1/projects/acme", json={"remote_code": wrong}).status_code == 422
+    assert served.admin.put("/api/v1/projects/acme", json={"remote_code": None}).json()["remote_code"] == []
+    assert submitted(served.submitter)["errors"]
 
 
 def test_hosts_are_listed_with_their_gpus_and_drained(served):

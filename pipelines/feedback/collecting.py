@@ -1,0 +1,242 @@
+"""The work of a feedback stage, in the order it happens: sample, judge, revise, look at the judge, write down.
+
+Each step goes through the prompts in parts that are kept when they are done, and every draw is a function of the seed and of
+the prompt's number, so that a run that is killed and resumed writes the same files.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from pipelines.data.preferences import PreferenceRows
+from pipelines.errors import DataError, Stopped
+from pipelines.feedback import pairing
+from pipelines.feedback.constitution import drawn
+from pipelines.feedback.critique import revise, row_of
+from pipelines.feedback.judge import Judge, Spent
+from pipelines.feedback.judged import Judged, column_of, judged_of, verdict_of
+from pipelines.feedback.progress import Progress, write_lines, write_whole
+from pipelines.feedback.writer import Writer, open_writer
+
+if TYPE_CHECKING:
+    from pipelines.data.prompts import PromptRows
+    from pipelines.feedback.feedback import Feedback
+    from pipelines.protocols import Context
+
+PART = 32
+"""Prompts of a part: what a kill can cost at most."""
+SHOWN = 3
+"""Pairs that the events show."""
+
+
+class Collecting:
+    """One feedback stage at work."""
+
+    def __init__(self, stage: Feedback, context: Context) -> None:
+        self.stage, self.context = stage, context
+        self.progress = Progress(context.folder, self._kept)
+        self.spent = Spent()
+        self.steps = 0
+        self._policy: Writer | None = None
+        self._judge: Judge | None = None
+
+    def do(self) -> None:
+        """All of it."""
+        rows = self._prompts()
+        parts = [range(start, min(start + PART, len(rows))) for start in range(0, len(rows), PART)]
+        self.steps = len(parts) * (3 if self.stage.revise is not None else 2)
+        sampled = self._in_parts(parts, 0, "sampling", lambda part: self._sample(rows, part))
+        self._let_go()
+        said = self._in_parts(parts, 1, "judging", lambda part: self._ask(rows, part, [sampled[at] for at in part]))
+        judged = [judged_of(rows, at, sampled[at], said[at]) for at in range(len(rows))]
+        revised = []
+        if self.stage.revise is not None:
+            revised = self._in_parts(parts, 2, "revising", lambda part: self._revise(judged, part))
+        last = len(parts) * 3
+        again = self._once(last + 1, lambda: self._repeat(judged))
+        held = self._once(last + 2, self._hold)
+        self._write(judged, revised, again, held)
+        self.progress.clear()
+
+    # -- the steps
+
+    @property
+    def policy(self) -> Writer:
+        """The model that is sampled from, opened when it is first needed."""
+        if self._policy is None:
+            self._policy = open_writer(self.context)
+        return self._policy
+
+    @property
+    def judge(self) -> Judge:
+        """The judge, opened when it is first asked."""
+        if self._judge is None:
+            self._judge = self.stage.judge.open(self.context)
+        return self._judge
+
+    def _prompts(self) -> PromptRows:
+        found = self.stage.prompts.read(self.policy.tokenizer, self.policy.encoder_decoder)
+        if found.left_out:
+            self.context.events.emit(
+                "warning", message=f"{len(found.left_out)} prompts are longer than prompts.max_length and are left out (rows {_rows(found.left_out)})"
+            )
+        return found
+
+    def _sample(self, rows: PromptRows, part: range) -> list[Any]:
+        stage, count = self.stage, self.stage.completions
+        done = self.context.complete(
+            self.policy.model, self.policy.tokenizer, [rows.ids[at] for at in part for _ in range(count)], seed=self.context.seed,
+            max_new_tokens=stage.response_length, temperature=stage.temperature, top_p=stage.top_p, top_k=stage.top_k,
+            batch_size=stage.batch_size, draws=[at * count + number for at in part for number in range(count)],
+        )  # fmt: skip
+        texts, ended = list(done.texts), done.ended.tolist()
+        return [{"texts": texts[at : at + count], "ended": ended[at : at + count]} for at in range(0, len(texts), count)]
+
+    def _ask(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
+        """What the judge says of the completions of each prompt of a part."""
+        if self.stage.by == "ratings":
+            return self._rate(rows, part, sampled)
+        pairs = [(at, pair) for at, own in zip(part, sampled, strict=True) for pair in pairing.compared(own["texts"], self.stage.pairs, self.context.seed, at)]
+        ids, questions = self._principles([(at, *pair) for at, pair in pairs])
+        texts = dict(zip(part, (own["texts"] for own in sampled), strict=True))
+        verdicts = self.judge.compare(
+            [rows.texts[at] for at, _ in pairs], [texts[at][one] for at, (one, _) in pairs], [texts[at][two] for at, (_, two) in pairs], questions
+        )
+        found: dict[int, list[Any]] = {at: [] for at in part}
+        for (at, pair), verdict, principle in zip(pairs, verdicts, ids, strict=True):
+            found[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
+        return self._with_costs([{"verdicts": found[at]} for at in part])
+
+    def _rate(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
+        flat = [(at, place, text) for at, own in zip(part, sampled, strict=True) for place, text in enumerate(own["texts"]) if text.strip()]
+        ratings = self.judge.rate([rows.texts[at] for at, _, _ in flat], [text for _, _, text in flat])
+        found: dict[int, list[float | None]] = {at: [None] * len(own["texts"]) for at, own in zip(part, sampled, strict=True)}
+        for (at, place, _), rating in zip(flat, ratings, strict=True):
+            found[at][place] = rating.score
+        return self._with_costs([{"scores": found[at]} for at in part])
+
+    def _principles(self, numbers: Sequence[tuple[int, ...]]) -> tuple[list[str | None], list[str | None]]:
+        """(the ids of the principles that comparisons are made by, their questions), drawn by the comparisons' numbers."""
+        chosen = [drawn(self.stage.constitution or (), "comparison", self.context.seed, *number) for number in numbers]
+        return [None if each is None else each.id for each in chosen], [None if each is None else each.comparison for each in chosen]
+
+    def _revise(self, judged: Sequence[Judged], part: range) -> list[Any]:
+        """The first completion of each prompt that says something, revised."""
+        settings, rules = self.stage.revise, self.stage.constitution
+        assert settings is not None
+        own = [(at, text) for at in part if (text := next((each for each in judged[at].texts if each.strip()), None)) is not None]
+        done = revise(
+            self.judge, [judged[at].prompt for at, _ in own], [text for _, text in own], rules or (), settings, self.context.seed, [at for at, _ in own]
+        )
+        found: dict[int, Any] = {at: {"row": None} for at in part}
+        for (at, text), rounds in zip(own, done, strict=True):
+            found[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
+        return self._with_costs([found[at] for at in part])
+
+    def _repeat(self, judged: Sequence[Judged]) -> list[Any]:
+        """The first comparisons asked anew, for a judge with chance in it."""
+        if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
+            return []
+        asked = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
+        _, questions = self._principles([(at, *pair) for at, pair in asked])
+        verdicts = self.judge.compare(
+            [judged[at].prompt for at, _ in asked], [judged[at].texts[one] for at, (one, _) in asked],
+            [judged[at].texts[two] for at, (_, two) in asked], questions, draw=1,
+        )  # fmt: skip
+        return self._with_costs([{"at": at, "pair": list(pair), "verdict": vars(verdict)} for (at, pair), verdict in zip(asked, verdicts, strict=True)])
+
+    def _hold(self) -> list[Any]:
+        """The judge's verdicts on the preferences it is held against: each pair stands in an order drawn by its number."""
+        if self.stage.human is None:
+            return []
+        rows = self.stage.human.rows(self.context.stage_folders, skip_bad_rows=True, limit=self.stage.max_human_samples)
+        if not isinstance(rows, PreferenceRows):
+            raise DataError("'human' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected)")
+        chosen, rejected = [each.completion for each in rows.chosen], [each.completion for each in rows.rejected]
+        turned = [Random(f"human\x1f{self.context.seed}\x1f{at}").random() < 0.5 for at in range(len(rows))]
+        first = [two if turn else one for one, two, turn in zip(chosen, rejected, turned, strict=True)]
+        second = [one if turn else two for one, two, turn in zip(chosen, rejected, turned, strict=True)]
+        if self.stage.by == "ratings":
+            ratings = self.judge.rate([*rows.texts, *rows.texts], [*first, *second])
+            half = len(first)
+            verdicts = [verdict_of(ratings[at].score, ratings[at + half].score) for at in range(half)]
+        else:
+            _, questions = self._principles([(-1, at) for at in range(len(rows))])
+            verdicts = self.judge.compare(rows.texts, first, second, questions)
+        return self._with_costs([{"verdict": vars(verdict), "first_is_better": not turn} for verdict, turn in zip(verdicts, turned, strict=True)])
+
+    # -- parts
+
+    def _in_parts(self, parts: Sequence[range], step: int, what: str, make: Callable[[range], list[Any]]) -> list[Any]:
+        """The rows of all parts of a step, in order; `make` is called for those that are not there yet."""
+        found: list[Any] = []
+        for number, part in enumerate(parts):
+            self._look_for_stop()
+            found += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
+            self.context.events.emit("progress", step=step * len(parts) + number + 1, total=self.steps, what=what)
+        return found
+
+    def _once(self, number: int, make: Callable[[], list[Any]]) -> list[Any]:
+        self._look_for_stop()
+        return self._counted(self.progress.done(number, make))
+
+    def _with_costs(self, rows: list[Any]) -> list[Any]:
+        """The rows of a part, the first with what the judge took for all of them."""
+        if rows:
+            rows[0]["spent"] = self.judge.spent.taken()
+        return rows
+
+    def _counted(self, rows: list[Any]) -> list[Any]:
+        for row in rows:
+            if "spent" in row:
+                self.spent.add(row["spent"])
+        return rows
+
+    def _look_for_stop(self) -> None:
+        if self.context.stop.requested:
+            raise Stopped("stopped between two parts of the work; what was done is kept")
+
+    def _kept(self, number: int, place: Path) -> None:
+        self.context.events.emit("checkpoint", step=number, path=str(place))
+
+    def _let_go(self) -> None:
+        """Free the memory of the policy before a judge is opened."""
+        self._policy = None
+        gc.collect()
+
+    # -- what is left
+
+    def _write(self, judged: Sequence[Judged], revised: Sequence[Any], again: Sequence[Any], held: Sequence[Any]) -> None:
+        from pipelines.feedback.audit import audit_page
+        from pipelines.feedback.results import details_of, labelled_rows, metrics_of, preference_rows, told, trouble
+
+        folder, stage = self.context.folder, self.stage
+        policy = self.context.recipe.model_of(self.context.recipe.stage(self.context.stage_id))
+        preferences = preference_rows(judged, stage, policy)
+        details = details_of(judged, preferences, again, held, self.spent)
+        if not preferences:
+            raise DataError(f"the judge left no preference to learn from: {told(details)}; give it more to choose from, lower min_margin, or choose another judge")
+        for message in trouble(details):
+            self.context.events.emit("warning", message=message)
+        for row in preferences[:SHOWN]:
+            self.context.events.emit("sample", prompt=row["prompt"], chosen=row["chosen"], rejected=row["rejected"], probability=row["probability"])
+        write_lines(folder / "preferences.jsonl", preferences)
+        write_lines(folder / "labelled.jsonl", labelled_rows(judged, policy))
+        if stage.revise is not None:
+            rows = [each["row"] for each in revised if each["row"] is not None]
+            details["revisions"] = len(rows)
+            write_lines(folder / "revisions.jsonl", rows)
+        write_whole(folder / "details.json", json.dumps(details, indent=2))
+        write_whole(folder / "audit.html", audit_page(self.context.recipe.name, self.context.stage_id, stage, judged, preferences, revised, details))
+        write_whole(folder / "metrics.json", json.dumps(metrics_of(details), indent=2))
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    first = ", ".join(str(number + 1) for number in numbers[:5])
+    return first + (", …" if len(numbers) > 5 else "")
+

@@ -1,0 +1,202 @@
+"""A judge behind any OpenAI-compatible chat endpoint: a company's, or a server of one's own such as `transformers serve`.
+
+Where the server gives the probabilities of tokens, P(A) is read from those of A and B; elsewhere the letter is read from the
+text. What cannot be read is an abstention. A server that goes away ends the run as a signal would, with exit code 75:
+`finery resume` asks only what was not answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from pipelines.blocks import Block
+from pipelines.errors import StageError, Stopped
+from pipelines.feedback import answers, question
+from pipelines.feedback.judge import Judge, JudgeBlock, Rating, Verdict, both_orders
+
+if TYPE_CHECKING:
+    from pipelines.feedback.endpoint_client import Answer, Client
+    from pipelines.protocols import Context, StopSignal
+
+PUBLIC_ONLY = "FINERY_PUBLIC_ENDPOINTS_ONLY"
+"""Set to 1 by whoever runs recipes of others: endpoints in private networks are then refused."""
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+PATIENCE = ("concurrency", "retries", "timeout", "api_key_env")
+"""Keys that change how long an answer takes, not what it is."""
+THOUGHT_TOKENS = 256
+LETTER_TOKENS = 8
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"'{value}' is no address such as https://api.example.com/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("holds more than an address; give a key by the name of its variable, with api_key_env")
+    return value.rstrip("/")
+
+
+def _variable(value: str) -> str:
+    if not VARIABLE.fullmatch(value):
+        raise ValueError("must be the name of an environment variable in capitals, such as OPENAI_API_KEY; the key itself never stands in a recipe")
+    return value
+
+
+class Prices(Block):
+    """What a million tokens cost, in any one currency."""
+
+    prompt: float = Field(0.0, ge=0)
+    """A million tokens that are read."""
+    completion: float = Field(0.0, ge=0)
+    """A million tokens that are written."""
+
+
+class Endpoint(JudgeBlock):
+    """A chat model that is asked over HTTP: `{name: endpoint, base_url: https://…/v1, model: NAME, api_key_env: OPENAI_API_KEY}`."""
+
+    name: Literal["endpoint"] = "endpoint"
+    base_url: Annotated[str, AfterValidator(_url)]
+    """Where the API begins: what stands before `/chat/completions`."""
+    model: str = Field(min_length=1)
+    """The model's name there."""
+    api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
+    """The environment variable that holds the key. Default: no key is sent."""
+    question: str | None = Field(None, min_length=1)
+    """What is judged by, in words, where no constitution says. Default: a good completion is helpful, honest, harmless and well written."""
+    thought: bool = False
+    """Whether the judge writes down its reasons before it answers."""
+    both_orders: bool = True
+    """Whether each pair is shown in both orders, for twice the price: a judge's liking for a place is then taken out."""
+    temperature: float = Field(0.0, ge=0, le=2)
+    """Of the judge's own sampling; 0 takes its likeliest answer."""
+    seed: int | None = Field(None, ge=0, lt=2**31)
+    """Sent along, for servers that know it."""
+    logprobs: bool = True
+    """Whether the probabilities of tokens are asked for; a server without them is asked without."""
+    concurrency: int = Field(8, ge=1, le=256)
+    """Questions under way at once."""
+    timeout: float = Field(60.0, gt=0, le=3600)
+    """Seconds that one answer may take."""
+    retries: int = Field(5, ge=0, le=20)
+    """Further tries of a question that failed in a way that may pass, after pauses that grow from half a second to thirty."""
+    prices: Prices = Prices()
+    """What the tokens cost: `{prompt: 0.15, completion: 0.6}` a million; the metrics then tell the cost."""
+
+    writes: ClassVar[bool] = True
+    reads_principles: ClassVar[bool] = True
+
+    @property
+    def chance(self) -> bool:
+        return self.temperature > 0
+
+    def content(self) -> dict[str, str]:
+        return {"templates": question.content()}
+
+    def identity(self) -> dict[str, Any]:
+        return {key: value for key, value in super().identity().items() if key not in PATIENCE}
+
+    def open(self, context: Context) -> Judge:
+        from pipelines.feedback.endpoint_client import Client
+        from pipelines.feedback.verdict_cache import VerdictCache
+
+        key = os.environ.get(self.api_key_env) if self.api_key_env else None
+        if self.api_key_env and not key:
+            raise StageError(f"the variable {self.api_key_env}, which holds the key of the judge, is not set; set it in the environment of the run")
+        place = hashlib.sha256(f"{self.base_url} {self.model}".encode()).hexdigest()[:16]
+        client = Client(
+            self.base_url, key, VerdictCache(context.cache / "feedback" / f"answers-{place}.jsonl"), self.timeout, self.retries, self.concurrency,
+            public_only=os.environ.get(PUBLIC_ONLY) == "1", stopping=lambda: context.stop.requested,
+        )  # fmt: skip
+        return EndpointJudge(self, client, context.stop)
+
+
+class EndpointJudge(Judge):
+    """The opened endpoint."""
+
+    def __init__(self, block: Endpoint, client: Client, stop: StopSignal) -> None:
+        super().__init__()
+        self.block = block
+        self.client = client
+        self.stop = stop
+
+    def compare(
+        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str],
+        principles: Sequence[str | None] | None = None, draw: int = 0,
+    ) -> list[Verdict]:  # fmt: skip
+        block, count = self.block, len(prompts)
+        rules = [each or block.question for each in principles or [None] * count]
+        asked = [question.comparison(*texts, block.thought) for texts in zip(prompts, first, second, rules, strict=True)]
+        if block.both_orders:
+            asked += [question.comparison(*texts, block.thought) for texts in zip(prompts, second, first, rules, strict=True)]
+        read = [(_probability(answer), answer.text.strip()) for answer in self._ask(asked, draw, 20 if block.logprobs else 0)]
+        found = []
+        for at in range(count):
+            one, reason = read[at]
+            two = read[at + count][0] if block.both_orders else None
+            found.append(both_orders(one, None if two is None else 1 - two, reason if block.thought else ""))
+        return found
+
+    def rate(self, prompts: Sequence[str], completions: Sequence[str]) -> list[Rating]:
+        asked = [question.rating(prompt, completion, self.block.question, self.block.thought) for prompt, completion in zip(prompts, completions, strict=True)]
+        found = []
+        for answer in self._ask(asked, 0, 20 if self.block.logprobs else 0):
+            score = answers.expected_score(answer.places, answer.text) if answer.places else answers.number(answer.text)
+            found.append(Rating(None if score is None else answers.scaled(score), answer.text.strip() if self.block.thought else ""))
+        return found
+
+    def write(self, conversations: Sequence[Sequence[Mapping[str, str]]], length: int, draw: int = 0) -> list[str]:
+        bodies = [self._body(list(messages), length, draw) for messages in conversations]
+        return [answer.text.strip() for answer in self._answers(bodies)]
+
+    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[Answer]:
+        length = THOUGHT_TOKENS if self.block.thought else LETTER_TOKENS
+        bodies = [self._body([{"role": "user", "content": text}], length, draw) for text in texts]
+        if top:
+            bodies = [{**body, "logprobs": True, "top_logprobs": top} for body in bodies]
+        return self._answers(bodies)
+
+    def _body(self, messages: Sequence[Mapping[str, str]], length: int, draw: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.block.model, "messages": list(messages), "max_tokens": length, "temperature": self.block.temperature,
+            "stream": False,
+        }  # fmt: skip
+        if self.block.seed is not None:
+            body["seed"] = self.block.seed + draw
+        return body | ({"draw": draw} if draw else {})
+
+    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
+        """The answers, counted. Raises Stopped where the rest can be asked later."""
+        from pipelines.feedback.endpoint_client import Asked, Gone
+
+        try:
+            with self.stop.deferred():
+                found = self.client.ask(bodies)
+        except Gone as error:
+            raise Stopped(
+                f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is kept: when it is back, `finery resume` asks only the rest"
+            ) from error
+        except Asked:
+            raise Stopped("stopped while the judge was asked; what it said is kept") from None
+        for answer in found:
+            self.spent.add(
+                {
+                    "questions": 1, "prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens,
+                    "cost": (answer.prompt_tokens * self.block.prices.prompt + answer.completion_tokens * self.block.prices.completion) / 1e6,
+                }
+            )  # fmt: skip
+        return found
+
+
+def _probability(answer: Answer) -> float | None:
+    """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing can be read."""
+    if answer.places and (found := answers.probability_of_a(answer.places, answer.text)) is not None:
+        return found
+    said = answers.letter(answer.text)
+    return None if said is None else float(said == "A")

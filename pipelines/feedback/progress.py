@@ -1,0 +1,76 @@
+"""What a feedback stage has done so far, kept in parts: a run that is stopped or killed goes on behind the last whole one.
+
+A part is `checkpoints/checkpoint-<n>/rows.jsonl`; it counts once `complete.json` stands beside it, written last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+MARKER = "complete.json"
+ROWS = "rows.jsonl"
+
+
+class Progress:
+    """The parts of one stage."""
+
+    def __init__(self, folder: Path, tell: Callable[[int, Path], None]) -> None:
+        self.folder = folder / "checkpoints"
+        self.tell = tell
+        """Called with the number and place of each new part."""
+        for path in self.folder.glob("checkpoint-*"):
+            if not (path / MARKER).is_file():
+                shutil.rmtree(path)
+
+    def rows(self, number: int) -> list[Any] | None:
+        """The rows of a part, or None while it is not done."""
+        place = self.folder / f"checkpoint-{number}"
+        if not (place / MARKER).is_file():
+            return None
+        return [json.loads(line) for line in (place / ROWS).read_text(encoding="utf-8").splitlines()]
+
+    def save(self, number: int, rows: Sequence[Any]) -> None:
+        """Keep a part; it is on the disk when this returns."""
+        place = self.folder / f"checkpoint-{number}"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        write_lines(place / ROWS, rows)
+        write_whole(place / MARKER, json.dumps({"rows": len(rows)}))
+        self.tell(number, place)
+
+    def done(self, number: int, make: Callable[[], Sequence[Any]]) -> list[Any]:
+        """The rows of a part, made now unless they are there."""
+        found = self.rows(number)
+        if found is None:
+            self.save(number, make())
+            found = self.rows(number)
+            assert found is not None
+        return found
+
+    def clear(self) -> None:
+        """Forget the parts: what they led to is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="replace") as file:  # half a surrogate pair has no UTF-8
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_lines(path: Path, rows: Sequence[Any]) -> None:
+    """Write JSON Lines, one row a line, whole or not at all."""
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows))

@@ -1,0 +1,127 @@
+"""The stage that optimises a policy on preferences directly: DPO and its relatives, for decoders and encoder-decoders.
+
+Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Secretly a Reward Model",
+arxiv.org/abs/2305.18290: the policy that maximises a reward at a bounded KL to a reference has that reward as its own log ratio
+to the reference, so a loss on pairs of answers needs neither a reward model nor sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipelines.blocks import Found, Pick
+from pipelines.recipe import Stage
+from pipelines.registry import TUNERS
+from pipelines.trainers import dpo_settings, policy, tuning
+from pipelines.trainers.arguments import in_todays_names
+from pipelines.trainers.dpo_settings import SETTINGS, ReferenceStage
+from pipelines.trainers.own_arguments import checked_with, split
+from pipelines.trainers.preference_subject import PreferenceSubject
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context
+    from pipelines.recipe import Recipe
+
+HELD_OUT_MOST = 2_000
+"""Held-out pairs that the implicit reward is measured on at the end, the first of the split."""
+
+
+class DPO(PreferenceSubject, Stage):
+    """Make a policy prefer what people prefer, close to what it was."""
+
+    stage: Literal["dpo"] = "dpo"
+    tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
+    """Which weights learn."""
+    reference: ReferenceStage | None = None
+    """The stage whose model the policy is held to: `{from: sft}`. Default: the policy as it is at the start, which is the disabled
+    adapter where the tuner adds one, and a frozen copy elsewhere."""
+    early_stopping_patience: int | None = Field(None, ge=1)
+    """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
+    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (sigmoid, or a list),
+    `loss_weights`, `label_smoothing`, `precompute_ref_log_probs`, `precompute_ref_batch_size`, `disable_dropout` (true),
+    `reference_free`, and `simpo_gamma` (0.5)."""
+
+    trains: ClassVar[bool] = True
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        yield from self.preference_mistakes(self.id, recipe)
+        yield from policy.mistakes(self, recipe)
+        yield from dpo_settings.mistakes(self, recipe)
+        yield from tuning.mistakes(self, recipe, policy.head_kind(recipe), self.max_length)
+
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        return self.preference_content(self.id)
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """The policy's stage, the reference's, those that wrote the preferences, and those whose adapters the tuner builds on."""
+        reference = () if self.reference is None else (self.reference.source,)
+        return tuple(dict.fromkeys((*super().reads(recipe), *reference, *self.preference_reads(), *self.tuner.stages)))
+
+    def texts(self) -> Iterator[str]:
+        """The texts of the training rows."""
+        return self.preference_texts(self.id)
+
+    def special_tokens(self) -> tuple[str, ...]:
+        return self.needed_tokens()
+
+    def run(self, context: Context) -> None:
+        """Encode, train, measure the implicit reward on held-out pairs, save."""
+        from pipelines.trainers import implicit_accuracy
+        from pipelines.trainers.log_probabilities import without_dropout
+        from pipelines.trainers.loop import fit
+        from pipelines.trainers.meters import Meter
+        from pipelines.trainers.preference_batches import held_out_for, pairs_for
+        from pipelines.trainers.preference_step import PreferenceStep
+        from pipelines.trainers.saving import save_stage
+        from pipelines.trainers.supervised import set_aside
+
+        own, arguments = split(self.arguments, SETTINGS)
+        tokenizer = context.open_tokenizer()
+        model, head = policy.opened(self, context)
+        if own["disable_dropout"]:
+            without_dropout(model)
+        longest = tuning.room_for_text(self, model)
+        examples, together = pairs_for(self, context, model, tokenizer, longest)
+        held_out, characters = held_out_for(self, model, tokenizer, longest, HELD_OUT_MOST)
+        examples, held_out, reference = self._against(context, model, head, own, together, examples, held_out)
+        step = PreferenceStep(dpo_settings.weights(own), dpo_settings.strength(own), reference, Meter())
+        words = in_todays_names(arguments)
+        selection = None
+        if words.get("eval_strategy", "no") != "no":
+            examples, selection = set_aside(examples, context.seed, self.max_eval_samples)
+            if not words.get("metric_for_best_model"):
+                arguments = {"metric_for_best_model": "rewards/accuracies"} | arguments
+        tuner, model = tuning.adapted(self, context, model)
+        collate = step.collated(together)
+        model, metrics = fit(
+            context, model, tokenizer, examples,
+            collate=collate, loss=step, label_names=step.label_names, arguments=arguments,
+            lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
+            selection=selection, early_stopping_patience=self.early_stopping_patience, tuner=tuner, meter=step.meter,
+        )  # fmt: skip
+        if (measured := held_out if held_out is not None else selection) is not None:
+            told = implicit_accuracy.ask(context, model, step, measured, collate, words.get("per_device_eval_batch_size", 8))
+            metrics |= implicit_accuracy.scores(told, context.seed, characters or None)
+        save_stage(context, model, tokenizer, head, metrics, tuner)
+
+    def _against(
+        self, context: Context, model: Any, head: Any, own: dict[str, Any], together: Any, examples: Any, held_out: Any
+    ) -> tuple[Any, Any, Any]:
+        """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand in the examples."""
+        from pipelines.trainers.reference import FrozenCopy, WithReference, precomputed, reference_for
+
+        if not dpo_settings.needs_reference(own):
+            return examples, held_out, None
+        other = None if self.reference is None else context.open_model(head, stage_id=self.reference.source, trained_head=True)
+        if not own["precompute_ref_log_probs"]:
+            return examples, held_out, reference_for(model, self.tuner) if other is None else FrozenCopy(other)
+        size = own["precompute_ref_batch_size"] or in_todays_names(self.arguments).get("per_device_train_batch_size", 8)
+        asked = model if other is None else other
+        examples = WithReference(examples, precomputed(context, asked, examples, together, size, "reference"))
+        if held_out is not None:
+            held_out = WithReference(held_out, precomputed(context, asked, held_out, together, size, "reference-held-out", exact=True))
+        return examples, held_out, None

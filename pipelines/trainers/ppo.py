@@ -1,0 +1,264 @@
+"""Reinforcement learning from a reward: proximal policy optimization of what a model writes.
+
+The model samples completions of the prompts, the reward scores them, and the model is moved towards what scored better than
+expected, held back by a penalty for leaving its reference. Ziegler et al. 2019, arxiv.org/abs/1909.08593; Stiennon et al. 2020,
+arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/ppo.md explains the algorithm, file by file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipelines.blocks import Found, Pick
+from pipelines.data.prompts import Prompts
+from pipelines.data.references import DatasetReference
+from pipelines.errors import DataError, Misfit
+from pipelines.fields import architectures
+from pipelines.fields.rewards import MODEL, reward_content, reward_mistakes, reward_reads
+from pipelines.recipe import RewardField, Stage
+from pipelines.registry import TUNERS
+from pipelines.trainers import policy, tuning
+from pipelines.trainers.arguments import batch_sizes, in_todays_names
+from pipelines.trainers.own_arguments import checked_with, split
+from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context, Head
+    from pipelines.recipe import Recipe
+
+NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
+"""Arguments about rows set aside, of which there are none."""
+
+
+class PPO(Stage):
+    """Move a language model towards what a reward likes, by its own completions."""
+
+    stage: Literal["ppo"] = "ppo"
+    reward: RewardField = Field(...)
+    """What a completion is worth: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword, words: [good, great]}`."""
+    prompts: Prompts
+    """What is completed: `{path: reviews.jsonl, text: text, max_length: 16}`."""
+    value: Literal["shared", "separate", "reward"] = "shared"
+    """The body under the value function: the policy's own, a copy of it, or a copy of the reward model's."""
+    rollouts: Literal["transformers", "vllm"] = "transformers"
+    """What writes the completions."""
+    datasets: tuple[DatasetReference, ...] = ()
+    """Text whose next tokens are learnt beside the reward, with the weight `ptx_coef` of `arguments` (PPO-ptx); for decoders."""
+    block_size: int = Field(128, ge=8, le=131072)
+    """Tokens of a block of `datasets`."""
+    tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
+    """Which weights learn. With an adapter the reference is the model without it, and no second copy is in memory."""
+    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers, such as
+    `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see docs/ppo.md."""
+
+    trains: ClassVar[bool] = True
+
+    @property
+    def settings(self) -> PPOSettings:
+        """PPO's own numbers."""
+        return PPOSettings.of(split(self.arguments, SETTINGS)[0])
+
+    # -- what the recipe says ----------------------------------------------------------------------------------------
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        yield from reward_mistakes(self.reward, recipe, self)
+        yield from self._unfit_arguments()
+        unfit = list(policy.mistakes(self, recipe))
+        yield from unfit
+        if unfit:
+            return
+        shape, kind = recipe.model.architecture, policy.head_kind(recipe)
+        both = kind != policy.DECODER
+        longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
+        length, written = self.prompts.max_length, self.settings.response_length
+        if isinstance(longest, int) and (written if both else written + (length or 1)) > longest:
+            beside = "" if both or length is None else f" behind prompts of {length} tokens"
+            yield ("arguments", "response_length"), f"is {written}{beside}, but the model has max_position_embeddings {longest}"
+        if isinstance(longest, int) and self.datasets and self.block_size > longest:
+            yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
+        yield from self._unfit_keys(both)
+        yield from tuning.mistakes(self, recipe, kind, written + (length or 0))
+
+    def _unfit_arguments(self) -> Iterator[Found]:
+        words, s = in_todays_names(split(self.arguments, SETTINGS)[1]), self.settings
+        for name in NO_ROWS_ASIDE:
+            if words.get(name) not in (None, False, "no"):
+                yield ("arguments", name), "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward"
+        if s.top_p > 1:
+            yield ("arguments", "top_p"), f"is {s.top_p}, must be at most 1"
+        if s.gamma > 1 or s.lam > 1:
+            name = "gamma" if s.gamma > 1 else "lam"
+            yield ("arguments", name), f"is {getattr(s, name)}, must be at most 1"
+        if s.cliprange >= 1:
+            yield ("arguments", "cliprange"), f"is {s.cliprange}, must be less than 1"
+        prompts = words.get("global_batch_size")
+        if isinstance(prompts, int) and prompts % s.num_mini_batches:
+            yield ("arguments", "num_mini_batches"), f"is {s.num_mini_batches}, which does not divide global_batch_size {prompts}"
+        if "kl_horizon" in self.arguments and s.kl_target is None:
+            yield ("arguments", "kl_horizon"), "says how fast kl_coef is steered to kl_target, which is not given"
+
+    def _unfit_keys(self, encoder_decoder: bool) -> Iterator[Found]:
+        if bool(self.datasets) != (self.settings.ptx_coef > 0):
+            place, other = (("datasets",), "arguments.ptx_coef, the weight of this text") if self.datasets else (("arguments", "ptx_coef"), "datasets, the text to learn from")
+            yield place, f"needs {other}"
+        if self.datasets and encoder_decoder:
+            yield ("datasets",), "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, leave it out"
+        if "block_size" in self.model_fields_set and not self.datasets:
+            yield ("block_size",), "is the length of blocks of 'datasets', which is not given"
+        if self.value == "reward" and (self.reward.name != MODEL or not self.reward.stages):
+            yield ("value",), "is reward, which takes the body of a reward model trained in this recipe; write reward: {from: STAGE}, or value: separate"
+        if self.tuner.positions:
+            yield ("tuner",), f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is sampled behind it; use full, lora, ia3 or adapter"
+        if self.tuner.thaws:
+            yield ("tuner",), f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one that learns the same weights throughout"
+        if self.tuner.stages:
+            yield ("tuner",), f"is {self.tuner.name}, which a ppo stage cannot use"
+
+    def lacks(self) -> str | None:
+        from importlib.util import find_spec
+
+        if self.rollouts == "vllm" and find_spec("vllm") is None:
+            return "has rollouts: vllm, but the package vllm is not installed here; install it, or leave 'rollouts' out"
+        return None
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """The model's stage, and those that the reward reads."""
+        return tuple(dict.fromkeys((*super().reads(recipe), *reward_reads(self.reward))))
+
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        texts = {f"datasets[{place}].{each.text}": each.content() for place, each in enumerate(self.datasets)}
+        return {"prompts": self.prompts.content()} | reward_content(self.reward) | texts
+
+    def modules(self) -> set[str]:
+        found: set[str] = self.reward.modules()
+        return found
+
+    def texts(self) -> Iterator[str]:
+        """Prompts, uncut, and pretraining text, for a tokenizer."""
+        return chain(self.prompts.plain_texts(), chain.from_iterable(reference.rows() for reference in self.datasets))
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def run(self, context: Context) -> None:
+        """Open the models, sample and learn, save the policy as a plain language model and its value function beside it."""
+        from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
+        from pipelines.trainers.loop import fit
+        from pipelines.trainers.ppo_loop import Plan, PPOTrainer
+        from pipelines.trainers.prompt_order import Asked, together
+        from pipelines.trainers.reference import reference_for
+        from pipelines.trainers.saving import save_stage
+
+        source = context.recipe.model_of(context.recipe.stage(context.stage_id))
+        tokenizer = context.open_tokenizer(source if source in context.stage_folders else None)
+        model, head = policy.opened(self, context)
+        rows = self._prompts(context, model, tokenizer, head)
+        blocks = self._blocks(context, tokenizer) if self.datasets else None
+        reference = reference_for(model, self.tuner)
+        tuner, tuned = tuning.adapted(self, context, model)
+        whole = ActorCritic(tuned, self._critic(context, head, tuner))
+        arguments, share, micro = self._arguments(context)
+        plan = Plan(
+            settings=self.settings, prompts=rows.ids, texts=rows.texts, scorer=self.reward.open(context), reference=reference,
+            layout=self._layout(model, tokenizer, head), sample=self._sampler(context, model, tokenizer, rows.ids), micro_batch=micro, blocks=blocks,
+        )  # fmt: skip
+        whole, metrics = fit(
+            context, _without_dropout(whole), tokenizer, Asked(len(rows), share * context.world.size), collate=together, loss=_no_loss,
+            arguments=arguments, tuner=OfThePolicy(tuner, whole), trainer_of=partial(PPOTrainer, plan=plan),
+        )  # fmt: skip
+        whole.policy.finery_beside = {"value": whole.as_critic(tuner)}
+        save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
+
+    def _arguments(self, context: Context) -> tuple[dict[str, Any], int, int]:
+        """(TrainingArguments for a loop whose step is an iteration, completions of a process an iteration, those learnt from at once)."""
+        rest = in_todays_names(split(self.arguments, SETTINGS)[1])
+        micro, accumulated = batch_sizes(rest, context.world.size)
+        share, parts = micro * accumulated, self.settings.num_mini_batches
+        if share % parts:
+            raise Misfit(
+                f"an iteration has {share} completions on each process, which arguments.num_mini_batches {parts} does not divide; "
+                f"make global_batch_size a multiple of {parts * context.world.size}"
+            )
+        kept = {name: value for name, value in rest.items() if name not in ("global_batch_size", "gradient_accumulation_steps")}
+        return {"logging_steps": 1, **kept, "per_device_train_batch_size": share}, share, min(micro, share // parts)
+
+    def _prompts(self, context: Context, model: Any, tokenizer: Any, head: Head) -> Any:
+        """The prompts, of which every one leaves room for a completion. Raises DataError."""
+        from pipelines.trainers.rollouts import refuse
+
+        rows = self.prompts.read(tokenizer, encoder_decoder=head.kind == "seq2seq_lm")
+        if len(rows) == 0:
+            raise DataError("no prompt is left to complete; raise prompts.max_length")
+        refuse(model, rows.ids, self.settings.response_length)
+        if rows.left_out and context.world.is_main:
+            context.events.emit("warning", message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first is row {rows.left_out[0] + 1}")
+        return rows
+
+    def _blocks(self, context: Context, tokenizer: Any) -> Any:
+        """Pretraining text as one stream, (blocks, block_size), prepared by the main process and mapped by all."""
+        from pipelines.data.packing import pack
+        from pipelines.trainers.preparation import prepared_key
+
+        content = {name: value for name, value in self.content(context.recipe).items() if name.startswith("datasets")}
+
+        def packed() -> Any:
+            texts = chain.from_iterable(each.rows() for each in self.datasets)
+            return pack(tokenizer, texts, self.block_size, context.cache, prepared_key(tokenizer, content), "stream")
+
+        if context.world.is_main:
+            packed()
+        context.barrier()
+        return packed()
+
+    def _critic(self, context: Context, head: Head, tuner: Any) -> Any:
+        """The body of a value function of its own, tuned like the policy; None where it shares the policy's."""
+        if self.value == "shared":
+            return None
+        body = context.open_model(head, **({"stage_id": self.reward.stages[0]} if self.value == "reward" else {}))
+        body.finery_new_modules = []  # its language-model head says nothing here
+        return tuner.apply(body)
+
+    def _layout(self, model: Any, tokenizer: Any, head: Head) -> Any:
+        from pipelines.data.completions import padding_token
+        from pipelines.trainers.experience import Layout
+        from pipelines.trainers.rollouts import decoder_start
+
+        return Layout(padding_token(tokenizer), decoder_start(model, tokenizer) if head.kind == "seq2seq_lm" else None)
+
+    def _sampler(self, context: Context, model: Any, tokenizer: Any, prompts: Any) -> Any:
+        """`sample(policy, prompts, draws)`, by whichever engine writes. Raises Misfit for an engine that the policy does not fit."""
+        from pipelines.trainers.rollouts import complete
+
+        s = self.settings
+        if self.rollouts == "vllm":
+            from pipelines.trainers.rollouts_vllm import VLLMSampler, unfit
+
+            unfit(model, context.world.size, self.tuner.adapts)
+            return VLLMSampler(
+                tokenizer, context.folder / "vllm", seed=context.seed, max_new_tokens=s.response_length, temperature=s.temperature,
+                top_p=s.top_p, top_k=s.top_k, longest=max(len(prompt) for prompt in prompts),
+            )  # fmt: skip
+
+        def sample(policy: Any, prompts: Any, draws: Any) -> Any:
+            return complete(
+                policy, tokenizer, prompts, seed=context.seed, max_new_tokens=s.response_length, temperature=s.temperature, top_p=s.top_p,
+                top_k=s.top_k, batch_size=s.local_rollout_forward_batch_size, draws=draws,
+            )  # fmt: skip
+
+        return sample
+
+
+def _no_loss(model: Any, inputs: Any) -> Any:
+    raise AssertionError("an iteration of PPO computes its losses itself")
+
+
+def _without_dropout(whole: Any) -> Any:
+    """Neither the policy nor its value function drops anything, as in Ziegler et al. 2019: else no ratio would begin at 1."""
+    from pipelines.trainers.log_probabilities import without_dropout
+
+    return without_dropout(whole)

@@ -1,0 +1,146 @@
+"""The model that a policy is held to: a frozen copy, the policy with its adapter switched off, or numbers written down before.
+
+All of them are asked without gradients and without dropout, after the policy: under autocast a weight's cast that was made
+without gradients would be used again, and the policy would learn nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipelines.protocols import Context, Tuner
+from pipelines.trainers.log_probabilities import sums, token_log_probabilities
+
+
+class Reference(Protocol):
+    """What is asked."""
+
+    def asked(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
+        """Inside the `with` block: the reference, on the policy's device, without gradients and dropout."""
+
+
+class FrozenCopy:
+    """A model of its own that never learns. It is moved to where the policy is when it is first asked."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.eval().requires_grad_(False)
+
+    @classmethod
+    def of(cls, model: Any) -> FrozenCopy:
+        """A copy of `model` as it is now."""
+        return cls(copy.deepcopy(model))
+
+    @contextmanager
+    def asked(self, policy: nn.Module) -> Iterator[nn.Module]:
+        """The copy."""
+        self.model.to(next(policy.parameters()).device)
+        with torch.no_grad():
+            yield self.model
+
+
+class DisabledAdapter:
+    """The policy's own base: no second copy is in memory. For tuners that leave the base as it was."""
+
+    @contextmanager
+    def asked(self, policy: nn.Module) -> Iterator[nn.Module]:
+        """The base, with the adapter switched off until the block ends."""
+        tuned = peft_model_in(policy)
+        modes = {module: module.training for module in tuned.modules()}
+        learning = {name: weight.requires_grad for name, weight in tuned.named_parameters()}
+        tuned.eval()
+        try:
+            with torch.no_grad(), tuned.disable_adapter():
+                yield tuned
+        finally:
+            for module, training in modes.items():
+                module.training = training
+            for name, weight in tuned.named_parameters():  # PEFT lets everything that is not frozen learn again
+                weight.requires_grad_(learning[name])
+
+
+def reference_for(model: Any, tuner: Tuner) -> Reference:
+    """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
+    return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
+
+
+def peft_model_in(policy: Any) -> Any:
+    """The PEFT model inside DistributedDataParallel and torch.compile."""
+    bare = policy.module if isinstance(policy, nn.parallel.DistributedDataParallel) else policy
+    bare = getattr(bare, "_orig_mod", bare)
+    return bare.module if isinstance(bare, nn.parallel.DistributedDataParallel) else bare
+
+
+def precision_of(context: Context, device: torch.device) -> AbstractContextManager[Any]:
+    """The precision that the training loop computes in, for passes outside of it."""
+    if context.precision == "no":
+        return nullcontext()
+    lower: AbstractContextManager[Any] = torch.autocast(device.type, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[context.precision])
+    return lower
+
+
+def precomputed(
+    context: Context, model: Any, examples: Any, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int, name: str,
+    exact: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """Log-probabilities that `model` gives to both answers of every example (examples, 2), fp32.
+
+    They are computed in the precision of the training, or in fp32 when `exact`. They are kept as `NAME.npy` in the stage's folder, so that a resumed run compares with the same numbers to the bit. The
+    processes share the work.
+    """
+    path: Path = context.folder / f"{name}.npy"
+    if path.exists():
+        kept: np.ndarray = np.load(path, allow_pickle=False)
+        if kept.shape == (len(examples), 2):
+            return kept
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    mine = range(context.world.rank, len(examples), context.world.size)
+    order = sorted(mine, key=lambda place: -int(examples.lengths[place]))
+    found = np.zeros((len(examples), 2), dtype=np.float32)
+    training = model.training
+    model.to(device).eval()
+    with torch.no_grad(), nullcontext() if exact else precision_of(context, device):
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            found[places] = answers(model, collate([dict(examples[place]) for place in places]), device)
+    model.train(training)
+    whole = np.sum(context.gather(found), axis=0, dtype=np.float32)
+    if context.world.is_main:
+        unfinished = path.with_name(f"{name}.partial.npy")
+        np.save(unfinished, whole)
+        unfinished.rename(path)
+    context.barrier()
+    return np.asarray(whole)
+
+
+def answers(model: Any, batch: dict[str, Tensor], device: torch.device) -> np.ndarray:
+    """log p of the chosen and of the rejected answers of a batch (pairs, 2)."""
+    total, _ = sums(token_log_probabilities(model, {key: value.to(device) for key, value in batch.items()}))
+    return np.asarray(torch.stack(total.chunk(2), dim=1).float().cpu().numpy())
+
+
+class WithReference:
+    """Examples, each with the reference's log-probabilities of its two answers as `reference`."""
+
+    def __init__(self, examples: Any, reference: np.ndarray) -> None:
+        self.examples = examples
+        self.reference = reference
+        self.lengths = examples.lengths
+        self.index = examples.index
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return {**self.examples[position], "reference": self.reference[position]}
+
+    def select(self, positions: Sequence[int] | np.ndarray) -> WithReference:
+        """The rows at `positions`."""
+        return WithReference(self.examples.select(positions), self.reference[np.asarray(positions, dtype=np.int64)])

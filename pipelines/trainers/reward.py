@@ -1,0 +1,132 @@
+"""The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
+
+Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4, arxiv.org/abs/2009.01325: the body of a model
+with a new head of one output, and the loss of Bradley and Terry. What it leaves is `model/` with `reward.json`: how the model
+reads, and the mean and spread of its scores, by which a policy's rewards are normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipelines.blocks import Found, Pick
+from pipelines.fields import architectures
+from pipelines.fields.arguments import FRACTION, SWITCH, Argument
+from pipelines.protocols import Head
+from pipelines.recipe import Stage
+from pipelines.registry import LESSONS, TUNERS
+from pipelines.trainers import tuning
+from pipelines.trainers.arguments import in_todays_names
+from pipelines.trainers.own_arguments import Setting, checked_with, split
+from pipelines.trainers.preference_subject import KIND, PreferenceSubject
+from pipelines.trainers.preferring import ONE_TEXT, Preferring, reads_pairs
+
+if TYPE_CHECKING:
+    from pipelines.protocols import Context
+    from pipelines.recipe import Recipe
+
+HEAD = Head("reward")
+SETTINGS = {
+    "center_rewards_coefficient": Setting(Argument("float|null", at_least=0), None),
+    "label_smoothing": Setting(FRACTION, 0.0),
+    "disable_dropout": Setting(SWITCH, True),
+}
+"""Of the loss, beside TrainingArguments; the first and the last are TRL's names and defaults. `label_smoothing` is the share of
+preferences that are taken to be wrong."""
+
+
+class Reward(PreferenceSubject, Stage):
+    """Learn a score for answers from pairs of which one is better."""
+
+    stage: Literal["reward"] = "reward"
+    tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
+    """Which weights learn."""
+    use_margins: bool = True
+    """Ask for a distance of the scores where the rows say by how much an answer is better (`margin`, or two scores)."""
+    soft_labels: bool = False
+    """Learn how likely each chosen answer is the better one, where a judge has said so in the column `probability`, instead of
+    taking it for certain."""
+    early_stopping_patience: int | None = Field(None, ge=1)
+    """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
+    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `center_rewards_coefficient` (0.01 keeps the scores
+    around zero) and `disable_dropout` (true); `label_smoothing`, the share of preferences that are taken to be wrong."""
+
+    trains: ClassVar[bool] = True
+    scores: ClassVar[bool] = True
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+        yield from self.preference_mistakes(self.id, recipe)
+        if self.soft_labels and "label_smoothing" in self.arguments:
+            yield ("arguments", "label_smoothing"), "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out"
+        if self.early_stopping_patience is not None and not in_todays_names(self.arguments).get("load_best_model_at_end"):
+            yield ("early_stopping_patience",), "needs arguments.eval_strategy and arguments.load_best_model_at_end: true"
+        if self.chat_template is not None and (shape := recipe.model.architecture) and reads_pairs(architectures.resolve(shape)):
+            yield ("chat_template",), f"{ONE_TEXT}; leave it out"
+        yield from tuning.mistakes(self, recipe, HEAD.kind, self.max_length)
+
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        return self.preference_content(self.id)
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """The model's stage, those that wrote the preferences, and those whose adapters the tuner builds on."""
+        return tuple(dict.fromkeys((*super().reads(recipe), *self.preference_reads(), *self.tuner.stages)))
+
+    def subjects(self) -> Mapping[str, Any]:
+        """The task, where there is one to be measured on."""
+        return {} if self.task is None else {self.id: self}
+
+    def teacher(self) -> Preferring:
+        """Who knows how pairs are learnt."""
+        return Preferring()
+
+    def modules(self) -> set[str]:
+        return {LESSONS.module(KIND)}
+
+    def texts(self) -> Iterator[str]:
+        """The texts of the training rows."""
+        return self.preference_texts(self.id)
+
+    def special_tokens(self) -> tuple[str, ...]:
+        return self.needed_tokens()
+
+    def run(self, context: Context) -> None:
+        """Encode, train, look at the scores, save."""
+        from pipelines.data.completions import padding_token
+        from pipelines.trainers.log_probabilities import without_dropout
+        from pipelines.trainers.loop import fit
+        from pipelines.trainers.reward_scores import describe
+        from pipelines.trainers.saving import save_stage
+        from pipelines.trainers.supervised import set_aside
+
+        tokenizer = context.open_tokenizer()
+        model = tuning.opened(self, context, HEAD)
+        if getattr(model.config, "pad_token_id", None) is None:  # transformers' decoders look for the last token that is no padding
+            model.config.pad_token_id = padding_token(tokenizer)
+        own, arguments = split(self.arguments, SETTINGS)
+        if own["disable_dropout"]:
+            without_dropout(model)
+        lesson = self.teacher().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
+        examples, selection = lesson.examples, None
+        words = in_todays_names(arguments)
+        if words.get("eval_strategy", "no") != "no":
+            examples, selection = set_aside(examples, context.seed, self.max_eval_samples)
+            if not words.get("metric_for_best_model"):
+                arguments = {"metric_for_best_model": lesson.metric} | arguments
+        tuner, model = tuning.adapted(self, context, model)
+        model, metrics = fit(
+            context, model, tokenizer, examples,
+            collate=lesson.collate, loss=lesson.loss, label_names=lesson.label_names, arguments=arguments,
+            lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
+            selection=selection, score=lesson.score if selection is not None else None,
+            early_stopping_patience=self.early_stopping_patience, tuner=tuner, meter=lesson.meter,
+        )  # fmt: skip
+        told = describe(context, model, lesson.collate, examples, selection)
+        save_stage(context, model, tokenizer, HEAD, metrics | told.metrics, tuner)
+        if context.world.is_main:
+            assert lesson.reading is not None
+            told.write(context.folder / "model", lesson.reading)
+        context.barrier()

@@ -1,0 +1,246 @@
+"""What every trainer of a stage has, whoever wrote its loop: ours and those of TRL, all of them transformers' Trainer.
+
+Checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, events, and metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+from pipelines.errors import Diverged
+from pipelines.protocols import Context, Tuner
+from pipelines.trainers import checkpoints
+from pipelines.trainers.learning_rates import schedule, split_by_rate
+from pipelines.trainers.memory import peak_memory
+from pipelines.trainers.meters import Meter
+
+PROGRESS_EVERY = 1.0
+"""Seconds between two `progress` events."""
+
+
+if TYPE_CHECKING:
+    from transformers import Trainer as Base
+else:
+    Base = object
+
+
+class StageTrainer(Base):  # type: ignore[misc]
+    """To be named before a Trainer among the bases of a class. `begin` is called before the Trainer's own `__init__`."""
+
+    context: Context
+    tuner: Tuner | None
+    meter: Meter | None
+    patience: EarlyStoppingCallback | None
+    sampler: Any
+    """The order of the examples, which is told each epoch; None where the Trainer has its own."""
+    stopped_early: bool
+    lr_scheduler: Any
+
+    def begin(
+        self, context: Context, tuner: Tuner | None, patience: EarlyStoppingCallback | None = None, meter: Meter | None = None
+    ) -> None:
+        """What the Trainer's own `__init__` may already ask for."""
+        self.context = context
+        self.tuner = tuner
+        self.patience = patience
+        self.meter = meter
+        self.sampler = None
+        self.stopped_early = False
+        self.seconds_before = 0.0
+        self.started = time.monotonic()
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """transformers' own groups, split by the tuner's rates. All that will ever learn is in them from the start."""
+        optimizer = super().create_optimizer(model)
+        if self.tuner is not None:
+            split_by_rate(optimizer, self.model if model is None else model, self.tuner.rates(self.model))
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        if self.lr_scheduler is None:
+            self.lr_scheduler = schedule(optimizer or self.optimizer, self.tuner, num_training_steps)
+            self._created_lr_scheduler = self.lr_scheduler is not None
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        value = super().training_step(model, inputs, num_items_in_batch)
+        if self.args.device.type == "cpu":  # elsewhere the look would make the device wait: see _refuse_nan
+            self._refuse_nan(value)
+        return value
+
+    def _refuse_nan(self, value: Tensor) -> None:
+        if not torch.isfinite(value).all():
+            step = self.state.global_step + 1
+            raise Diverged(
+                f"the loss is {value.float().mean().item()} at step {step}; lower arguments.learning_rate (now {self.args.learning_rate:g}), "
+                "raise arguments.warmup_steps, or set launch.mixed_precision: no"
+            )
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *rest: Any, **keywords: Any) -> None:
+        if self.control.should_log or self.control.should_save:
+            self._refuse_nan(tr_loss)
+        super()._maybe_log_save_evaluate(tr_loss, *rest, **keywords)
+
+    def refuse_spoiled_weights(self) -> None:
+        """Raise Diverged when the last update left weights that are no numbers: they must not be kept."""
+        for name, weight in self.model.named_parameters():
+            if weight.requires_grad and not torch.isfinite(weight).all():
+                raise Diverged(
+                    f"the weights ({name}) are no longer finite after step {self.state.global_step}; lower "
+                    f"arguments.learning_rate (now {self.args.learning_rate:g}), or raise arguments.warmup_steps"
+                )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.refuse_spoiled_weights()
+        if self.args.should_save:  # the same step may be saved again, with the scores of its epoch
+            checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
+        super()._save_checkpoint(model, trial)
+        losses = self.context.gather(self._tr_loss.item())  # every process has written its part once this returns
+        meters = None if self.meter is None else self.context.gather(self.meter.state())
+        own = self.own_state()
+        if self.args.should_save:
+            step = self.state.global_step
+            folder = self.context.folder / "checkpoints" / f"checkpoint-{step}"
+            checkpoints.mark_complete(
+                folder,
+                {
+                    "step": step,
+                    "loss_since_log": losses,
+                    "loss_logged": self._total_loss_scalar,
+                    "step_logged": self._globalstep_last_logged,
+                    "seconds": self.seconds(),
+                    "without_better": 0 if self.patience is None else self.patience.early_stopping_patience_counter,
+                    "meters": meters,
+                    **own,
+                },
+            )
+            self.context.events.emit("checkpoint", step=step, path=str(folder))
+        self.context.barrier()
+
+    def restore_accumulators(self) -> None:
+        """Continue the sums behind the logged losses where the checkpoint left them; the Trainer starts them anew."""
+        if self.state.global_step == 0:
+            return
+        state = checkpoints.state_of(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
+        if len(state["loss_since_log"]) == self.context.world.size:
+            self._tr_loss += torch.tensor(state["loss_since_log"][self.context.world.rank], device=self._tr_loss.device)
+        self._total_loss_scalar = state["loss_logged"]
+        self._globalstep_last_logged = state["step_logged"]
+        self.seconds_before = state["seconds"]
+        if self.patience is not None:
+            self.patience.early_stopping_patience_counter = state["without_better"]
+        if self.meter is not None and len(state["meters"]) == self.context.world.size:
+            self.meter.restore(state["meters"][self.context.world.rank], self.args.device)
+        self.restore_own(state)
+        if self.context.world.is_main:
+            self.context.events.emit(
+                "progress", step=self.state.global_step, total=self.state.max_steps, what="resumed"
+            )
+
+    def own_state(self) -> dict[str, Any]:
+        """What a kind of trainer keeps in a checkpoint besides, as JSON. Called on every process."""
+        return {}
+
+    def restore_own(self, state: Mapping[str, Any]) -> None:
+        """Take back what `own_state` gave."""
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.meter is not None and "loss" in logs:
+            logs |= self.meter.take(True, self.context.gather)
+        elif self.meter is not None and "eval_loss" in logs:
+            logs |= {f"eval_{name}": value for name, value in self.meter.take(False, self.context.gather).items()}
+        super().log(logs, start_time)
+        if self.context.world.is_main and "train_loss" not in logs:  # that is the sum at the end, which goes to metrics.json
+            # with include_num_input_tokens_seen, transformers puts the run's speed (`train_…`) into every log
+            told = {key: value for key, value in self.state.log_history[-1].items() if key != "step" and not key.startswith("train_")}
+            numbers = {key: value for key, value in told.items() if isinstance(value, int | float)}
+            self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
+
+    def seconds(self) -> float:
+        """Time spent training, that of the processes before a resume included."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    def stage_metrics(self) -> dict[str, float]:
+        """What `metrics.json` of a training stage carries."""
+        runtime = self.seconds()
+        seen = self.state.epoch * len(self.train_dataset) if self.state.epoch else 0.0
+        parameters = list(self.model.parameters())
+        return {
+            "train_loss": self._total_loss_scalar / max(self.state.global_step, 1),
+            "train_runtime": runtime,
+            "train_samples_per_second": seen / runtime,
+            "train_steps": self.state.global_step,
+            "epoch": self.state.epoch or 0.0,
+            "trainable_parameters": sum(each.numel() for each in parameters if each.requires_grad),
+            "all_parameters": sum(each.numel() for each in parameters),
+            "peak_memory_bytes": peak_memory(),
+            **self.selection_scores(),
+        }
+
+    def selection_scores(self) -> dict[str, float]:
+        """What the kept weights scored on the rows set aside, as `eval_<metric>`; nothing without `eval_strategy`."""
+        told = [each for each in self.state.log_history if "eval_loss" in each]
+        if self.args.load_best_model_at_end:
+            told = [each for each in told if each.get("step") == self.state.best_global_step] or told
+        beside = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
+        return {key: value for key, value in (told[-1] if told else {}).items() if key.startswith("eval_") and not key.endswith(beside)}
+
+
+class Companion(TrainerCallback):  # type: ignore[misc]
+    """Sets the sampler's epoch, looks for a request to stop, reports progress."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.trainer: Any = None
+        self.reported = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+        assert self.trainer is not None
+        self.trainer.restore_accumulators()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+        assert self.trainer is not None
+        epoch = int((state.epoch or 0.0) + 1e-6)
+        if self.trainer.sampler is not None:
+            self.trainer.sampler.epoch = epoch
+        if self.trainer.tuner is not None and self.trainer.tuner.thaws:
+            self.trainer.tuner.thaw(self.trainer.model, epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
+        assert self.trainer is not None
+        now = time.monotonic()
+        if self.context.world.is_main and (
+            now - self.reported >= PROGRESS_EVERY or state.global_step == state.max_steps
+        ):
+            self.reported = now
+            self.context.events.emit("progress", step=state.global_step, total=state.max_steps)
+        if self._asked_to_stop():
+            control.should_save = True
+            control.should_training_stop = True
+            self.trainer.stopped_early = state.global_step < state.max_steps
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
+        """A stop is no end of an epoch: nothing is scored in its middle. At a true end the scores belong to the checkpoint."""
+        assert self.trainer is not None
+        if self.trainer.stopped_early:
+            ended = abs((state.epoch or 0.0) - round(state.epoch or 0.0)) < 1e-6
+            control.should_evaluate = control.should_evaluate and ended
+            control.should_save = control.should_evaluate
+        return control
+
+    def _asked_to_stop(self) -> bool:
+        if self.context.world.size == 1:
+            return self.context.stop.requested
+        # A signal reaches the processes at different steps; they must all leave after the same one.
+        asked = torch.tensor(float(self.context.stop.requested))
+        if torch.distributed.get_backend() == "nccl":
+            asked = asked.cuda()
+        torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
+        return bool(asked.item())

@@ -1,0 +1,80 @@
+"""Unfinished uploads are not kept for ever: what nobody added to for `upload_seconds` is deleted, row and bytes.
+
+The age is that of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
+way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two, goes likewise.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from service.settings import Settings
+from service.store.files import UPLOADING, File
+from service.store.store import Store
+from service.uploads import part_path
+
+PAGE = 500
+PART = ".part"
+
+log = logging.getLogger(__name__)
+
+
+def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
+    """Delete every upload that is older than the settings allow; returns how many there were. Again deletes nothing more."""
+    oldest = clock() - settings.upload_seconds
+    gone = 0
+    after = None
+    while page := store.files(None, state=UPLOADING, after=after, limit=PAGE, newest_first=False):
+        after = page[-1].id
+        gone += sum(_forget(store, settings, file, oldest) for file in page if file.created < oldest)
+    gone += sum(_forget_part(store, path, oldest) for path in settings.files.glob(f"*/*{PART}"))
+    if gone:
+        log.info("%d uploads that nobody finished are deleted", gone)
+    return gone
+
+
+def _forget(store: Store, settings: Settings, file: File, oldest: float) -> bool:
+    part = part_path(settings, file)
+    try:
+        descriptor = os.open(part, os.O_RDWR)
+    except FileNotFoundError:
+        return store.delete_unfinished(file.id)
+    try:
+        if os.fstat(descriptor).st_mtime >= oldest or not _locked(descriptor):
+            return False
+        if not store.delete_unfinished(file.id):
+            return False
+        part.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _forget_part(store: Store, path: Path, oldest: float) -> bool:
+    """A part that no row knows, or whose row is being looked at above."""
+    from service.store.errors import NotFound
+
+    try:
+        if path.stat().st_mtime >= oldest:
+            return False
+        store.file(path.name.partition(".")[0])
+    except NotFound:
+        path.unlink(missing_ok=True)
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether no chunk is on its way; none can come until the file is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

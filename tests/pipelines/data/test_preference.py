@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.blocks import flatten
+from pipelines.data.preference import ALPACA_EVAL, HH_HARMLESS, Preference, drawn_share
+from pipelines.errors import DataError
+
+ROWS = [{"prompt": f"q {at}", "chosen": f"yes {at}", "rejected": f"no {at}"} for at in range(40)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    (tmp_path / "single.jsonl").write_text("\n".join(json.dumps({"prompt": f"q {at}", "completion": "x", "label": at % 2 == 0}) for at in range(10)))
+    return tmp_path
+
+
+def block(folder, **keys):
+    return Preference.model_validate({"kind": "preference", "train": "train.jsonl", **keys}, context={"folder": folder})
+
+
+def found(folder, **keys):
+    with pytest.raises(ValidationError) as caught:
+        block(folder, **keys)
+    return dict(flatten(caught.value))
+
+
+def test_a_share_of_train_is_held_out_by_the_seed_and_is_the_same_for_everybody(folder):
+    task = block(folder, validation=0.25).task("x")
+    train, held = task.rows("train"), task.rows("validation")
+    assert (len(train), len(held)) == (30, 10)
+    assert sorted([*train.index, *held.index]) == list(range(40))
+    assert block(folder, validation=0.25).task("another").rows("validation").index == held.index
+    other = block(folder, validation=0.25, split_seed=5).task("x")
+    assert other.rows("validation").index != held.index
+    assert len({*task.content().values(), *other.content().values()}) == 4
+
+
+def test_the_draw_is_a_partition():
+    drawn, rest = drawn_share(101, 0.2, 3)
+    assert len(drawn) == 20
+    assert sorted(drawn + rest) == list(range(101))
+    assert drawn_share(101, 0.2, 3) == (drawn, rest)
+
+
+def test_a_file_a_default_and_what_is_neither(folder):
+    assert len(block(folder, validation="dev.jsonl").task("x").rows("train")) == 40
+    assert len(block(folder).task("x").rows("validation")) == 4
+    assert "must be a share of train between 0 and 1" in found(folder, validation=1.5)[("validation",)]
+    assert "must be a file" in found(folder, validation=True)[("validation",)]
+    assert "it is none; leave it out" in found(folder, split_seed=3)[("split_seed",)]
+    assert "Did you mean 'chosen'?" in found(folder, columns={"chosn": "a"})[("columns", "chosn")]
+
+
+def test_single_answers_are_for_other_stages(folder):
+    task = block(folder, train="single.jsonl").task("x")
+    with pytest.raises(DataError, match=r"single answers .* are learnt by the stage kto"):
+        task.rows("train")
+    assert set(task.labelled("train").labels) == {0, 1}
+    assert len(block(folder).task("x").labelled("train", 3)) == 6
+
+
+def test_bad_rows_are_skipped_when_the_task_says_so(folder):
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, [{"prompt": "q", "chosen": "a", "rejected": "a"}, *ROWS])))
+    with pytest.raises(DataError, match="row 1"):
+        block(folder, validation="dev.jsonl").task("x").rows("train")
+    rows = block(folder, validation="dev.jsonl", skip_bad_rows=True).task("x").rows("train", 2)
+    assert (rows.index, list(rows.skipped)) == ([1, 2], [0])
+
+
+def test_too_few_rows_to_hold_some_out(folder):
+    (folder / "train.jsonl").write_text(json.dumps(ROWS[0]))
+    with pytest.raises(DataError, match="too few to hold 20% out"):
+        block(folder, validation=0.2).task("x").rows("train")
+
+
+def test_the_real_sets_are_read_and_split(mirror, monkeypatch):
+    monkeypatch.setenv("FINERY_DATA", str(mirror))
+    assert (len(ALPACA_EVAL.rows("train", 50)), len(ALPACA_EVAL.rows("test"))) == (50, 1500)
+    train, held = HH_HARMLESS.rows("train"), HH_HARMLESS.rows("validation")
+    assert len(train) + len(held) + len(train.skipped) + len(held.skipped) == 1812
+    assert len(held) + len(held.skipped) == 362  # a fifth
+    assert not set(train.index) & set(held.index)
+    assert set((train.skipped | held.skipped).values()) == {"has an empty answer in the column 'chosen'"}

@@ -1,0 +1,98 @@
+"""A reward model that is asked about pairs: its scores are those of each answer alone, and guessers stand beside them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from pipelines.data.scored_texts import Reading, Settings
+from pipelines.errors import ModelError, RecipeError
+from pipelines.protocols import Head
+from pipelines.recipe import loads
+from tests import tiny
+
+ROWS = [{"prompt": tiny.TEXTS[at], "chosen": f" {tiny.TEXTS[at + 8]}", "rejected": f" {tiny.TEXTS[at + 12]} it"} for at in range(8)]
+HEAD = Head("reward")
+
+
+def recipe(folder: Path, stage: str = "", rows: list[dict[str, Any]] = ROWS, learnt: str = "") -> Any:
+    (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    return loads(
+        "name: t\nmodel: {architecture: {preset: gpt-tiny}}\nstages:\n"
+        f"  - {{stage: reward, id: mine, max_length: 40{learnt}, task: {{kind: preference, train: rows.jsonl, validation: rows.jsonl}}}}\n"
+        f"  - {{stage: evaluate, per_device_eval_batch_size: 3{stage}}}\n",
+        folder=folder,
+    )
+
+
+def asked(made: Any, context: Callable[..., Any], model: Any, folders: Any = None) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    given = context(made, "evaluate", {"mine": model}, open_tokenizer=lambda stage_id=None: tokenizer, stage_folders=folders or {})
+    made.stage("evaluate").run(given)
+    metrics, details = (json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details"))
+    return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
+
+
+@pytest.mark.parametrize(("model_type", "shape", "reads"), [("finery", {"family": "decoder"}, "text"), ("gpt2", {}, "text"), ("bert", {}, "pair")])
+def test_scores_are_those_of_each_answer_alone(tmp_path: Path, context: Callable[..., Any], model_type: str, shape: dict[str, Any], reads: str) -> None:
+    model = tiny.build(model_type, HEAD, **shape).eval()
+    metrics, details, rows = asked(recipe(tmp_path, ", baselines: [longer, shorter]"), context, model)
+    tokenizer, right = tiny.tokenizer(), 0.0
+    for row in rows:
+        for side in ("chosen", "rejected"):
+            both = tokenizer(row["text"], row[side])["input_ids"] if reads == "pair" else [
+                *tokenizer(row["text"], add_special_tokens=False)["input_ids"], *tokenizer(row[side], add_special_tokens=False)["input_ids"], tokenizer.sep_token_id
+            ]  # fmt: skip
+            segments = {"token_type_ids": torch.tensor([tokenizer(row["text"], row[side], return_token_type_ids=True)["token_type_ids"]])}
+            more = segments if "token_type_ids" in tokenizer.model_input_names and reads == "pair" else {}
+            with torch.no_grad():
+                alone = model(input_ids=torch.tensor([both]), **more).logits.item()
+            assert row[f"score_{side}"] == pytest.approx(alone, abs=1e-4)
+        right += row["score_chosen"] > row["score_rejected"]
+    assert metrics == {"accuracy": pytest.approx(right / len(rows))}
+    assert details["reads"] == reads
+    assert set(details["baselines"]) == set(details["paired"]["validation"]) == {"longer", "shorter"}
+    gap = details["paired"]["validation"]["longer"]
+    assert gap["difference"] == pytest.approx(metrics["accuracy"] - details["baselines"]["longer"]["accuracy"])
+    assert gap["interval"][0] <= gap["difference"] <= gap["interval"][1]
+    assert sum(details["histogram"]["validation"]["rejected"]) == len(rows)
+    assert details["calibration"]["validation"]["accuracy"] == pytest.approx(metrics["accuracy"])
+
+
+def test_it_reads_as_it_was_trained(tmp_path: Path, context: Callable[..., Any]) -> None:
+    model = tiny.build("finery", HEAD, family="decoder").eval()
+    folder = tmp_path / "stage" / "model"
+    folder.mkdir(parents=True)
+    Settings(Reading("text", 9, 3), 0.0, 1.0).write(folder, {})
+    made = recipe(tmp_path)
+    short = asked(made, context, model, {"mine": folder.parent})
+    assert short[1]["max_length"] == 9
+    assert [row["score_chosen"] for row in short[2]] != [row["score_chosen"] for row in asked(made, context, model)[2]]
+
+
+def test_bad_rows_are_skipped_where_the_stage_that_trained_skipped_them(tmp_path: Path, context: Callable[..., Any]) -> None:
+    bad = {"prompt": "x", "chosen": "same", "rejected": "same"}
+    model = tiny.build("finery", HEAD, family="decoder").eval()
+    _, details, rows = asked(recipe(tmp_path, rows=[bad, *ROWS], learnt=", skip_bad_rows: true"), context, model)
+    assert len(rows) == len(ROWS)
+    assert details["skipped_rows"] == {"validation": {"1": "has the same text as chosen and as rejected"}}
+
+
+def test_a_model_without_a_single_number_is_refused(tmp_path: Path, context: Callable[..., Any]) -> None:
+    with pytest.raises(ModelError, match="where a reward model gives one number each"):
+        asked(recipe(tmp_path), context, tiny.build("gpt2", tiny.TWO).eval())
+
+
+def test_a_model_that_was_trained_on_something_else_is_refused_with_the_recipe(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot be scored with the model of 'two'"):
+        loads(
+            "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, id: two, task: glue/rte}\n"
+            "  - {stage: evaluate, from: two, benchmarks: [alpaca_eval_preferences]}\n"
+        )

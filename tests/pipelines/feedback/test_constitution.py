@@ -1,0 +1,76 @@
+"""Principles come from a list, a file or the default, every mistake in them is told, and each comparison draws its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import RecipeError
+from pipelines.feedback.constitution import Principle, drawn
+from pipelines.recipe import loads
+
+RECIPE = """\
+name: x
+model: {{checkpoint: some/model}}
+stages:
+  - {{stage: feedback, prompts: {{path: builtin/python-docs}}, judge: {{name: local, checkpoint: some/judge}}, constitution: {given}}}
+"""
+
+
+def load(given: str, folder: Path | None = None):
+    return loads(RECIPE.format(given=given), folder=folder).stages[0]
+
+
+def test_the_default_has_what_every_use_needs() -> None:
+    principles = load("default").constitution
+    assert len(principles) >= 5
+    assert all(each.comparison and each.critique and each.revision for each in principles)
+
+
+def test_a_file_becomes_part_of_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("principles:\n  - {id: kind, comparison: Which is kinder?}\n")
+    recipe = loads(RECIPE.format(given="own.yaml"), folder=tmp_path)
+    assert recipe.stages[0].constitution == (Principle(id="kind", comparison="Which is kinder?"),)
+    (tmp_path / "own.yaml").unlink()
+    assert loads(recipe.to_yaml()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("missing.yaml", "does not exist"),
+        ("defualt", "Did you mean 'default'"),
+        ("[]", "must have at least 1"),
+        ("[{id: a}]", "says nothing"),
+        ("[{id: a, critique: What is wrong?}]", "revision: is missing"),
+        ("[{id: a, comparison: x}, {id: a, comparison: y}]", "'a' is the id of an earlier principle"),
+        ("[{id: a, comparison: x, wrong: y}]", "unknown key 'wrong'"),
+        ("[{id: a, critique: x, revision: y}]", "no principle with a 'comparison'"),
+    ],
+)
+def test_mistakes(given: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        load(given)
+
+
+def test_a_file_that_holds_something_else(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("principle: {id: kind}\n")
+    with pytest.raises(RecipeError, match="must hold 'principles"):
+        load("own.yaml", tmp_path)
+    (tmp_path / "own.yaml").write_text("principles: [\n")
+    with pytest.raises(RecipeError, match="no readable YAML"):
+        load("own.yaml", tmp_path)
+
+
+def test_each_comparison_draws_its_own_by_its_number() -> None:
+    principles = [Principle(id=name, comparison="x") for name in "abc"] + [Principle(id="d", critique="x", revision="y")]
+    first = [drawn(principles, "comparison", 1, number, 0, 1).id for number in range(600)]  # type: ignore[union-attr]
+    assert first == [drawn(principles, "comparison", 1, number, 0, 1).id for number in range(600)]  # type: ignore[union-attr]
+    assert first != [drawn(principles, "comparison", 2, number, 0, 1).id for number in range(600)]  # type: ignore[union-attr]
+    counts = Counter(first)
+    assert set(counts) == {"a", "b", "c"}
+    assert min(counts.values()) > 150
+    assert drawn(principles, "critique", 1).id == "d"  # type: ignore[union-attr]
+    assert drawn((), "comparison", 1) is None

@@ -1,0 +1,85 @@
+"""The costs of stages that learn from preferences, against those of plain fine-tuning on the same shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipelines.fields.devices import Device
+from pipelines.plan import plan
+from pipelines.recipe import loads
+
+CPU = Device("2 CPU cores", "cpu", 2, "no", {"no": 1e9, "bf16": 2e9})
+DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
+ENCODER_DECODER = "{family: encoder-decoder, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
+STEPS = "max_steps: 10, per_device_train_batch_size: 4"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pairs = [{"prompt": "a", "chosen": f"b {row}", "rejected": f"c {row}"} for row in range(20)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"prompt": "a", "completion": "b"}) for _ in range(20)))
+    return tmp_path
+
+
+def planned(folder, stage, architecture=DECODER):
+    text = f"name: x\nmodel: {{architecture: {architecture}}}\ntokenizer: {{train: byte_bpe, vocab_size: 500}}\nlaunch: {{num_processes: 1}}\nstages:\n  - {stage}\n"
+    return plan(loads(text, folder=folder), device=CPU).stages[0]
+
+
+def dpo(folder, settings=STEPS, more="", architecture=DECODER):
+    stage = f"{{stage: dpo, task: {{kind: preference, train: pairs.jsonl, validation: 0.2}}, max_length: 32, arguments: {{{settings}}}{more}}}"
+    return planned(folder, stage, architecture)
+
+
+def test_a_pair_is_two_sequences_and_the_reference_one_more_pass_of_each(folder):
+    plain = planned(folder, f"{{stage: supervised, task: {{kind: causal, train: rows.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}")
+    found = dpo(folder)
+    assert found.flops == pytest.approx(plain.flops * 2 * 4 / 3, rel=1e-6)
+    assert found.tokens == 2 * plain.tokens
+    assert found.examples_per_step == 4
+
+
+@pytest.mark.parametrize("setting", ["reference_free: true", "loss_type: simpo", "precompute_ref_log_probs: true"])
+def test_without_a_reference_beside_it_a_step_costs_three_passes(folder, setting):
+    assert dpo(folder, f"{STEPS}, {setting}").flops == pytest.approx(dpo(folder).flops * 3 / 4, rel=1e-6)
+
+
+def test_the_copy_that_is_held_to_is_in_memory(folder):
+    with_copy, without = dpo(folder), dpo(folder, f"{STEPS}, reference_free: true")
+    assert with_copy.memory.weights - without.memory.weights == 4 * with_copy.all_parameters
+    assert dpo(folder, more=", tuner: lora").memory.weights < with_copy.memory.weights
+
+
+def test_rows_that_are_held_out_are_not_learnt_from(folder):
+    assert dpo(folder, "num_train_epochs: 1, per_device_train_batch_size: 4").steps == 4  # 16 of 20 pairs
+    assert dpo(folder, "num_train_epochs: 1, per_device_train_batch_size: 4", ", max_train_samples: 8").steps == 2
+
+
+def test_an_encoder_decoder_reads_the_prompt_once_for_each_answer(folder):
+    found = dpo(folder, architecture=ENCODER_DECODER, more=", max_prompt_length: 16")
+    assert (found.sequence_length, found.target_length) == (16, 32)
+    assert found.tokens == 10 * 4 * 2 * (16 + 32)
+
+
+def test_a_reward_model_needs_no_reference(folder):
+    found = planned(folder, f"{{stage: reward, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}")
+    assert found.tokens == 10 * 4 * 2 * 32
+    assert found.flops is not None
+
+
+def test_single_answers_cost_the_passes_of_the_kl_too(folder):
+    kto = planned(folder, f"{{stage: kto, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}")
+    assert kto.flops == pytest.approx(dpo(folder).flops / 2 * 6 / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize(("beta", "passes"), [(0.0, 4), (0.1, 5)])
+def test_a_completion_is_sampled_learnt_and_asked_of_the_reference(folder, beta, passes):
+    sampling = "reward: {name: keyword, words: [b]}, prompts: {path: rows.jsonl, text: prompt, max_length: 8}"
+    words = f"num_train_epochs: 1, num_generations: 2, global_batch_size: 4, max_completion_length: 24, beta: {beta}"
+    found = planned(folder, f"{{stage: grpo, {sampling}, arguments: {{{words}}}}}")
+    assert (found.steps, found.sequence_length) == (10, 32)
+    single = planned(folder, f"{{stage: grpo, {sampling}, arguments: {{{words.replace(f'beta: {beta}', 'beta: 0.0')}}}}}")
+    assert found.flops == pytest.approx(single.flops * passes / 4, rel=1e-6)

@@ -1,0 +1,36 @@
+"""How prompts and completions are shown to a model: every token named at the place from which it is named."""
+
+from __future__ import annotations
+
+import torch
+
+from pipelines.trainers.experience import Experience, Layout, by_length
+
+PROMPTS, RESPONSES = [[5, 6, 7], [8]], [[11, 12], [13, 14, 15]]
+
+
+def test_a_decoder_reads_both_as_one_text():
+    found = Layout(pad=0, start=None).inputs(PROMPTS, RESPONSES, "cpu")
+    assert found["input_ids"].tolist() == [[5, 6, 7, 11], [8, 13, 14, 0]]
+    assert found["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert found["labels"].tolist() == [[-100, -100, 11, 12], [13, 14, 15, -100]]
+
+
+def test_an_encoder_decoder_reads_them_apart():
+    found = Layout(pad=0, start=2).inputs(PROMPTS, RESPONSES, "cpu")
+    assert found["input_ids"].tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert found["decoder_input_ids"].tolist() == [[2, 11, 0], [2, 13, 14]]
+    assert found["labels"].tolist() == [[11, 12, -100], [13, 14, 15]]
+
+
+def test_a_column_is_told_in_the_order_of_a_pass():
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    column = torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]])
+    experience = Experience(PROMPTS, RESPONSES, mask, column, column, column, column)
+    assert experience.flat(column, [1, 0]).tolist() == [3, 4, 5, 1, 2]
+    labels = experience.inputs(Layout(0, None), [1, 0])["labels"]
+    assert labels[labels != -100].tolist() == [13, 14, 15, 11, 12]
+
+
+def test_batches_hold_similar_lengths():
+    assert list(by_length([3, 9, 4, 8], 2)) == [[1, 3], [2, 0]]
