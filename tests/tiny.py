@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -50,11 +51,15 @@ _BERT_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 
 
 
 @cache
-def tokenizer() -> Any:
-    """A WordPiece tokenizer of the words above."""
+def _trained_tokenizer() -> Any:
     from pipelines.data.wordpiece import WordPiece
 
     return WordPiece().train(TEXTS, 120)
+
+
+def tokenizer() -> Any:
+    """A WordPiece tokenizer of the words above; each call gives one of its own, so no test changes another's."""
+    return copy.deepcopy(_trained_tokenizer())
 
 
 def shape(model_type: str, dropout: bool = False, **overrides: Any) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_what_trains_or_samples_passes_over_models_that_score(tmp_path):
         "name: t\nmodel: {checkpoint: some/model}\nstages:\n"
         f"  - {{stage: supervised, id: sft, task: {{kind: causal, train: rows.jsonl}}}}\n  - {scores}\n"
         "  - {stage: supervised, id: more, task: {kind: causal, train: rows.jsonl}}\n"
-        f"  - {scores.replace('id: scores', 'id: again, from: scores')}\n  - {{stage: publish, to: x}}\n",
+        f"  - {scores.replace('id: scores', 'id: again, from: scores')}\n  - {{stage: evaluate, id: look}}\n",
         folder=tmp_path,
     )
     assert [recipe.model_of(stage) for stage in recipe.stages] == ["model", "sft", "sft", "scores", "again"]
