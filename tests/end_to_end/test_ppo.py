@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from pipelines.events import read_events
 from tests.end_to_end import forked as children
@@ -94,6 +96,26 @@ def test_a_killed_run_ends_as_if_it_had_not_been(shape: str, tuner: str, tmp_pat
     assert forked(*arguments, ("optimizer state being saved", 1)) in (-signal.SIGKILL, 0)
     assert forked(*arguments) == 0
     assert outcome(tmp_path / "run") == expected
+
+
+def test_the_value_function_can_start_as_the_reward_model(tmp_path: Path) -> None:
+    pairs = [{"prompt": f"row {n}", "chosen": " a cab", "rejected": " zoo tsu"} for n in range(16)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    text = RANDOM.replace("SHAPE", DECODER).replace("TUNER", "value: reward").replace("PARTS", "2").replace("max_steps: 9", "max_steps: 2")
+    taught = (
+        "stages:\n  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}], block_size: 16, max_train_samples: 50, arguments: {max_steps: 1}}\n"
+        "  - {stage: reward, id: scores, from: pretrain, task: {kind: preference, train: pairs.jsonl}, max_length: 16, arguments: {max_steps: 2, global_batch_size: 4, learning_rate: 1e-2}}\n"
+    )
+    text = text.replace("stages:\n", taught).replace('reward: {name: pattern, pattern: "[a-e]"}', "from: pretrain\n    reward: {from: scores}")
+    text = text.replace("learning_rate: 2e-3", "learning_rate: 1e-12")  # so that the value function stays what it began as
+    recipe = tmp_path / "aligned.yaml"
+    recipe.write_text(text)
+    assert forked(str(recipe), [], str(tmp_path / "run"), str(tmp_path / "home")) == 0
+    stages = tmp_path / "run" / "stages"
+    began, ended, policy = (load_file(stages / place / "model.safetensors") for place in ("02-scores/model", "03-ppo/value/body", "03-ppo/model"))
+    name = "model.layers.0.attention.query.weight"
+    assert torch.allclose(ended[name], began[name], atol=1e-6)
+    assert not torch.allclose(ended[name], policy[name], atol=1e-4)
 
 
 @pytest.mark.long
