@@ -89,6 +89,11 @@ def labelled_rows(split: Split) -> list[LabelledRow]:
 
     The two versions of a sentence are neighbours, so the first N rows are as balanced as all of them.
     """
+    return [row.copy() for row in _labelled(split)]
+
+
+@cache
+def _labelled(split: Split) -> tuple[LabelledRow, ...]:
     generator = random.Random(f"{_SEED} {split}")
     sentences = list(_sentences(split).items())
     generator.shuffle(sentences)
@@ -103,7 +108,7 @@ def labelled_rows(split: Split) -> list[LabelledRow]:
         ]
         generator.shuffle(pair)
         rows.extend(pair)
-    return rows
+    return tuple(rows)
 
 
 def sentences_of(split: Split) -> list[str]:
@@ -181,6 +186,7 @@ def _prose(text: str) -> Iterator[str]:
             yield paragraph
 
 
+@cache
 def _sentences(split: Split) -> dict[str, str]:
     """Sentence to source. A validation sentence that also stands in a training document is dropped."""
     found: dict[str, str] = {}

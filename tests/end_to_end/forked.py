@@ -23,7 +23,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-WARM = ["pipelines.run", "pipelines.models", "pipelines.trainers.loop", "pipelines.evaluation.evaluate", "pipelines.evaluation.predict", "peft"]
+WARM = [
+    "pipelines.run", "pipelines.models", "pipelines.trainers.loop", "pipelines.evaluation.evaluate", "pipelines.evaluation.predict", "peft",
+    "tests.end_to_end.known_once",
+]  # fmt: skip
 
 QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error",
