@@ -26,7 +26,7 @@ from service.executors.protocol import Executor, ExecutorError, Exited, Handle, 
 from service.jobs.job import Attempt, Job
 from service.jobs.states import STOPPING, AttemptState, Reason, State
 from service.safety.secrets import Redactor, of_environment
-from service.scheduler.retries import ending_of
+from service.scheduler.retries import ending_of, losses_in_a_row, stops_in_a_row
 from service.settings import Settings
 from service.store.errors import Fenced, NotFound, Unavailable
 from service.store.store import Store
@@ -192,12 +192,16 @@ class Watcher:
 
     def _end(self, attempt: Attempt, job: Job, outcome: Outcome, fencing: int | None = None) -> None:
         message = self._redactor_of(job).text(outcome.message)
-        reason, losses = outcome.reason, 0
+        reason, losses, stops = outcome.reason, 0, 0
         if reason is None and outcome.exit_code == EXIT_STOPPED and job.state is State.RECOVERING:
             reason = Reason.PREEMPTED
         if reason is Reason.NODE_LOST:
-            losses = losses_of(self._store.attempts(job.id))
-        ending = ending_of(job, exit_code=outcome.exit_code, reason=reason, message=message, now=time.time(), losses=losses)
+            losses = losses_in_a_row(self._store.attempts(job.id))
+        elif reason is None and outcome.exit_code == EXIT_STOPPED:
+            stops = stops_in_a_row(self._store.attempts(job.id))
+        ending = ending_of(
+            job, exit_code=outcome.exit_code, reason=reason, message=message, now=time.time(), losses=losses, stops=stops,
+        )  # fmt: skip
         self._store.end_attempt(attempt.id, attempt.fencing if fencing is None else fencing, ending)
 
     def _redactor_of(self, job: Job) -> Redactor:
@@ -216,13 +220,3 @@ class Watcher:
     def _console(self, attempt: Attempt) -> str:
         record = attempt.handle.get("record")
         return tail(Path(str(record))) if record else ""
-
-
-def losses_of(attempts: Sequence[Attempt]) -> int:
-    """How many attempts in a row were lost just before the one that lives."""
-    count = 0
-    for attempt in reversed([each for each in attempts if each.state is AttemptState.ENDED]):
-        if attempt.reason is not Reason.NODE_LOST:
-            break
-        count += 1
-    return count

@@ -41,6 +41,8 @@ POLICIES: dict[Reason, Policy] = {
 }
 LONGEST = 600.0
 """Seconds of the longest back-off."""
+AGAIN = 2.0
+"""Seconds before a job is started again that stopped by itself twice in a row."""
 
 
 def ending_of(
@@ -52,18 +54,21 @@ def ending_of(
     now: float,
     random: Callable[[], float] = randomness.random,
     losses: int = 0,
+    stops: int = 0,
     asked: bool = False,
 ) -> Ending:
     """What to write for an attempt that ended with this exit code (None: it vanished), for this reason if one is known.
 
-    `asked` is whether the service told it to stop, or killed it because it did not; `losses` is how many attempts in a
-    row were lost just before (`losses_in_a_row`); `random` gives numbers from 0 to 1 for the jitter.
+    `asked` is whether the service told it to stop, or killed it because it did not; `losses` and `stops` are how many
+    attempts in a row were lost, or stopped by themselves, just before (`losses_in_a_row`, `stops_in_a_row`); `random` gives numbers from 0 to 1 for the jitter.
     """
     if exit_code == EXIT_DONE:
         return Ending(Move.SUCCEED, exit_code=EXIT_DONE)
     preempted = job.state is State.RECOVERING and job.reason is Reason.PREEMPTED
     if reason is None and (exit_code == EXIT_STOPPED or asked):
-        return Ending(Move.STOPPED, Reason.PREEMPTED if preempted else None, message, exit_code, preempted=preempted)
+        unasked = not asked and not preempted and job.state in (State.STARTING, State.RUNNING)
+        waits = now + back_off(AGAIN, stops - 1, random()) if unasked and stops else 0.0
+        return Ending(Move.STOPPED, Reason.PREEMPTED if preempted else None, message, exit_code, not_before=waits, preempted=preempted)
     if reason is None:
         reason = Reason.BAD_RECIPE if exit_code == EXIT_USAGE else Reason.NODE_LOST if exit_code is None else Reason.INTERNAL
     policy = POLICIES[reason]
@@ -83,6 +88,17 @@ def losses_in_a_row(attempts: Sequence[Attempt]) -> int:
     """How many of a job's newest attempts that have ended were lost, one after the other."""
     ended = [attempt for attempt in attempts if attempt.state is AttemptState.ENDED]
     return sum(1 for _ in takewhile(lambda attempt: attempt.reason is Reason.NODE_LOST, reversed(ended)))
+
+
+def stops_in_a_row(attempts: Sequence[Attempt]) -> int:
+    """How many of a job's newest attempts stopped soon and by themselves, one after the other: what they need may be away."""
+    ended = [attempt for attempt in attempts if attempt.state is AttemptState.ENDED]
+    return sum(1 for _ in takewhile(_stopped_soon, reversed(ended)))
+
+
+def _stopped_soon(attempt: Attempt) -> bool:
+    lasted = (attempt.ended or attempt.created) - attempt.created
+    return attempt.exit_code == EXIT_STOPPED and attempt.reason is None and lasted < LONGEST
 
 
 def back_off(first: float, tried: int, jitter: float) -> float:

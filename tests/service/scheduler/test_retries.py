@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from service.jobs.job import Attempt, Job, JobRequest
 from service.jobs.states import AttemptState, Reason, State
 from service.jobs.transitions import Move
-from service.scheduler.retries import LONGEST, POLICIES, back_off, ending_of, losses_in_a_row
+from service.scheduler.retries import LONGEST, POLICIES, back_off, ending_of, losses_in_a_row, stops_in_a_row
 
 JOB = Job("job-1", JobRequest("name: x", "p", max_retries=2), State.RUNNING, 0.0, 0.0)
 
@@ -83,3 +83,23 @@ def test_a_back_off_doubles_up_to_a_limit_and_keeps_at_least_half(first, tried, 
 
 def test_every_reason_has_a_policy():
     assert set(POLICIES) == set(Reason)
+
+
+def test_a_job_that_stops_by_itself_goes_back_at_once_and_then_after_longer_and_longer_pauses():
+    assert ending(exit_code=75).not_before == 0.0
+    waits = [ending(exit_code=75, stops=stops) for stops in (1, 2, 3, 40)]
+    assert [found.not_before - 100.0 for found in waits] == [2.0, 4.0, 8.0, LONGEST]
+    assert all((found.move, found.reason, found.counts) == (Move.STOPPED, None, False) for found in waits)
+    assert ending(replace(JOB, state=State.PAUSING), exit_code=75, stops=3).not_before == 0.0
+    preempted = replace(JOB, state=State.RECOVERING, reason=Reason.PREEMPTED)
+    assert ending(preempted, exit_code=75, stops=3).not_before == 0.0
+
+
+def test_stops_count_while_attempts_are_short_and_nobody_asked():
+    def attempt(number, code, lasted=5.0, reason=None):
+        return Attempt(f"a{number}", "j", number, number, "local", (), AttemptState.ENDED, 100.0, ended=100.0 + lasted, exit_code=code, reason=reason)
+
+    assert stops_in_a_row([]) == 0
+    assert stops_in_a_row([attempt(1, 75), attempt(2, 1, reason=Reason.INTERNAL), attempt(3, 75), attempt(4, 75)]) == 2
+    assert stops_in_a_row([attempt(1, 75), attempt(2, 75, lasted=LONGEST)]) == 0
+    assert stops_in_a_row([attempt(1, 75), attempt(2, 75, reason=Reason.PREEMPTED)]) == 0
