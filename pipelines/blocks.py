@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -24,6 +24,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from pipelines.registry import Registry, UnknownName, nearest
+
+if TYPE_CHECKING:
+    from pipelines.recipe import Recipe
 
 Place = tuple[str | int, ...]
 Found = tuple[Place, str]
@@ -165,6 +168,29 @@ class Block(BaseModel):
 
 def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+class Consulted(Block):
+    """Base of the blocks that a stage asks while it works, rewards and judges: what they read, for checks and fingerprints."""
+
+    name: str
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Ids of the earlier stages whose models it reads."""
+        return ()
+
+    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
+        """What is wrong with it in the stage of that id, places relative to the block."""
+        return ()
+
+    def content(self) -> dict[str, str]:
+        """Content hash of everything outside the run that it reads, by its role."""
+        return {}
+
+    def modules(self) -> set[str]:
+        """Modules that it finds through a registry when it is opened."""
+        return set()
 
 
 class Pick:

@@ -8,16 +8,15 @@ is executed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pipelines.blocks import Block, Found, Pick
+from pipelines.blocks import Consulted, Pick
 from pipelines.registry import JUDGES
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
 
 TIE = 1e-6
 """A probability this close to one half prefers neither."""
@@ -138,10 +137,8 @@ class Judge:
         """Let go of what it holds open."""
 
 
-class JudgeBlock(Block):
+class JudgeBlock(Consulted):
     """A judge in a recipe."""
-
-    name: str
 
     writes: ClassVar[bool] = False
     """Whether it can write critiques and revisions."""
@@ -152,23 +149,6 @@ class JudgeBlock(Block):
     def chance(self) -> bool:
         """Whether it may say something else when it is asked again."""
         return False
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Ids of the earlier stages whose models it reads."""
-        return ()
-
-    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
-        """What is wrong with it in the stage of that id, places relative to the judge."""
-        return ()
-
-    def content(self) -> dict[str, str]:
-        """Content hash of everything outside the run that it reads, by its role."""
-        return {}
-
-    def modules(self) -> set[str]:
-        """Modules that it finds through a registry when it is opened."""
-        return set()
 
     def identity(self) -> dict[str, Any]:
         """The block without what changes only how long its answers take: its part of a fingerprint."""

@@ -5,41 +5,21 @@ A reward reads text, never token ids, so that the model behind it may have anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pipelines.blocks import Block, Found, Mistakes
+from pipelines.blocks import Consulted, Mistakes
 
 if TYPE_CHECKING:
     from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
 
 Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
 """`scorer(prompts, completions)`: a finite number for each pair. `prompts` are those of `data.prompts`, which know their
 messages, or plain texts. What stands beside a pair changes its number by rounding at most."""
 
 
-class RewardBlock(Block):
+class RewardBlock(Consulted):
     """A reward in a recipe."""
-
-    name: str
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Ids of the earlier stages whose models it reads."""
-        return ()
-
-    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
-        """What is wrong with it in the stage of that id, places relative to the reward."""
-        return ()
-
-    def content(self) -> dict[str, str]:
-        """Content hash of everything outside the run that it reads, by its role."""
-        return {}
-
-    def modules(self) -> set[str]:
-        """Modules that it finds through a registry when it is opened."""
-        return set()
 
     def open(self, context: Context) -> Scorer:
         """The function that scores. Called once a stage, on every process. Raises ModelError."""

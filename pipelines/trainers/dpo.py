@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from pipelines.blocks import Found, Pick
 from pipelines.recipe import Stage
 from pipelines.registry import TUNERS
-from pipelines.trainers import dpo_settings, policy, tuning
+from pipelines.trainers import dpo_settings, model_selection, policy, tuning
 from pipelines.trainers.arguments import in_todays_names
 from pipelines.trainers.dpo_settings import SETTINGS, ReferenceStage
 from pipelines.trainers.own_arguments import checked_with, split
@@ -77,7 +77,6 @@ class DPO(PreferenceSubject, Stage):
         from pipelines.trainers.preference_batches import held_out_for, pairs_for
         from pipelines.trainers.preference_step import PreferenceStep
         from pipelines.trainers.saving import save_stage
-        from pipelines.trainers.supervised import set_aside
 
         own, arguments = split(self.arguments, SETTINGS)
         tokenizer = context.open_tokenizer()
@@ -90,11 +89,7 @@ class DPO(PreferenceSubject, Stage):
         examples, held_out, reference = self._against(context, model, head, own, together, examples, held_out)
         step = PreferenceStep(dpo_settings.weights(own), dpo_settings.strength(own), reference, Meter())
         words = in_todays_names(arguments)
-        selection = None
-        if words.get("eval_strategy", "no") != "no":
-            examples, selection = set_aside(examples, context.seed, self.max_eval_samples)
-            if not words.get("metric_for_best_model"):
-                arguments = {"metric_for_best_model": "rewards/accuracies"} | arguments
+        examples, selection, arguments = model_selection.divided(examples, arguments, "rewards/accuracies", context.seed, self.max_eval_samples)
         tuner, model = tuning.adapted(self, context, model)
         collate = step.collated(together)
         model, metrics = fit(

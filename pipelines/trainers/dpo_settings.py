@@ -10,7 +10,7 @@ from pydantic import Field
 from pipelines.blocks import Block, Found
 from pipelines.fields.arguments import COUNT, SWITCH, Argument
 from pipelines.registry import nearest
-from pipelines.trainers.arguments import in_todays_names
+from pipelines.trainers import model_selection
 from pipelines.trainers.own_arguments import Setting
 from pipelines.trainers.preference_names import NAMES, SMOOTHED, WITHOUT_REFERENCE
 
@@ -64,12 +64,7 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[Found]:
     names = _listed(given.get("loss_type", SETTINGS["loss_type"].default))
     yield from _of_losses(given, names)
     yield from _of_reference(stage, recipe, given, names)
-    words = in_todays_names(given)
-    best = words.get("load_best_model_at_end")
-    if stage.early_stopping_patience is not None and not best:
-        yield ("early_stopping_patience",), "needs arguments.eval_strategy and arguments.load_best_model_at_end: true"
-    if best and words.get("eval_strategy", "no") == "no":
-        yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
+    yield from model_selection.mistakes(stage.early_stopping_patience, given)
 
 
 def _of_losses(given: Mapping[str, Any], names: tuple[str, ...]) -> Iterable[Found]:

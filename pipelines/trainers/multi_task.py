@@ -13,10 +13,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from pipelines.blocks import Found, Mistakes, Pick
 from pipelines.data.as_text import KINDS as AS_TEXT
 from pipelines.data.as_text import AsText
-from pipelines.errors import DataError, StageError
+from pipelines.errors import StageError
 from pipelines.recipe import ID, Recipe, Stage
 from pipelines.registry import LESSONS, TUNERS, nearest
-from pipelines.trainers import tuning
+from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import batch_sizes, checked, in_todays_names
 from pipelines.trainers.mixtures import Sampling, SamplingField
 from pipelines.trainers.subject import Subject
@@ -246,15 +246,11 @@ class MultiTask(Stage):
 
     def _divided(self, lessons: list[Lesson], seed: int, selects: bool) -> tuple[list[Any], list[Any]]:
         """(what each task is trained on, what it is selected by)."""
-        from pipelines.trainers.supervised import set_aside
-
         if not selects:
             return [lesson.examples for lesson in lessons], []
         pairs = []
         for entry, lesson in zip(self.tasks, lessons, strict=True):
-            if len(lesson.examples) < 2:
-                raise DataError(f"task '{entry.id}' has one training row, too few to set one aside for eval_strategy")
-            pairs.append(set_aside(lesson.examples, seed, entry.max_eval_samples))
+            pairs.append(model_selection.set_aside(lesson.examples, seed, entry.max_eval_samples, f"task '{entry.id}'"))
         return [train for train, _ in pairs], [held_out for _, held_out in pairs]
 
     def _arguments(self, words: dict[str, Any], processes: int, lessons: list[Lesson]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pipelines.fields.arguments import FRACTION, SWITCH, Argument
 from pipelines.protocols import Head
 from pipelines.recipe import Stage
 from pipelines.registry import LESSONS, TUNERS
-from pipelines.trainers import tuning
+from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import in_todays_names
 from pipelines.trainers.own_arguments import Setting, checked_with, split
 from pipelines.trainers.preference_subject import KIND, PreferenceSubject
@@ -62,8 +62,7 @@ class Reward(PreferenceSubject, Stage):
         yield from self.preference_mistakes(self.id, recipe)
         if self.soft_labels and "label_smoothing" in self.arguments:
             yield ("arguments", "label_smoothing"), "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out"
-        if self.early_stopping_patience is not None and not in_todays_names(self.arguments).get("load_best_model_at_end"):
-            yield ("early_stopping_patience",), "needs arguments.eval_strategy and arguments.load_best_model_at_end: true"
+        yield from model_selection.mistakes(self.early_stopping_patience, self.arguments)
         if self.chat_template is not None and (shape := recipe.model.architecture) and reads_pairs(architectures.resolve(shape)):
             yield ("chat_template",), f"{ONE_TEXT}; leave it out"
         yield from tuning.mistakes(self, recipe, HEAD.kind, self.max_length)
@@ -100,7 +99,6 @@ class Reward(PreferenceSubject, Stage):
         from pipelines.trainers.loop import fit
         from pipelines.trainers.reward_scores import describe
         from pipelines.trainers.saving import save_stage
-        from pipelines.trainers.supervised import set_aside
 
         tokenizer = context.open_tokenizer()
         model = tuning.opened(self, context, HEAD)
@@ -110,17 +108,12 @@ class Reward(PreferenceSubject, Stage):
         if own["disable_dropout"]:
             without_dropout(model)
         lesson = self.teacher().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
-        examples, selection = lesson.examples, None
-        words = in_todays_names(arguments)
-        if words.get("eval_strategy", "no") != "no":
-            examples, selection = set_aside(examples, context.seed, self.max_eval_samples)
-            if not words.get("metric_for_best_model"):
-                arguments = {"metric_for_best_model": lesson.metric} | arguments
+        examples, selection, arguments = model_selection.divided(lesson.examples, arguments, lesson.metric, context.seed, self.max_eval_samples)
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = fit(
             context, model, tokenizer, examples,
             collate=lesson.collate, loss=lesson.loss, label_names=lesson.label_names, arguments=arguments,
-            lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
+            lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
             selection=selection, score=lesson.score if selection is not None else None,
             early_stopping_patience=self.early_stopping_patience, tuner=tuner, meter=lesson.meter,
         )  # fmt: skip

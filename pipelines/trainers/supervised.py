@@ -9,10 +9,9 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.blocks import Found, Pick
 from pipelines.data import stage_files
-from pipelines.errors import DataError
 from pipelines.recipe import Stage
 from pipelines.registry import LESSONS, TUNERS
-from pipelines.trainers import input_formats, tuning
+from pipelines.trainers import input_formats, model_selection, tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 from pipelines.trainers.input_formats import InputFormat
 from pipelines.trainers.subject import Subject
@@ -42,14 +41,7 @@ class Supervised(Subject, Stage):
         yield from self.learning_mistakes(self.id, recipe)
         yield from stage_files.mistakes(self.task, self, recipe)
         yield from input_formats.mistakes(self, recipe)
-        words = in_todays_names(self.arguments)
-        if self.early_stopping_patience is not None and not words.get("load_best_model_at_end"):
-            yield (
-                ("early_stopping_patience",),
-                "needs arguments.eval_strategy and arguments.load_best_model_at_end: true",
-            )
-        if words.get("load_best_model_at_end") and words.get("eval_strategy", "no") == "no":
-            yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
+        yield from model_selection.mistakes(self.early_stopping_patience, self.arguments)
         yield from tuning.mistakes(self, recipe, self.teacher().head_kind, self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
@@ -83,36 +75,16 @@ class Supervised(Subject, Stage):
         model = tuning.opened(self, context, head)
         input_formats.prepare(model, tokenizer, self.input_format, context.seed)
         lesson = teacher.prepare(self, task, context, model, tokenizer, tuning.room_for_text(self, model))
-        examples, selection = lesson.examples, None
-        words = in_todays_names(self.arguments)
-        arguments = self.arguments
-        if words.get("eval_strategy", "no") != "no":
-            if len(examples) < 2:
-                raise DataError(f"task '{task.name}' has one training row, too few to set one aside for eval_strategy")
-            examples, selection = set_aside(examples, context.seed, self.max_eval_samples)
-            if not words.get("metric_for_best_model"):
-                arguments = {"metric_for_best_model": lesson.metric} | arguments
+        examples, selection, arguments = model_selection.divided(
+            lesson.examples, self.arguments, lesson.metric, context.seed, self.max_eval_samples, f"task '{task.name}'"
+        )
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = fit(
             context, model, tokenizer, examples,
             collate=lesson.collate, loss=lesson.loss, label_names=lesson.label_names, arguments=arguments,
-            lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
+            lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
             marked=lesson.marked, selection=selection, score=lesson.score if selection is not None else None,
             early_stopping_patience=self.early_stopping_patience, tuner=tuner,
         )  # fmt: skip
         lesson.finish(model)
         save_stage(context, model, tokenizer, head, metrics, tuner)
-
-
-def set_aside(examples: Any, seed: int, most: int | None) -> tuple[Any, Any]:
-    """(what is trained on, what models are selected by), rows drawn by the seed: all parts of a long text go together."""
-    import numpy as np
-
-    from pipelines.data.selection import drawn
-
-    rows, row_of = np.unique(getattr(examples, "index", range(len(examples))), return_inverse=True)
-    if len(rows) < 2:
-        raise DataError("there is one training row, too few to set one aside for eval_strategy")
-    trained, aside = drawn(len(rows), seed)
-    held_out = np.flatnonzero(np.isin(row_of, aside[:most]))
-    return examples.select(np.flatnonzero(np.isin(row_of, trained))), examples.select(held_out)

@@ -26,7 +26,7 @@ from pipelines.publishing import clean_room
 from pipelines.publishing.scores import scores_of
 from pipelines.publishing.verify import questions_of
 from pipelines.recipe import loads
-from pipelines.trainers.supervised import set_aside
+from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 
 TAGS = ("B-X", "I-X", "O")

@@ -13,7 +13,7 @@ from pipelines.errors import DataError, RecipeError
 from pipelines.evaluation import scoring
 from pipelines.protocols import Head
 from pipelines.recipe import loads
-from pipelines.trainers.supervised import set_aside
+from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 
 KINDS = {"token_classification": "tokens", "qa": "spans", "multiple_choice": "options"}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipelines import models
@@ -15,7 +14,7 @@ from pipelines.data.tasks import Task
 from pipelines.errors import DataError, RecipeError
 from pipelines.protocols import Context, Head
 from pipelines.recipe import loads
-from pipelines.trainers import loop, supervised
+from pipelines.trainers import loop
 from tests import tiny
 
 ROWS = 30
@@ -99,22 +98,6 @@ def test_selection_is_drawn_by_the_seed_and_limited(stage: Any, context: Callabl
     stage("max_eval_samples: 2\n    arguments: {eval_strategy: steps}").run(context(open_model=opener("bert"), seed=1))
     assert tuple(fitted["selection"].index) == drawn[0][:2]
     assert len(fitted["examples"]) == ROWS - 3
-
-
-def test_at_most_two_thousand_rows_are_set_aside() -> None:
-    class Many:
-        def __init__(self, rows: np.ndarray) -> None:
-            self.rows = rows
-
-        def __len__(self) -> int:
-            return len(self.rows)
-
-        def select(self, positions: np.ndarray) -> Many:
-            return Many(self.rows[positions])
-
-    learn, held_out = supervised.set_aside(Many(np.arange(50_000)), 3, None)
-    assert len(held_out) == 2_000
-    assert sorted([*learn.rows, *held_out.rows]) == list(range(50_000))
 
 
 def test_without_selection_every_row_is_learnt_from(stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]) -> None:
