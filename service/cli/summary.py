@@ -18,6 +18,7 @@ from service.cli.display import number
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
 
 OPPONENTS = {
@@ -170,8 +171,8 @@ def show(outcome: Outcome, folder: Path, again: str, console: Console | None = N
     console = console or Console(highlight=False)
     for benchmark in _benchmarks(outcome):
         console.print()
-        table = Padding(scores_table(outcome, benchmark), (0, 0, 0, 2), expand=False)
-        width, needed = console.width, console.measure(table, options=console.options.update(max_width=1000)).maximum
+        width = console.width
+        needed, table = _fitting(outcome, benchmark, console)
         console.width = max(width, needed)  # a narrow terminal wraps the lines; a number is never cut
         console.print(table)
         console.width = width
@@ -185,6 +186,19 @@ def show(outcome: Outcome, folder: Path, again: str, console: Console | None = N
     for label, text, note in lines(outcome, folder, again):
         line = Text(f"  {label:<12}", style="bold").append(text, style="not bold")
         console.print(line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True)  # to be copied whole
+
+
+def _fitting(outcome: Outcome, benchmark: str, console: Console) -> tuple[int, Padding]:
+    """(its width, the table): a row a model, or a row a metric where only that fits, or fits better."""
+    from rich.padding import Padding
+
+    found = []
+    for made in (scores_table, metrics_table):
+        table = Padding(made(outcome, benchmark), (0, 0, 0, 2), expand=False)
+        found.append((console.measure(table, options=console.options.update(max_width=1000)).maximum, table))
+        if found[-1][0] <= console.width:
+            return found[-1]
+    return min(found, key=lambda each: each[0])
 
 
 def scores_table(outcome: Outcome, benchmark: str) -> Table:
@@ -218,6 +232,34 @@ def scores_table(outcome: Outcome, benchmark: str) -> Table:
             if any(metric in other.intervals for other in scores):
                 row.append("")
         table.add_row(*row, style="dim")
+    return table
+
+
+def metrics_table(outcome: Outcome, benchmark: str) -> Table:
+    """The same turned on its side: one row a metric, the models and baselines beside each other."""
+    from rich import box
+    from rich.table import Table
+
+    scores = [score for score in outcome.scores if score.benchmark == benchmark]
+    baselines = outcome.baselines.get(benchmark, {})
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    table.add_column(benchmark, header_style="bold", no_wrap=True)
+    repeated = {score.model for score in scores if sum(score.model == other.model for other in scores) > 1}
+    for score in scores:
+        table.add_column(f"{score.model} ({score.stage})" if score.model in repeated else score.model, justify="right", no_wrap=True)
+        if score.intervals:
+            table.add_column("95 % interval", no_wrap=True, style="dim")
+    for name in baselines:
+        table.add_column(BASELINE_NAMES.get(name, name), justify="right", no_wrap=True, style="dim")
+    for metric in dict.fromkeys(metric for score in scores for metric in score.metrics):
+        row = [metric]
+        for score in scores:
+            row.append(number(score.metrics[metric]) if metric in score.metrics else "")
+            if score.intervals:
+                interval = score.intervals.get(metric)
+                row.append(f"{number(interval[0])} – {number(interval[1])}" if interval else "")
+        row += [number(values[metric]) if metric in values else "" for values in baselines.values()]
+        table.add_row(*row)
     return table
 
 

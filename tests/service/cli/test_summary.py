@@ -5,6 +5,7 @@ import math
 import pytest
 from rich.console import Console
 
+from service.cli.display import number
 from service.cli.summary import Outcome, Score, collect, compare, lines, show
 
 NAIVE = {"glue/mrpc": {"majority": {"accuracy": 0.684, "f1": 0.812}, "naive_bayes": {"accuracy": 0.7, "f1": 0.8}}}
@@ -147,3 +148,13 @@ def test_fewer_bits_are_better_and_counts_are_no_scores(tmp_path):
     assert reached(2.0) == "On novels, 'words' beats a bigram model: bits_per_byte 2.00 against 2.50."
     assert reached(2.45).startswith("On novels, 'words' is ahead of a bigram model, but within its 95 % interval")
     assert reached(2.6).startswith("On novels, 'words' does not beat a bigram model")
+
+
+def test_many_metrics_stand_below_each_other_where_they_do_not_fit_beside(tmp_path):
+    metrics = {f"metric_{n}": n / 16 for n in range(9)}
+    many = Score("policy", "ppo", metrics, {name: (value - 0.0625, value + 0.0625) for name, value in metrics.items()}, "ppo")
+    lines = printed(Outcome((many,)), tmp_path, width=80).splitlines()
+    assert [line.split()[:2] for line in lines if "metric_" in line] == [[name, number(value)] for name, value in metrics.items()]
+    assert any("0.438 – 0.562" in line for line in lines if "metric_8" in line)
+    wide = printed(Outcome((many,)), tmp_path, width=400).splitlines()
+    assert sum("metric_" in line for line in wide) == 1
