@@ -16,7 +16,7 @@ from torch import Tensor
 from pipelines.data.pair_scores import accuracy, negative_log_likelihood
 from pipelines.protocols import Context
 from pipelines.trainers.log_probabilities import token_log_probabilities
-from pipelines.trainers.preference_losses import implicit_rewards
+from pipelines.trainers.preference_losses import learnt_rewards
 from pipelines.trainers.preference_step import PreferenceStep, compared
 
 RESAMPLES = 1_000
@@ -40,7 +40,7 @@ def ask(
             batch = {name: value.to(device) for name, value in collate([dict(examples[place]) for place in places]).items()}
             named = token_log_probabilities(model, batch)
             pairs = compared(named, step.asked(model, batch))
-            rewards = implicit_rewards(pairs, step.strength.beta, tuple(step.weights))
+            rewards = learnt_rewards(pairs, step.strength.beta, tuple(step.weights))
             for name, both in (
                 ("rewards", rewards),
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),

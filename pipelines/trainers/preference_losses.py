@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from pipelines.trainers.preference_names import LIKELIHOOD, WITHOUT_REFERENCE
+from pipelines.trainers.preference_names import LIKELIHOOD, PER_TOKEN, WITHOUT_REFERENCE
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,15 @@ class Compared:
         return self.chosen_ratio - self.rejected_ratio
 
     @property
+    def mean_ratios(self) -> tuple[Tensor, Tensor]:
+        """log pi / pi_ref per token of the chosen and of the rejected answers."""
+        return self.chosen_ratio / self.chosen_length.clamp(min=1), self.rejected_ratio / self.rejected_length.clamp(min=1)
+
+    @property
     def mean_difference(self) -> Tensor:
         """h with each log ratio divided by the tokens of its answer."""
-        return self.chosen_ratio / self.chosen_length.clamp(min=1) - self.rejected_ratio / self.rejected_length.clamp(min=1)
+        chosen, rejected = self.mean_ratios
+        return chosen - rejected
 
     @property
     def mean_likelihoods(self) -> tuple[Tensor, Tensor]:
@@ -199,6 +205,15 @@ def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) ->
         chosen, rejected = pairs.mean_likelihoods
         return beta * chosen, beta * rejected
     return beta * pairs.chosen_ratio, beta * pairs.rejected_ratio
+
+
+def learnt_rewards(pairs: Compared, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The implicit rewards as the losses compare them: per token where every loss of pairs divides by an answer's tokens."""
+    compared_by = [name for name in names if name != LIKELIHOOD]
+    if compared_by and all(name in PER_TOKEN for name in compared_by):
+        chosen, rejected = pairs.mean_ratios
+        return beta * chosen, beta * rejected
+    return implicit_rewards(pairs, beta, names)
 
 
 def _smoothed(logits: Tensor, flipped: float) -> Tensor:

@@ -11,5 +11,7 @@ NAMES = (
 """What `loss_type` may say."""
 WITHOUT_REFERENCE = ("simpo", "orpo", LIKELIHOOD)
 """Losses that look at no reference."""
+PER_TOKEN = ("sigmoid_norm", "ipo")
+"""Losses that divide the log ratio of an answer by its tokens."""
 SMOOTHED = ("sigmoid", "sigmoid_norm", "robust", "exo_pair", "simpo")
 """Losses that `label_smoothing` changes."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pipelines.trainers import preference_losses as losses
-from pipelines.trainers.preference_losses import LOSSES, Compared, Strength, implicit_rewards, weighed
+from pipelines.trainers.preference_losses import LOSSES, Compared, Strength, implicit_rewards, learnt_rewards, weighed
 from pipelines.trainers.preference_names import LIKELIHOOD, NAMES, SMOOTHED, WITHOUT_REFERENCE
 
 
@@ -150,3 +150,13 @@ def test_orpo_keeps_its_digits_when_an_answer_is_all_but_certain():
 
 def test_every_name_is_a_loss():
     assert set(NAMES) == {*LOSSES, LIKELIHOOD}
+
+
+def test_held_out_answers_are_compared_as_the_losses_compare_them():
+    """A longer answer with the larger sum may have the smaller mean."""
+    pairs = Compared.of(torch.tensor([-8.0, -10.0]), torch.tensor([2, 12]), torch.tensor([-9.0, -14.0]))
+    for names in (("sigmoid_norm",), ("ipo",), ("sigmoid_norm", "sft")):
+        chosen, rejected = learnt_rewards(pairs, 6.0, names)
+        assert (chosen.item(), rejected.item()) == (3.0, 2.0)
+    for names in (("sigmoid",), ("sigmoid", "sigmoid_norm"), ("simpo",), ("sft",)):
+        assert learnt_rewards(pairs, 6.0, names) == implicit_rewards(pairs, 6.0, names)
