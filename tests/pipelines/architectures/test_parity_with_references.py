@@ -11,8 +11,6 @@ import pipelines.architectures as finery
 from .references import REFERENCES, SHAPE, VOCAB, Reference, Weights
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
-# A weight's gradient sums over every token and reaches tens, where float32's own rounding is more than 1e-5.
-GRADIENT_TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 each_reference = pytest.mark.parametrize("reference", REFERENCES.values(), ids=REFERENCES)
 each_kernel = pytest.mark.parametrize("kernel", ["eager", "sdpa"])
@@ -104,6 +102,9 @@ def test_outputs_and_gradients_are_those_of_the_reference(reference: Reference, 
         assert score.std() > 0.02, name  # scores that are all alike would agree by themselves
         torch.testing.assert_close(found[name], score, **TOLERANCE, msg=lambda m, name=name: f"{name}: {m}")
 
+    # A gradient sums over every token and reaches tens, where float32's own rounding may be more than 1e-5.
+    if reference is not REFERENCES["modernbert"]:  # whose own gradients are not finite in float64
+        expected, found = answers(theirs.double(), inputs), answers(ours.double(), inputs)
     surprise(expected).backward()
     surprise(found).backward()
     with_gradients = {name: weight.grad for name, weight in trainable(theirs).items()}
@@ -114,5 +115,5 @@ def test_outputs_and_gradients_are_those_of_the_reference(reference: Reference, 
         if name == reference.alone:
             continue
         torch.testing.assert_close(
-            weight.grad, gradients[name], **GRADIENT_TOLERANCE, msg=lambda m, name=name: f"gradient of {name}: {m}"
+            weight.grad, gradients[name], **TOLERANCE, msg=lambda m, name=name: f"gradient of {name}: {m}"
         )
