@@ -270,7 +270,7 @@ def _read_keys(source: Source) -> tuple[tuple[Axis, ...], StudyOptions]:
 
 def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOptions) -> list[Found]:
     """Values of the command line that the matrix or the search would replace."""
-    paths = {path: axis.key for axis in axes for entry in axis.entries for path in entry.values}
+    paths = {path: axis.key for axis in axes for entry in axis.entries for path, value in entry.values.items() if not _left_out_in_some(path, value, axis)}
     paths |= dict.fromkeys(options.search.over if options.search else (), "study.search.over")
     found: list[Found] = []
     for place in source.overridden:
@@ -284,6 +284,11 @@ def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOpti
                 found.append((place, f"is set by '{where}' in the cells, so this value would never be used; change {inside} instead"))
                 break
     return found
+
+
+def _left_out_in_some(path: str, value: Any, axis: Axis) -> bool:
+    """Whether a stage is left out, but not in all cells: what is set in it holds in the others."""
+    return value is None and path.startswith("stages.") and path.count(".") == 1 and not all(path in entry.values for entry in axis.entries)
 
 
 def _refused_or_not(cell: Cell, ids: Sequence[str | None], found: list[Found]) -> Cell:

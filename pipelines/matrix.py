@@ -173,16 +173,22 @@ def _unfit_path(path: str) -> str | None:
 
 
 def _set_twice(axes: list[Axis]) -> list[Found]:
-    """Two axes that set the same path would undo each other."""
+    """Two axes that set the same path would undo each other; one that leaves a stage out does not undo what another sets in it."""
     found: list[Found] = []
     for position, axis in enumerate(axes):
         for earlier in axes[:position]:
             for entry in axis.entries:
-                for path in entry.values:
-                    other = next((each for one in earlier.entries for each in one.values if within(path, each)), None)
-                    if other is not None:
+                for path, value in entry.values.items():
+                    others = ((each, own) for one in earlier.entries for each, own in one.values.items())
+                    if any(within(path, each) and not _left_out(path, value, each) and not _left_out(each, own, path) for each, own in others):
                         found.append((entry.place_of(path)[1:], f"'{path}' is set by '{earlier.key}' too, and one would undo the other; name them together under one word"))
     return found
+
+
+def _left_out(path: str, value: Any, other: str) -> bool:
+    """Whether a whole stage is left out, and `other` is a key of it."""
+    parts = _parts(path)
+    return value is None and len(parts) == 2 and parts[0] == "stages" and len(_parts(other)) > 2
 
 
 def within(path: str, other: str) -> bool:

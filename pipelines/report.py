@@ -8,6 +8,7 @@ from typing import Any
 from pipelines import plots, plots_frontier, plots_search, study_markdown
 from pipelines.cells import named, told
 from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.study_overview import Overview
 from pipelines.study_results import is_number
 from pipelines.study_table import Row
 
@@ -21,7 +22,7 @@ COSTS = (
 KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
 
 
-def page(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def page(data: Mapping[str, Any], rows: Sequence[Row], overviews: Sequence[Overview] = ()) -> str:
     """The page as HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -32,9 +33,20 @@ def page(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
     found = [_block(labels, benchmark, block, data["reference"], study_markdown.family(data)) for labels, benchmark, block in study_markdown.blocks(data, rows)]
     missing = [cell for cell in data["cells"] if cell["status"] not in ("done", "reused")]
     return environment.get_template("report.html.jinja").render(
-        data=data, blocks=found, missing=missing, summary=study_markdown.summary_line(data), search=_search(data),
+        data=data, glances=[_glance(each, data["reference"]) for each in overviews], blocks=found, missing=missing, summary=study_markdown.summary_line(data), search=_search(data),
         corrected_by=study_markdown.family(data), budget=(data.get("budget") or {}).get("sentence", ""),
     )
+
+
+def _glance(overview: Overview, reference: str | None) -> dict[str, Any]:
+    """The tasks of a study side by side."""
+    head, *lines = study_markdown.glance(overview, reference)
+    return {
+        "heading": study_markdown.glance_heading(overview),
+        "head": [text for text, _ in head],
+        "lines": [[{"text": text, "kind": KINDS.get(verdict, "")} for text, verdict in line] for line in lines],
+        "key": study_markdown.glance_key(overview, reference),
+    }
 
 
 def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], reference: str | None, corrected_by: str) -> dict[str, Any]:

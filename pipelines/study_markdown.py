@@ -8,16 +8,25 @@ from typing import Any
 from pipelines.cells import named, told
 from pipelines.evaluation.significance.corrections import NAMES, shown
 from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.study_overview import MEAN, Overview
 from pipelines.study_table import Figure, Row
 
 Blocks = list[tuple[dict[str, str], str, list[Row]]]
 
 
-def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
+MARKS = {"better": " ▲", "worse": " ▼"}
+"""Behind a score that differs from the reference outside the noise."""
+
+
+def readme(data: Mapping[str, Any], rows: Sequence[Row], overviews: Sequence[Overview] = ()) -> str:
     """The whole page."""
     text = [f"# {data['name']}", "", summary_line(data), ""]
     text += [data["budget"]["sentence"], ""] if data.get("budget") else []
     reference = data["reference"]
+    for overview in overviews:
+        head, *lines = ([text for text, _ in line] for line in glance(overview, reference))
+        text += [f"## {glance_heading(overview)}", "", "| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+        text += ["| " + " | ".join(line) + " |" for line in lines] + ["", glance_key(overview, reference), ""]
     for labels, benchmark, block in blocks(data, rows):
         title, best = heading(labels, benchmark), headline(block, reference)
         text += [f"## {title}", ""] if title else []
@@ -33,6 +42,53 @@ def readme(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "",
     ]
     return "\n".join(text)
+
+
+def glance_heading(overview: Overview) -> str:
+    """`4 tasks at a glance (encoder bert-mini)`."""
+    rest = named(overview.labels)
+    return f"{len(overview.columns)} tasks at a glance" + (f" ({rest})" if rest else "")
+
+
+def glance(overview: Overview, reference: str | None) -> list[list[tuple[str, str]]]:
+    """The head and the lines of an overview: the text of each cell, and its verdict."""
+    heads = [f"{column} {metric}" for column, metric in zip(overview.columns, overview.metrics, strict=True)]
+    found = [[("", ""), *((each, "") for each in heads)]]
+    if overview.averaged:
+        found[0] += [(MEAN, ""), *([(f"against {reference}, 95 %", ""), ("p", "")] if reference else [])]
+    for line in overview.lines:
+        cells = [(line.name, "")]
+        for row in line.rows:
+            cells.append(("", "") if row is None else (_short(row), row.verdict()))
+        if overview.averaged:
+            cells += [("", "")] * (3 if reference else 1) if line.mean is None else _of_mean(line.mean, reference)
+        found.append(cells)
+    return found
+
+
+def _of_mean(mean: Row, reference: str | None) -> list[tuple[str, str]]:
+    figure = mean.figures[MEAN]
+    cells = [(score(figure) + MARKS.get(mean.verdict(), ""), mean.verdict())]
+    return cells + ([(difference(mean, figure), ""), (p_values(mean, figure), "")] if reference else [])
+
+
+def _short(row: Row) -> str:
+    """`0.846 ± 0.004 (+0.012) ▲`."""
+    figure = row.figures[str(row.main)]
+    apart = "" if figure.difference is None else f" ({figure.difference.value:+.3f})"
+    return score(figure) + apart + MARKS.get(row.verdict(), "")
+
+
+def glance_key(overview: Overview, reference: str | None) -> str:
+    """How the overview is read."""
+    text = []
+    if reference is not None:
+        text.append(f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, everything else is inside it.")
+    if overview.averaged:
+        text.append("The mean is over the tasks, scores that run to 100 divided by it.")
+    elif any(each in SMALLER_IS_BETTER for each in overview.metrics):
+        text.append("There is no mean, for not all scores run to a highest one.")
+    return " ".join(text)
 
 
 def family(data: Mapping[str, Any]) -> str:

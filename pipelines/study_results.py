@@ -123,7 +123,7 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
                 Result(
                     benchmark, stage.id, model, metrics,
                     {name: (float(pair[0]), float(pair[1])) for name, pair in detail.get("intervals", {}).items()},
-                    _costs(places[model]) if model in places else {}, sum(detail.get("examples", {}).values()),
+                    _costs(places, model), sum(detail.get("examples", {}).values()),
                     choices.get(benchmark), place / "predictions.parquet" if benchmark in choices or "policy" in detail else None,
                     detail.get("splits", {}), "policy" in detail,
                 )
@@ -131,8 +131,14 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
     return found
 
 
-def _costs(place: Path) -> dict[str, float]:
+def _costs(places: Mapping[str, Path], model: str) -> dict[str, float]:
+    """What it cost to train a model: of one task of several, what all of them cost."""
+    stage, _, task = model.partition("/")
+    if stage not in places:
+        return {}
+    place = places[stage]
     told = read_json(place / "metrics.json")
+    place = place / "tasks" / task if task else place
     found = {name: float(told[name]) for name in COSTS if is_number(told.get(name))}
     weights = [path.stat().st_size for path in (place / "model").glob("*.safetensors")]
     return found | ({"saved_bytes": float(sum(weights))} if weights else {})

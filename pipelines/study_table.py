@@ -86,6 +86,8 @@ class Row:
     """What each cell may spend: `stage`, `max_steps`, `spent`, `budget`; None where budgets are not matched."""
     p_corrected: float | None = None
     """Of the main score's difference, corrected for all rows that are held against the reference."""
+    results: Mapping[tuple[str, ...], Result] = field(default_factory=dict, repr=False)
+    """What the figures are the means of, by the entries of the keys that repeat."""
 
     @property
     def main(self) -> str | None:
@@ -151,20 +153,20 @@ def rows_of(study: Study) -> list[Row]:
     for key, states in groups.items():
         labels = dict(zip(kept, key, strict=True))
         for (stage, benchmark), results in (found[key] or {("", ""): {}}).items():
-            row = _row(labels, stage, benchmark, results, states)
+            row = row_of(labels, stage, benchmark, results, states)
             row.name = labels.get(compared, "all")
             row.is_reference = axis is not None and labels[axis.name] == reference
             if axis is not None and not row.is_reference and results:
                 other = tuple(str(reference) if name == axis.name else labels[name] for name in kept)
-                _hold_against(row, results, found.get(other, {}).get((stage, benchmark), {}))
+                held_against(row, results, found.get(other, {}).get((stage, benchmark), {}))
             curves = [curve_of(study.folder / state.cell.folder, row.model) for state in states if state.complete]
             row.curve, row.band = _mean_curve(curves), _band(curves)
             rows.append(row)
-    _correct(rows, study.plan.options.correction)
+    correct(rows, study.plan.options.correction)
     return rows
 
 
-def _correct(rows: Sequence[Row], how: Correction) -> None:
+def correct(rows: Sequence[Row], how: Correction) -> None:
     """Correct the p-values of the main scores for how many rows are held against the reference."""
     found = [(row, difference.p) for row in rows if row.main and (difference := row.figures[row.main].difference) is not None]
     able = [(row, p_value) for row, p_value in found if p_value is not None]
@@ -172,12 +174,16 @@ def _correct(rows: Sequence[Row], how: Correction) -> None:
         row.p_corrected = p_value
 
 
-def _row(labels: dict[str, str], stage: str, benchmark: str, results: Mapping[tuple[str, ...], Result], states: Sequence[CellState]) -> Row:
+def row_of(
+    labels: dict[str, str], stage: str, benchmark: str, results: Mapping[tuple[str, ...], Result], states: Sequence[CellState] = (), name: str = ""
+) -> Row:
+    """A row with its figures, of the results that its seeds (or other repeats) have."""
     counts: dict[str, int] = {}
     for state in states:
         counts[state.status] = counts.get(state.status, 0) + 1
     messages = "; ".join(dict.fromkeys(state.message for state in states if state.message))
-    row = Row(labels, benchmark=benchmark, stage=stage, expected=len(states), counts=counts, chosen=dict(states[0].chosen), message=messages)
+    chosen = dict(states[0].chosen) if states else {}
+    row = Row(labels, name, benchmark=benchmark, stage=stage, expected=len(states), counts=counts, chosen=chosen, message=messages, results=results)
     row.budget = next((state.matched.to_json() for state in states if state.matched is not None), None)
     if not results:
         return row
@@ -197,7 +203,7 @@ def _row(labels: dict[str, str], stage: str, benchmark: str, results: Mapping[tu
     return row
 
 
-def _hold_against(row: Row, results: Mapping[tuple[str, ...], Result], reference: Mapping[tuple[str, ...], Result]) -> None:
+def held_against(row: Row, results: Mapping[tuple[str, ...], Result], reference: Mapping[tuple[str, ...], Result]) -> None:
     """Put the paired difference from the reference beside each metric."""
     if not reference:
         return
@@ -248,14 +254,17 @@ def counted(states: Iterable[CellState]) -> dict[str, int]:
 def write_results(study: Study, code: int, seconds: float) -> None:
     """`study.json`, `table.csv`, `table.parquet`, `README.md` and `report.html` of a study, complete or not."""
     from pipelines.report import page
-    from pipelines.study_markdown import readme
+    from pipelines.study_markdown import blocks, readme
+    from pipelines.study_overview import overviews
 
     rows = rows_of(study)
     data = as_data(study, rows, code, seconds)
+    glances = overviews(blocks(data, rows), data["reference"], data["correction"])
+    data["overviews"] = [each.to_json() for each in glances]
     write_json(study.folder / "study.json", data)
     _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
-    write_text(study.folder / "README.md", readme(data, rows))
-    write_text(study.folder / "report.html", page(data, rows))
+    write_text(study.folder / "README.md", readme(data, rows, glances))
+    write_text(study.folder / "report.html", page(data, rows, glances))
 
 
 def as_data(study: Study, rows: Sequence[Row], code: int, seconds: float) -> dict[str, Any]:

@@ -24,6 +24,9 @@ def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) 
     from rich.text import Text
 
     console = console or Console(highlight=False)
+    for overview in data.get("overviews", ()):
+        console.print()
+        _whole(console, Padding(overview_table(overview, data["reference"]), (0, 0, 0, 2), expand=False))
     for heading, rows in blocks(data):
         console.print()
         _whole(console, Padding(study_table(heading, rows, data["reference"]), (0, 0, 0, 2), expand=False))
@@ -39,6 +42,43 @@ def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) 
         console.print(Text(f"  {', '.join(cells[:6])}{', …' if len(cells) > 6 else ''} {reason}", style="dim"), soft_wrap=True)
     for label, path in (("Report", folder / "report.html"), ("Tables", folder / "table.csv"), ("Summary", folder / "README.md")):
         console.print(Text(f"  {label:<12}", style="bold").append(str(path), style="not bold"), soft_wrap=True)
+
+
+def overview_table(overview: Mapping[str, Any], reference: str | None) -> Table:
+    """One row a method, one column a task, and their mean."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    table.add_column(", ".join(overview["labels"].values()) or "at a glance", header_style="bold", no_wrap=True)
+    averaged = any(line["mean"] for line in overview["lines"])
+    for name in (*overview["columns"], *(["mean"] if averaged else []), *([f"against {reference}, 95 %"] if averaged and reference else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in overview["lines"]:
+        mean = line["mean"]
+        cells = [_short(each) for each in line["scores"]]
+        if averaged:
+            cells.append("" if mean is None else _marked(_mean_sd(mean), mean["verdict"]))
+        if averaged and reference:
+            cells.append("" if mean is None else _against({"reference": mean["verdict"] == "reference", "verdict": mean["verdict"]}, mean))
+        table.add_row(line["name"], *cells)
+    return table
+
+
+def _short(score: Mapping[str, Any] | None) -> str:
+    """`0.846 ± 0.004 (+0.012)`, green or red outside the noise."""
+    if score is None:
+        return ""
+    apart = score["difference"]
+    return _marked(_mean_sd(score) + (f" ({apart['value']:+.3f})" if apart else ""), score["verdict"])
+
+
+def _marked(text: str, verdict: str) -> str:
+    return f"[{STYLES[verdict]}]{text}[/]" if verdict in ("better", "worse") else text
+
+
+def _mean_sd(figure: Mapping[str, Any]) -> str:
+    return number(figure["mean"]) + (f" ± {figure['sd']:.3f}" if figure["sd"] is not None else "")
 
 
 def blocks(data: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
@@ -79,7 +119,7 @@ def _cells(row: Mapping[str, Any], metric: str, reference: str | None) -> list[s
     costs, share = row["costs"], row["trainable_share"]
     return [
         row["name"], f"{done}/{row['expected']}" if done < row["expected"] else str(done),
-        number(figure["mean"]) + (f" ± {figure['sd']:.3f}" if figure["sd"] is not None else ""), _pair(figure["interval"]),
+        _mean_sd(figure), _pair(figure["interval"]),
         *([_against(row, figure), _p_of(row, figure)] if reference else []), "" if share is None else f"{share:.2%}",
         size(costs["peak_memory_bytes"]) if "peak_memory_bytes" in costs else "",
         duration(costs["train_runtime"]) if "train_runtime" in costs else "", size(costs["saved_bytes"]) if "saved_bytes" in costs else "",

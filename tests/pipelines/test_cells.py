@@ -126,6 +126,39 @@ def test_a_study_without_a_cell_that_can_run_is_wrong(study):
     assert "max_position_embeddings 512" in said(study, UNFIT.replace("[64, 100000]", "[90000, 100000]"))
 
 
+WAYS = """\
+name: s
+model: {architecture: {preset: bert-tiny}}
+tokenizer: {train: wordpiece, vocab_size: 1000}
+stages:
+  - {stage: multi_task, id: together, tasks: [{task: glue/rte}, {task: glue/mrpc}], arguments: {num_train_epochs: 1}}
+  - {stage: supervised, id: tune, task: glue/rte, arguments: {num_train_epochs: 1}}
+  - {stage: evaluate, benchmarks: [glue/rte]}
+matrix:
+  task:
+    rte: {}
+    mrpc: {stages.tune.task: glue/mrpc, stages.evaluate.benchmarks: [glue/mrpc]}
+  way:
+    alone: {stages.together: null}
+    together: {stages.tune: null}
+    together, then alone: {}
+"""
+
+
+def test_ways_to_train_are_a_key_beside_tasks(study):
+    found = study(WAYS)
+    assert [[stage.id for stage in cell.recipe.stages] for cell in found.cells] == [["tune", "evaluate"], ["together", "evaluate"], ["together", "tune", "evaluate"]] * 2
+    assert not found.refused
+    scored = [[(choice.model, choice.name) for choice in cell.recipe.stage("evaluate").choices(cell.recipe)[0]] for cell in found.cells]
+    assert scored == [[(model, f"glue/{task}")] for task in ("rte", "mrpc") for model in ("tune", f"together/{task}", "tune")]
+
+
+def test_an_override_holds_in_the_cells_that_keep_its_stage(study):
+    found = study(WAYS, "stages.tune.arguments.num_train_epochs=5")
+    assert [cell.recipe.stage("tune").arguments["num_train_epochs"] for cell in found.cells if "tune" in [each.id for each in cell.recipe.stages]] == [5] * 4
+    assert "never be used" in said(study, WAYS, "stages.tune.task=glue/cola")  # of mrpc it would not be
+
+
 def test_an_override_holds_in_every_cell(study):
     found = study(BASE + METHODS, "stages.mrpc.arguments.num_train_epochs=1")
     assert {cell.recipe.stage("mrpc").arguments["num_train_epochs"] for cell in found.cells} == {1}

@@ -24,6 +24,17 @@ def test_a_named_entry_sets_several_paths_together():
     assert axis.entry("slow").place_of("stages.a.tuner") == ("matrix", "method", "slow", "stages.a.tuner")
 
 
+def test_a_stage_may_be_left_out_that_another_key_sets_something_in():
+    task = {"rte": {"stages.tune.task": "glue/rte"}, "mrpc": {"stages.tune.task": "glue/mrpc"}}
+    way = {"alone": {"stages.together": None}, "together": {"stages.tune": None}}
+    assert len(axes_of({"task": task, "way": way})) == len(axes_of({"way": way, "task": task})) == 2
+    found = mistakes({"task": task, "way": {"other": {"stages.tune": {"stage": "supervised"}}}})
+    assert "set by 'task' too" in found["way", "other", "stages.tune"]  # set anew is not left out
+    found = mistakes({"task": task, "way": {"other": {"stages.tune.task": None}}})
+    assert "set by 'task' too" in found["way", "other", "stages.tune.task"]  # a key is no stage
+    assert mistakes({"task": way, "way": way})  # the same stage twice
+
+
 def test_a_list_under_a_word_names_its_entries_by_their_values():
     [axis] = axes_of({"method": ({"stages.a.tuner": "full"}, {"stages.a.tuner": {"name": "lora"}})})
     assert [entry.label for entry in axis.entries] == ["full", "lora"]

@@ -4,6 +4,9 @@ from pipelines.study_markdown import (
     blocks,
     cells,
     count,
+    glance,
+    glance_heading,
+    glance_key,
     heading,
     headline,
     notes,
@@ -12,6 +15,7 @@ from pipelines.study_markdown import (
     size,
     summary_line,
 )
+from pipelines.study_overview import MEAN, Line, Overview
 from pipelines.study_statistics import Estimate
 from pipelines.study_table import Figure, Row
 
@@ -71,3 +75,20 @@ def test_less_perplexity_is_the_better_one():
 def test_a_heading_names_its_keys():
     assert heading({"encoder": "mini", "task": "sst2"}, "glue/sst2") == "glue/sst2 (encoder mini, task sst2)"
     assert [heading({}, "glue/sst2"), heading({"encoder": "mini"}, ""), heading({}, "")] == ["glue/sst2", "encoder mini", ""]
+
+
+def test_tasks_at_a_glance_say_what_is_outside_the_noise():
+    full = Row({}, "full", "glue/mrpc", "evaluate", figures={"accuracy": Figure(0.8, None, (0.8,), None)}, is_reference=True)
+    mean = Row({}, "lora", MEAN, figures={MEAN: Figure(0.795, 0.01, (0.79, 0.8), None, Estimate(0.0, -0.01, 0.01, 0.5))})
+    base = Row({}, "full", MEAN, figures={MEAN: Figure(0.795, None, (0.795,), None)}, is_reference=True)
+    lines = (Line("full", (full, full), base), Line("lora", (lora(-0.03, -0.01), lora(0.01, 0.03)), mean), Line("ia3", (None, lora(-0.01, 0.03)), None))
+    overview = Overview({"encoder": "mini"}, ("glue/mrpc", "glue/rte"), ("accuracy", "accuracy"), lines)
+    assert glance_heading(overview) == "2 tasks at a glance (encoder mini)"
+    assert [[text for text, _ in line] for line in glance(overview, "full")] == [
+        ["", "glue/mrpc accuracy", "glue/rte accuracy", "mean", "against full, 95 %", "p"],
+        ["full", "0.800", "0.800", "0.795", "reference", ""],
+        ["lora", "0.790 ± 0.010 (-0.020) ▼", "0.790 ± 0.010 (+0.020) ▲", "0.795 ± 0.010", "+0.000 (-0.010 to +0.010)", "0.500"],
+        ["ia3", "", "0.790 ± 0.010 (+0.010)", "", "", ""],
+    ]
+    assert [verdict for _, verdict in glance(overview, "full")[2]] == ["", "worse", "better", "inside the noise", "", ""]
+    assert glance_key(Overview({}, ("a", "b"), ("perplexity", "accuracy"), ()), None) == "There is no mean, for not all scores run to a highest one."

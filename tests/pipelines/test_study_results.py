@@ -78,3 +78,15 @@ def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):
     assert one.draws["reward"] == pytest.approx(rewards[resamples(20, SEED)].mean(axis=1))
     assert two.draws["reward"] - one.draws["reward"] == pytest.approx(1.0)  # the same prompts are taken from both
     assert one.same_examples(two)
+
+
+def test_a_task_of_several_cost_what_all_of_them_did_and_weighs_what_it_needs(tmp_path):
+    from pipelines.study_results import _costs
+
+    place = tmp_path / "01-together"
+    (place / "tasks" / "rte" / "model").mkdir(parents=True)
+    (place / "metrics.json").write_text(json.dumps({"trainable_parameters": 50, "train_runtime": 3.0}))
+    for name, size in (("model-00001-of-00002.safetensors", 90), ("model-00002-of-00002.safetensors", 10)):
+        (place / "tasks" / "rte" / "model" / name).write_bytes(b"\0" * size)
+    assert _costs({"together": place}, "together/rte") == {"trainable_parameters": 50, "train_runtime": 3.0, "saved_bytes": 100}
+    assert _costs({"together": place}, "model") == {}

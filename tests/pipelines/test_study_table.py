@@ -3,7 +3,7 @@ import pytest
 from pipelines.matrix import axes_of
 from pipelines.study_results import Result
 from pipelines.study_statistics import Estimate
-from pipelines.study_table import Figure, Row, _mean_curve, _row, compared_axis
+from pipelines.study_table import Figure, Row, _mean_curve, compared_axis, correct, row_of
 
 
 def row(low, high, metric="accuracy", **more):
@@ -45,7 +45,7 @@ def test_rows_are_compared_along_the_reference_else_along_the_last_key_that_is_n
 def test_no_interval_is_wider_than_the_metric():
     # Student's t of three seeds around 0.71 with sd 0.18 reaches above 1 (0.71 + 4.3 · 0.18 / 3 ** 0.5 = 1.15)
     results = {(str(at),): Result("glue/sst2", "evaluate", "tune", {"accuracy": value}) for at, value in enumerate((0.81, 0.82, 0.50))}
-    low, high = _row({}, "evaluate", "glue/sst2", results, [State()]).figures["accuracy"].interval
+    low, high = row_of({}, "evaluate", "glue/sst2", results, [State()]).figures["accuracy"].interval
     assert high == 1.0
     assert 0.2 < low < 0.3
 
@@ -55,12 +55,10 @@ class State:
 
 
 def test_a_row_is_better_only_when_its_corrected_p_value_says_so_too():
-    from pipelines.study_table import _correct
-
     rows = [Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, Estimate(0.02, 0.01, 0.03, p_value))}) for p_value in (0.04, 0.01, 0.03)]
     rows.append(Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, None)}))
-    _correct(rows, "holm")
+    correct(rows, "holm")
     assert [each.p_corrected for each in rows] == [pytest.approx(0.06), pytest.approx(0.03), pytest.approx(0.06), None]  # 0.01 x 3, 0.03 x 2, 0.04 x 1
     assert [each.verdict() for each in rows] == ["inside the noise", "better", "inside the noise", ""]
-    _correct(rows, "none")
+    correct(rows, "none")
     assert [each.verdict() for each in rows[:3]] == ["better"] * 3
