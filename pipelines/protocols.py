@@ -129,6 +129,9 @@ class Tuner(Protocol):
     def thaw(self, model: Any, epoch: int) -> None:
         """Choose the trainable weights of the epoch."""
 
+    def asleep(self, model: Any, epochs: int) -> str | None:
+        """What never learns in that many epochs although it could."""
+
     def factor(self, step: int, steps: int) -> float | None:
         """What the learning rates are multiplied by at `step` of `steps`; None leaves it to `arguments`."""
 

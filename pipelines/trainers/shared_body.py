@@ -152,6 +152,11 @@ class OfTheFirst:
         """Choose the trainable weights of the body and of the first head."""
         self.tuner.thaw(self.shared.model(0), epoch)
 
+    def asleep(self, model: Any, epochs: int) -> str | None:
+        """What of the body and of the first head never learns."""
+        found: str | None = self.tuner.asleep(self.shared.model(0), epochs)
+        return found
+
     def penalty(self, model: Any) -> Any:
         """What the tuned first model adds to the loss."""
         return self.tuner.penalty(self.shared.model(0))

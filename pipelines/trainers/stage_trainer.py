@@ -203,6 +203,10 @@ class Companion(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
         assert self.trainer is not None
         self.trainer.restore_accumulators()
+        if self.trainer.tuner is not None and self.context.world.is_main:
+            asleep = self.trainer.tuner.asleep(self.trainer.model, state.num_train_epochs)
+            if asleep:
+                self.context.events.emit("warning", message=asleep)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
         assert self.trainer is not None

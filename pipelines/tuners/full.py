@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from pipelines.blocks import Mistakes
 from pipelines.errors import Misfit, ModelError
 from pipelines.tuners.gradual import Gradual
-from pipelines.tuners.layer_groups import layer_groups
+from pipelines.tuners.layer_groups import Group, layer_groups
 from pipelines.tuners.patterns import matching
 from pipelines.tuners.slanted import Slanted
 from pipelines.tuners.tuner import TunerBlock
@@ -68,10 +68,22 @@ class Full(TunerBlock):
         if self.gradual_unfreezing is None:
             return
         learning = self._learning(model)
-        groups = [group for group in layer_groups(model) if learning & set(group.parameters)]
+        groups = _learning_groups(model, learning)
         awake = {name for group in groups[-self.gradual_unfreezing.thawed(epoch) :] for name in group.parameters}
         for name, weight in model.named_parameters():
             weight.requires_grad_(name in learning & awake)
+
+    def asleep(self, model: Any, epochs: int) -> str | None:
+        """The lowest layers, where there are more of them than epochs to wake them in."""
+        if self.gradual_unfreezing is None:
+            return None
+        groups = _learning_groups(model, self._learning(model))
+        count = len(groups) - self.gradual_unfreezing.thawed(max(epochs, 1) - 1)
+        if count < 1:
+            return None
+        lowest = groups[0].name if count == 1 else f"{groups[0].name} to {groups[count - 1].name}"
+        needed = (len(groups) - 1) * self.gradual_unfreezing.epochs_per_layer + 1
+        return f"full.gradual_unfreezing: {count} of {len(groups)} layers ({lowest}) never learn in {epochs} epochs; num_train_epochs: {needed} reaches all"
 
     def factor(self, step: int, steps: int) -> float | None:
         return None if self.slanted_triangular is None else self.slanted_triangular.factor(step, steps)
@@ -88,6 +100,11 @@ class Full(TunerBlock):
         if self.train is not None:
             return matching(model, self.train, "full.train") | new
         return names
+
+
+def _learning_groups(model: Any, learning: set[str]) -> list[Group]:
+    """The layers in which something learns, from the lowest to the head."""
+    return [group for group in layer_groups(model) if learning & set(group.parameters)]
 
 
 def new_weights(model: Any) -> set[str]:

@@ -74,6 +74,10 @@ class TunerBlock(Block):
     def thaw(self, model: Any, epoch: int) -> None:
         """Choose the trainable weights of the epoch (the first is 0). Called as each epoch begins, and on a resume."""
 
+    def asleep(self, model: Any, epochs: int) -> str | None:
+        """What never learns in that many epochs although it could, as a whole sentence; None when all of it does."""
+        return None
+
     def factor(self, step: int, steps: int) -> float | None:
         """What the learning rates are multiplied by at `step` of `steps`; None leaves the schedule to `arguments`."""
         return None

@@ -142,6 +142,13 @@ def test_what_is_frozen_is_not_touched_and_learns_from_its_epoch_on(optim: str, 
     assert metrics["all_parameters"] == sum(weight.numel() for weight in before[0].values())
 
 
+def test_layers_that_never_wake_are_a_warning(context: Callable[..., Context], events: Callable[[Context], list[Any]]) -> None:
+    made = context()
+    train(made, Full(gradual_unfreezing=True))
+    [warning] = [event["message"] for event in events(made) if event["event"] == "warning"]
+    assert "(embeddings) never learn in 3 epochs" in warning
+
+
 def test_a_layer_that_wakes_begins_with_a_fresh_state(context: Callable[..., Context], watched: list[Any]) -> None:
     train(context(), Full(gradual_unfreezing=True))
     trainer = watched[0]

@@ -60,6 +60,18 @@ def test_one_more_layer_wakes_with_every_epoch() -> None:
     assert learning(model) == HEAD | of(model, "bert.encoder.layer.1.")
 
 
+def test_layers_that_too_few_epochs_never_wake_are_named() -> None:
+    model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing=True)
+    tuner.apply(model)
+    assert tuner.asleep(model, 4) is None
+    assert tuner.asleep(model, 3) == "full.gradual_unfreezing: 1 of 4 layers (embeddings) never learn in 3 epochs; num_train_epochs: 4 reaches all"
+    assert "2 of 4 layers (embeddings to bert.encoder.layer.0) never learn in 2 epochs" in str(tuner.asleep(model, 2))
+    slow = Full(gradual_unfreezing={"epochs_per_layer": 2}, freeze=("embeddings",))
+    assert "1 of 3 layers (bert.encoder.layer.0) never learn in 4 epochs; num_train_epochs: 5 reaches all" in str(slow.asleep(model, 4))
+    assert slow.asleep(model, 5) is None
+    assert Full(freeze=("embeddings",)).asleep(model, 1) is None
+
+
 def test_what_is_frozen_by_name_is_no_layer_that_waits() -> None:
     model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing={"epochs_per_layer": 2}, freeze=("layer.1", "embeddings"))
     tuner.apply(model)
