@@ -474,12 +474,16 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         return self._without(value) if isinstance(value, Tensor) else value
 
     def _without(self, states: Tensor) -> Tensor:
-        """States (batch, length, dim), or weights (batch, heads, query, key), of the text alone."""
+        """States (batch, length, dim), or weights (batch, heads, query, key), of the text alone.
+
+        States are copied: torch multiplies a view by weights that learn in another order than by frozen ones, and a head would
+        answer differently in the last digit once it is reloaded.
+        """
         if self._ahead == 0 or states.ndim not in (3, 4):
             return states
         if states.ndim == 4:
             return states[:, :, self._ahead :, self._ahead :] if states.shape[2] == self._length else states
-        return states[:, self._ahead :] if states.shape[1] == self._length else states
+        return states[:, self._ahead :].contiguous() if states.shape[1] == self._length else states
 
 
 def reading_stack(model: Any) -> Any:
