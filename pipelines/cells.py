@@ -27,6 +27,7 @@ from pipelines.matrix import (
     checked_matrix,
     combinations,
     label,
+    leaves_out_stage,
     reference_axis,
     unfit_options,
 )
@@ -288,7 +289,7 @@ def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOpti
 
 def _left_out_in_some(path: str, value: Any, axis: Axis) -> bool:
     """Whether a stage is left out, but not in all cells: what is set in it holds in the others."""
-    return value is None and path.startswith("stages.") and path.count(".") == 1 and not all(path in entry.values for entry in axis.entries)
+    return leaves_out_stage(path, value) and not all(path in entry.values for entry in axis.entries)
 
 
 def _refused_or_not(cell: Cell, ids: Sequence[str | None], found: list[Found]) -> Cell:

@@ -187,8 +187,13 @@ def _set_twice(axes: list[Axis]) -> list[Found]:
 
 def _left_out(path: str, value: Any, other: str) -> bool:
     """Whether a whole stage is left out, and `other` is a key of it."""
+    return leaves_out_stage(path, value) and len(_parts(other)) > 2
+
+
+def leaves_out_stage(path: str, value: Any) -> bool:
+    """Whether this override leaves a whole stage out."""
     parts = _parts(path)
-    return value is None and len(parts) == 2 and parts[0] == "stages" and len(_parts(other)) > 2
+    return value is None and len(parts) == 2 and parts[0] == "stages"
 
 
 def within(path: str, other: str) -> bool:
