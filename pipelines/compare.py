@@ -17,7 +17,7 @@ from pipelines.comparing import NAMES, TESTS, Test, Tested, held_against
 from pipelines.errors import CommandError
 from pipelines.evaluation.significance import corrections
 from pipelines.evaluation.significance.corrections import CORRECTIONS, LEVEL, Correction, corrected, shown
-from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.fields.scores import smaller_is_better
 from pipelines.registry import nearest
 from pipelines.study_results import Result, results_of
 
@@ -130,7 +130,7 @@ def _verdict(each: Compared, test: Test) -> str:
     gained = found.value
     if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is
         return "better" if each.tested.mcnemar.only_first > each.tested.mcnemar.only_second else "worse"
-    return "better" if (gained > 0) != (each.result.main in SMALLER_IS_BETTER) else "worse"
+    return "better" if (gained > 0) != smaller_is_better(each.result.main) else "worse"
 
 
 def _sentence(each: Compared, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:

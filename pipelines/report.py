@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines import plots, plots_frontier, plots_search, study_markdown
 from pipelines.cells import named, told
-from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.fields.scores import smaller_is_better
 from pipelines.study_overview import Overview
 from pipelines.study_results import is_number
 from pipelines.study_table import Row
@@ -61,7 +61,7 @@ def _block(labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], refer
         "sentences": [each for row in rows if (each := study_markdown.sentence(row, reference, corrected_by))],
         "headline": study_markdown.headline(rows, reference),
         "scores": _scores(able, [row for row in rows if not row.figures]),
-        "larger": next((row.main not in SMALLER_IS_BETTER for row in able), True),
+        "larger": not smaller_is_better(next((row.main for row in able), None)),
         "frontier": _frontier(able),
         "costs": _costs(able),
         "curves": _curves(able),
@@ -104,7 +104,7 @@ def _costs(rows: Sequence[Row]) -> list[str]:
                 low, high = figure.interval or (None, None)
                 points.append(plots.Point(row.name, cost, figure.mean, low, high))
         if len({point.x for point in points}) > 1:
-            found.append(plots.scatter(points, name, str(rows[0].main), str(rows[0].main) not in SMALLER_IS_BETTER, unit))
+            found.append(plots.scatter(points, name, str(rows[0].main), not smaller_is_better(str(rows[0].main)), unit))
     return found
 
 

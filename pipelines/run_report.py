@@ -15,7 +15,7 @@ from pipelines import (
     report_policy,
     report_scores,
 )
-from pipelines.fields.scores import OF_A_HUNDRED, SMALLER_IS_BETTER, score_names
+from pipelines.fields.scores import OF_A_HUNDRED, score_names, smaller_is_better
 from pipelines.recipe import Recipe
 from pipelines.run_results import RunResults, Scored, Stage, run_results
 from pipelines.study_markdown import count, seconds, size
@@ -66,7 +66,7 @@ def _block(scored: Scored, every: Sequence[Scored]) -> dict[str, Any]:
         "heading": f"{scored.benchmark} ({model}, {scored.stage})" if twice else scored.benchmark, "model": model, "examples": examples,
         "sentence": scored.sentence() or report_policy.sentence(scored), "plot": _plot(scored, model), "table": _table(scored, model), "metrics": list(scored.metrics),
         "samples": report_policy.samples(scored), "against": (report_policy.of(scored) or {}).get("against"),
-        "guessers": [name.replace("_", " ") for name in scored.baselines], "better": "Lower" if scored.main in SMALLER_IS_BETTER else "Higher",
+        "guessers": [name.replace("_", " ") for name in scored.baselines], "better": "Lower" if smaller_is_better(scored.main) else "Higher",
         "splits": [_split(scored, split) for split in _splits(scored)],
     }  # fmt: skip
 
@@ -78,7 +78,7 @@ def _plot(scored: Scored, model: str) -> str:
     low, high = scored.intervals.get(scored.main, (None, None))
     dots = [plots.Dot(model, scored.metrics[scored.main], low, high, kind="model")]
     dots += [plots.Dot(name.replace("_", " "), float(values[scored.main])) for name, values in scored.baselines.items() if isinstance(values.get(scored.main), int | float)]
-    dots.sort(key=lambda dot: dot.value, reverse=scored.main not in SMALLER_IS_BETTER)
+    dots.sort(key=lambda dot: dot.value, reverse=not smaller_is_better(scored.main))
     return plots.dot_plot(dots, scored.main)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines import plots_ppo
 from pipelines.events import read_events
-from pipelines.fields.scores import SMALLER_IS_BETTER, better, is_score
+from pipelines.fields.scores import better, is_score, smaller_is_better
 from pipelines.recipe import Recipe
 from pipelines.study_results import curve_of, is_number, read_json
 
@@ -51,7 +51,7 @@ class Scored:
         rivals = {name: values[self.main] for name, values in self.baselines.items() if isinstance(values.get(self.main), int | float)}
         if not rivals:
             return ""
-        smaller = self.main in SMALLER_IS_BETTER
+        smaller = smaller_is_better(self.main)
         rival = (min if smaller else max)(rivals, key=lambda name: rivals[name])
         reached, bar, called = self.metrics[self.main], rivals[rival], rival.replace("_", " ")
         numbers = f"{self.main} {reached:.3f} against {bar:.3f}"

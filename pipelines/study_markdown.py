@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.cells import named, told
 from pipelines.evaluation.significance.corrections import NAMES, shown
-from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.fields.scores import smaller_is_better
 from pipelines.study_overview import MEAN, Overview
 from pipelines.study_table import Figure, Row
 
@@ -86,7 +86,7 @@ def glance_key(overview: Overview, reference: str | None) -> str:
         text.append(f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, everything else is inside it.")
     if overview.averaged:
         text.append("The mean is over the tasks, scores that run to 100 divided by it.")
-    elif any(each in SMALLER_IS_BETTER for each in overview.metrics):
+    elif any(smaller_is_better(each) for each in overview.metrics):
         text.append("There is no mean, for not all scores run to a highest one.")
     return " ".join(text)
 
@@ -106,7 +106,7 @@ def heading(labels: Mapping[str, str], benchmark: str) -> str:
 def best_first(rows: Sequence[Row]) -> list[Row]:
     """Rows with a result, by their score."""
     able = [row for row in rows if row.main is not None]
-    return sorted(able, key=lambda row: row.figures[str(row.main)].mean, reverse=bool(able) and able[0].main not in SMALLER_IS_BETTER)
+    return sorted(able, key=lambda row: row.figures[str(row.main)].mean, reverse=bool(able) and not smaller_is_better(able[0].main))
 
 
 def headline(rows: Sequence[Row], reference: str | None) -> str:
@@ -115,7 +115,7 @@ def headline(rows: Sequence[Row], reference: str | None) -> str:
     if len(order) < 2:
         return ""
     best = order[0]
-    text = f"Highest {best.main}" if best.main not in SMALLER_IS_BETTER else f"Lowest {best.main}"
+    text = f"Highest {best.main}" if not smaller_is_better(best.main) else f"Lowest {best.main}"
     text += f": {best.name}, {score(best.figures[str(best.main)])}"
     verdict = best.verdict()
     if reference is not None and verdict:

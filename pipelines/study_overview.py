@@ -13,7 +13,7 @@ import numpy as np
 
 from pipelines.cells import named
 from pipelines.evaluation.significance.corrections import Correction
-from pipelines.fields.scores import SMALLER_IS_BETTER, bounds
+from pipelines.fields.scores import bounds, smaller_is_better
 from pipelines.study_results import Result
 from pipelines.study_table import Row, correct, held_against, row_of
 
@@ -110,7 +110,7 @@ def _overview(rest: dict[str, str], group: Blocks, tasks: set[str], reference: s
 
 def _mean(name: str, rows: Sequence[Row | None]) -> Row | None:
     """A row whose results are those of an imagined benchmark: the mean of all tasks, seed by seed."""
-    able = [row for row in rows if row is not None and row.main not in SMALLER_IS_BETTER and row.results]
+    able = [row for row in rows if row is not None and not smaller_is_better(row.main) and row.results]
     seeds = [list(row.results) for row in able]
     if len(able) < len(rows) or any(each != seeds[0] for each in seeds):
         return None

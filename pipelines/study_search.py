@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.cells import Values
 from pipelines.errors import StageError
-from pipelines.fields.scores import SMALLER_IS_BETTER
+from pipelines.fields.scores import smaller_is_better
 from pipelines.matrix import Search, label
 
 PREFIX = "eval_"
@@ -86,7 +86,7 @@ def ranked(trials: Sequence[Tried]) -> list[Tried]:
 
 def _cost(trial: Tried) -> float:
     assert trial.score is not None
-    return trial.score if _is_loss(trial.metric) or trial.metric in SMALLER_IS_BETTER else -trial.score
+    return trial.score if smaller_is_better(trial.metric) else -trial.score
 
 
 def _is_loss(name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.evaluation.significance.corrections import LEVEL as SIGNIFICANT
 from pipelines.evaluation.significance.corrections import Correction, corrected
-from pipelines.fields.scores import SMALLER_IS_BETTER, bounds
+from pipelines.fields.scores import bounds, smaller_is_better
 from pipelines.matrix import Axis, reference_axis
 from pipelines.study_budget import UNITS, sentence
 from pipelines.study_results import SEED, Result, curve_of, results_of
@@ -110,7 +110,7 @@ class Row:
             return ""
         if not found.clear or (name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT):
             return "inside the noise"
-        return "better" if (found.value > 0) != (name in SMALLER_IS_BETTER) else "worse"
+        return "better" if (found.value > 0) != smaller_is_better(name) else "worse"
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

@@ -64,6 +64,13 @@ def is_score(metric: str) -> bool:
     return metric not in COUNTS and not metric.startswith(tuple(f"{peer}_" for peer in PEERS))
 
 
+def smaller_is_better(metric: str | None) -> bool:
+    """Whether a small value of a figure is a good one: a score's, a guesser's or another model's beside it, a loss."""
+    score = (metric or "").removesuffix("_against")
+    score = next((score.removeprefix(f"{peer}_") for peer in PEERS if score.startswith(f"{peer}_")), score)
+    return score in SMALLER_IS_BETTER or score == "loss" or score.endswith("_loss")
+
+
 def better(metric: str, one: float, other: float) -> bool:
     """Whether the first of two values of a score is the better one."""
-    return one < other if metric in SMALLER_IS_BETTER else one > other
+    return one < other if smaller_is_better(metric) else one > other

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import RowMapping, delete, func, insert, select, update
 
+from pipelines.fields.scores import smaller_is_better
 from service.jobs.ids import new_id
 from service.jobs.job import Job
 from service.store import tables
@@ -20,8 +20,6 @@ from service.store.errors import NotFound
 from service.store.jobs import of_project
 from service.store.rows import now
 
-LOWER_IS_BETTER = frozenset({"perplexity", "loss", "bits", "error", "wer", "ter", "mse", "rmse", "mae", "nll"})
-"""A metric with one of these words in its name is best when it is small."""
 models = tables.models
 scores = tables.scores
 
@@ -222,7 +220,7 @@ class Results(Database):
             select(scores, tables.jobs.c.name.label("job_name"), published.label("model"))
             .join(tables.jobs, tables.jobs.c.id == scores.c.job)
             .where(scores.c.benchmark == benchmark, scores.c.metric == metric)
-            .order_by(scores.c.value if lower_is_better(metric) else scores.c.value.desc(), scores.c.created)
+            .order_by(scores.c.value if smaller_is_better(metric) else scores.c.value.desc(), scores.c.created)
             .limit(limit)
         )
         if project is not None:
@@ -240,11 +238,6 @@ class Results(Database):
 
 def model_of(row: RowMapping) -> Model:
     return Model(**row)
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a small value of this metric is a good one."""
-    return not LOWER_IS_BETTER.isdisjoint(re.findall(r"[a-z]+", metric.lower()))
 
 
 def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.fields.scores import COUNTS, PEERS
+from pipelines.fields.scores import COUNTS, PEERS, smaller_is_better
 from service.api.context import Service
 from service.api.routes.watching import CellDocument, cells
 from service.jobs.job import Attempt, Event, Job
 from service.jobs.states import State
 from service.jobs.transitions import Move, allowed
 from service.store.errors import NotFound
-from service.store.results import Model, StageResult, flat_scores, lower_is_better
+from service.store.results import Model, StageResult, flat_scores
 from service.web.graph import Graph, graph_of
 from service.web.sessions import Visitor
 from service.web.stages import KINDS, StageView, stages_of
@@ -134,7 +134,7 @@ def _best(columns: list[tuple[str, str]], scores: Mapping[str, Mapping[tuple[str
     for column in columns:
         values = {each[column] for each in scores.values() if column in each}
         if len(values) > 1:
-            found[column] = min(values) if lower_is_better(column[1]) else max(values)
+            found[column] = min(values) if smaller_is_better(column[1]) else max(values)
     return found
 
 

@@ -14,12 +14,13 @@ from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from pipelines.fields.scores import smaller_is_better
 from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
 from service.api.documents import ModelDocument, Page, ScoreDocument, page
 from service.api.problems import Problem, described
 from service.api.routes.jobs import LIMIT, clean
 from service.store.errors import NotFound
-from service.store.results import Model, lower_is_better
+from service.store.results import Model
 
 router = APIRouter(tags=["models"], responses=described())
 Fingerprint = Annotated[str | None, Query(max_length=128, description="Of an older publication of the same name.")]
@@ -154,7 +155,7 @@ class Benchmark(BaseModel):
 def benchmarks(service: ServiceOf, caller: Viewer) -> list[Benchmark]:
     """Every benchmark and metric that a job was scored on."""
     return [
-        Benchmark(benchmark=name, metric=metric, scores=count, lower_is_better=lower_is_better(metric))
+        Benchmark(benchmark=name, metric=metric, scores=count, lower_is_better=smaller_is_better(metric))
         for name, metric, count in service.store.benchmarks(caller.scope)
     ]
 

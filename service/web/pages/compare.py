@@ -9,12 +9,11 @@ from fastapi import Query, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from pipelines.fields.scores import COUNTS
+from pipelines.fields.scores import COUNTS, smaller_is_better
 from service.api.context import Service
 from service.api.routes.watching import diff
 from service.jobs.job import Job
 from service.store.errors import NotFound
-from service.store.results import lower_is_better
 from service.web.curves import as_json, series_of
 from service.web.job_view import TRAINING, without_secrets
 from service.web.rendering import HEADERS, page
@@ -73,7 +72,7 @@ def _best(metric: str, values: list[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     if metric in COUNTS or len(there) < 2 or len(set(there)) == 1:
         return None
-    return min(there) if lower_is_better(metric) else max(there)
+    return min(there) if smaller_is_better(metric) else max(there)
 
 
 def _costs(service: Service, visitor: Visitor, jobs: list[Job]) -> list[dict[str, Any]]:

@@ -7,8 +7,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from pipelines.fields.scores import COUNTS, PEERS
-from service.store.results import lower_is_better
+from pipelines.fields.scores import COUNTS, PEERS, smaller_is_better
 from service.web.rendering import page
 from service.web.visiting import Seen, new_router, service_of
 
@@ -36,5 +35,5 @@ def leaderboard(
     values = [row.value for row in rows]
     return page(
         request, "leaderboard.html.jinja", visitor, benchmarks=found, benchmark=benchmark, metric=metric, metrics=metrics, rows=rows,
-        lower=lower_is_better(metric), low=min([0.0, *values]), high=max([*values, 0.0]),
+        lower=smaller_is_better(metric), low=min([0.0, *values]), high=max([*values, 0.0]),
     )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import pytest
+
 from pipelines.fields import scores
 from pipelines.registry import BASELINES, METRICS, OBJECTIVES
 
@@ -21,6 +23,17 @@ def test_bits_are_better_when_fewer_and_metrics_when_more():
     assert not scores.better("bits_per_byte", 2.0, 2.0)
     assert scores.better("accuracy", 0.9, 0.8)
     assert not set(scores.SMALLER_IS_BETTER) & set(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("metric", "smaller"),
+    [
+        ("perplexity", True), ("bits_per_byte", True), ("bigram_hidden_bits_per_byte", True), ("kl", True), ("kl_k3_against", True), ("eval_loss", True),
+        ("accuracy", False), ("majority_accuracy", False), ("bleu", False), ("win_rate_against", False), ("loss_of_nothing", False),
+    ],
+)
+def test_one_table_says_where_small_is_good(metric, smaller):
+    assert scores.smaller_is_better(metric) is smaller
 
 
 def test_what_is_promised_for_an_objective_is_what_is_computed():

@@ -5,7 +5,7 @@ from service.jobs.job import JobRequest
 from service.jobs.resources import Part
 from service.jobs.transitions import Move
 from service.store.errors import NotFound
-from service.store.results import flat_scores, lower_is_better
+from service.store.results import flat_scores
 
 
 def begun(store, project="p", name="tiny"):
@@ -92,6 +92,9 @@ def test_scores_are_finite_numbers_of_benchmarks_only():
     assert list(flat_scores(metrics)) == [("glue/mrpc", "f1", 0.5)]
 
 
-@pytest.mark.parametrize(("metric", "lower"), [("perplexity", True), ("bits_per_byte", True), ("loss", True), ("accuracy", False), ("f1", False), ("bleu", False), ("answer_f1", False)])
-def test_small_is_good_for_losses_and_not_for_scores(metric, lower):
-    assert lower_is_better(metric) is lower
+def test_the_smallest_divergence_leads_where_small_is_good(store):
+    attempt = begun(store)
+    for stage, divergence in (("far", 8.0), ("near", 0.5)):
+        store.record_stage(attempt.id, attempt.fencing, stage, fingerprint=stage, seconds=1.0, reused=False, metrics={"policy": {"kl": divergence, "reward": divergence}}, with_scores=True)
+    assert [each.value for each in store.leaderboard("p", "policy", "kl")] == [0.5, 8.0]
+    assert [each.value for each in store.leaderboard("p", "policy", "reward")] == [8.0, 0.5]
