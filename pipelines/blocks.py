@@ -188,10 +188,6 @@ class Consulted(Block):
         """Content hash of everything outside the run that it reads, by its role."""
         return {}
 
-    def modules(self) -> set[str]:
-        """Modules that it finds through a registry when it is opened."""
-        return set()
-
 
 class Pick:
     """The type of a nested block whose class a registry holds: `tuner: {name: lora, r: 8}`, or just `tuner: lora`."""

@@ -87,7 +87,7 @@ def chosen(recipe: Recipe, name: str | None) -> Stage:
 
 
 def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
-    from pipelines.run import context_for
+    from pipelines.context import context_for
 
     listener = Listener()
     context = context_for(job, stage, place, "", World())
@@ -104,12 +104,12 @@ def bare_model(job: Any, head: Head) -> Any:
     import torch
 
     from pipelines import models, remote_code
-    from pipelines.run import shape_of
+    from pipelines.context import open_tokenizer, shape_of
 
     own = job.recipe.model
     with torch.device("meta"):
         if own.checkpoint is None:
-            return models.build(shape_of(job.recipe), head, job.open_tokenizer(), 0)
+            return models.build(shape_of(job.recipe), head, open_tokenizer(job), 0)
         from transformers import AutoConfig
 
         kind = models.auto_class(head)
@@ -120,9 +120,10 @@ def bare_model(job: Any, head: Head) -> Any:
 
 def _tokenizer(job: Any, stage_id: str | None) -> Any:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
+    from pipelines.context import open_tokenizer
     from pipelines.data import chat_templates
 
-    tokenizer = job.open_tokenizer()
+    tokenizer = open_tokenizer(job)
     if stage_id is not None:
         stage = job.recipe.stage(stage_id)
         for each in reversed([stage, *job.recipe.lineage(stage)]):

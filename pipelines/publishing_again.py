@@ -16,11 +16,12 @@ from typing import Any
 from pipelines import fingerprints
 from pipelines.asked_models import Told
 from pipelines.blocks import Mistakes
+from pipelines.context import TOKENIZER, context_for
 from pipelines.errors import CommandError
 from pipelines.protocols import StopSignal, World
 from pipelines.publishing.publish import Publish
 from pipelines.recipe import Recipe, read, validated
-from pipelines.run import TOKENIZER, Job, context_for
+from pipelines.run import Job
 from pipelines.workspace import RECORD, RunFolder, StageStore
 
 

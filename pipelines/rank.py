@@ -8,11 +8,12 @@ import traceback
 from pathlib import Path
 
 from pipelines import recipe as recipes
+from pipelines.context import TOKENIZER, context_for
 from pipelines.errors import EXIT_DONE, EXIT_FAILED, FineryError, Unforeseen
 from pipelines.failures import understood
 from pipelines.launch import join_world, write_failure
 from pipelines.protocols import StopSignal
-from pipelines.run import TOKENIZER, Job, context_for
+from pipelines.run import Job
 from pipelines.signals import stop_on_signals
 from pipelines.workspace import RunFolder, StageStore
 

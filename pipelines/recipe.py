@@ -197,7 +197,7 @@ class Stage(Block):
         return {}
 
     def modules(self) -> set[str]:
-        """Modules that the stage finds through a registry when it runs: their code is part of its fingerprint."""
+        """Modules of the kinds of its tasks, which it finds by name when it runs: their code is part of its fingerprint."""
         return set()
 
     def subjects(self) -> Mapping[str, Any]:

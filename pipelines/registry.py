@@ -283,6 +283,19 @@ JUDGES = Registry(
 )
 """Who says which of two completions is better."""
 
+CONTEXT = Registry(
+    "part of a stage's context",
+    {
+        "open_model": "pipelines.context:open_model",
+        "open_tokenizer": "pipelines.context:open_tokenizer",
+        "score": "pipelines.evaluation.scoring:score",
+        "writing_head": "pipelines.writing_heads:read_by",
+        "complete": "pipelines.trainers.rollouts:complete",
+        "log_probabilities": "pipelines.trainers.completion_likelihoods:completion_log_probabilities",
+    },
+)
+"""What a stage is handed instead of importing it: the code behind each part counts for the stages that use it."""
+
 REGISTRIES: dict[str, Registry] = {
     "stages": STAGES,
     "objectives": OBJECTIVES,
@@ -298,4 +311,5 @@ REGISTRIES: dict[str, Registry] = {
     "destinations": DESTINATIONS,
     "rewards": REWARDS,
     "judges": JUDGES,
+    "context": CONTEXT,
 }

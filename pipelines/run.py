@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,17 +15,14 @@ from typing import Any
 
 from pipelines import fingerprints, hardware, launch
 from pipelines.cells import refuse_study
+from pipelines.context import TOKENIZER, context_for, shape_of
 from pipelines.data import stage_files
 from pipelines.errors import DataError, FineryError, Misfit, StageError, Stopped
 from pipelines.failures import understood
-from pipelines.fields import architectures
-from pipelines.protocols import Context, Head, Score, StopSignal, Task, World
+from pipelines.protocols import StopSignal, World
 from pipelines.recipe import START, Model, Recipe, Stage
 from pipelines.signals import stop_on_signals
 from pipelines.workspace import RunFolder, StageStore
-
-TOKENIZER = "tokenizer"
-"""The tokenizer is made like a stage, before all others."""
 
 
 def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: StopSignal | None = None) -> Path:
@@ -187,7 +183,7 @@ class Job:
         inputs = [self.marks[TOKENIZER], *(self._mark(read) for read in stage.reads(self.recipe))]
         if not stage.trains:
             identity["reads"] = stage.reads(self.recipe)  # its files name these stages
-        code = {"pipelines.models"} | fingerprints.modules_of(stage) | stage.modules()
+        code = fingerprints.modules_of(stage) | stage.modules()
         name = f"stages/{number:02d}-{stage.id}"
         self._complete(stage.id, name, identity, inputs, stage.content(self.recipe), code, partial(self._run_stage, stage), stage)
 
@@ -287,16 +283,6 @@ class Job:
 
         (tokenizer if self.segments else without_segments(tokenizer)).save_pretrained(str(attempt / "model"))
 
-    def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> Any:
-        """The run's tokenizer; that of a stage as the stage left it, with its chat template; that of a checkpoint."""
-        from pipelines.tokenizers import open_tokenizer
-
-        if checkpoint is not None:
-            return open_tokenizer(checkpoint)
-        kept = self.folders[stage_id] / "model" if stage_id in self.folders else self.folders[TOKENIZER] / "model"
-        own = kept if (kept / "tokenizer_config.json").is_file() else self.folders[TOKENIZER] / "model"
-        return open_tokenizer(str(own), start=self.recipe.model)
-
     def fail(self, error: BaseException) -> BaseException:
         """Tell the events; returns the error that the user should see."""
         failure = error if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit) else understood(error)
@@ -329,106 +315,6 @@ class Job:
         except Exception as error:
             with suppress(OSError):
                 self.place.events.emit("warning", message=f"report.html could not be written ({type(error).__name__}: {error}); everything else is in place")
-
-
-def context_for(job: Job, stage: Stage, attempt: Path, mark: str, world: World) -> Context:
-    """Everything a stage is given."""
-    stage_files.use(job.folders)
-    from pipelines.evaluation.scoring import score
-    from pipelines.ranks import barrier, gather
-
-    seed = job.recipe.seed_of(stage)
-    scorer: Any = score
-
-    def score_of(task: Task) -> Score:
-        found: Score = scorer(task)
-        return found
-
-    def complete(*given: Any, **keywords: Any) -> Any:
-        from pipelines.trainers import rollouts
-
-        return rollouts.complete(*given, **keywords)
-
-    def log_probabilities(*given: Any, **keywords: Any) -> Any:
-        from pipelines.trainers import completion_likelihoods
-
-        return completion_likelihoods.completion_log_probabilities(*given, **keywords)
-
-    def writing_head() -> Head:
-        from pipelines import writing_heads
-
-        return writing_heads.read_by(job.recipe, job.recipe.model_of(stage), job.folders)
-
-    return Context(
-        stage_id=stage.id,
-        folder=attempt,
-        fingerprint=mark,
-        seed=seed,
-        recipe=job.recipe,
-        events=job.place.events.of(stage.id),
-        world=world,
-        precision=job.precision,  # type: ignore[arg-type]
-        cache=job.place.store.data,
-        stage_folders=job.folders,
-        open_model=partial(_open_model, job, stage, world),
-        open_tokenizer=job.open_tokenizer,
-        score=score_of,
-        writing_head=writing_head,
-        complete=complete,
-        log_probabilities=log_probabilities,
-        stop=job.stop,
-        barrier=barrier(world),
-        gather=gather(world),
-    )
-
-
-def _open_model(
-    job: Job, stage: Stage, world: World, head: Head | None, stage_id: str | None = None, merge: bool = True,
-    trained_head: bool = False, keep_base: Path | None = None, checkpoint: str | None = None,
-) -> Any:  # fmt: skip
-    from pipelines import models, quantization
-    from pipelines.ranks import barrier
-
-    seed = job.recipe.seed_of(stage)
-    source = stage_id or job.recipe.model_of(stage)
-    if head is None:
-        from pipelines import writing_heads
-
-        head = writing_heads.read_by(job.recipe, source, job.folders) if checkpoint is None else writing_heads.of_checkpoint(checkpoint)
-    if checkpoint is not None:
-        return models.open_folder(checkpoint, head, seed, merge=merge, trained_head=trained_head)
-    own = job.recipe.model
-    packed = quantization.settled(getattr(getattr(stage, "tuner", None), "quantization", None), job.precision) if keep_base else None
-    if source == START and own.checkpoint is None:
-        model = models.build(shape_of(job.recipe), head, job.open_tokenizer(), seed)
-    elif source != START:
-        folder = job.folders[source] / "model"
-        model = models.open_folder(folder, head, seed, merge=merge, trained_head=trained_head, quantization=packed, start=own)
-    else:
-        model = models.open_folder(
-            str(own.checkpoint), head, seed, revision=own.revision, trained_head=trained_head, quantization=packed, start=own
-        )
-    models.check_vocabulary(model, job.open_tokenizer())
-    if keep_base is not None and not model.name_or_path:
-        if world.is_main:
-            shutil.rmtree(keep_base, ignore_errors=True)
-            model.save_pretrained(str(keep_base))
-        barrier(world)()
-        model.name_or_path = str(keep_base)
-        if packed is not None:  # it is in a folder only now
-            fresh = model.finery_new_modules
-            model = models.open_folder(keep_base, head, seed, quantization=packed, start=own)
-            model.finery_new_modules = fresh
-    return model
-
-
-def shape_of(recipe: Recipe) -> dict[str, Any]:
-    """The architecture with its preset written out. The vocabulary's size is the tokenizer's unless the recipe says."""
-    given = recipe.model.architecture or {}
-    shape = dict(architectures.resolve(given))
-    if "vocab_size" not in given:
-        shape.pop("vocab_size", None)
-    return shape
 
 
 def _folder_content(source: str, revision: str | None) -> str:

@@ -28,7 +28,7 @@ from pipelines.evaluation.generation import Generation
 from pipelines.evaluation.policy import PolicyKeys
 from pipelines.evaluation.span_settings import SpanSettings
 from pipelines.recipe import Recipe, Stage
-from pipelines.registry import BASELINES, EXAMINERS, METRICS
+from pipelines.registry import BASELINES, EXAMINERS
 
 if TYPE_CHECKING:
     from pipelines.evaluation.answers import Answers
@@ -163,12 +163,6 @@ class Evaluate(PolicyKeys, Stage):
 
     def special_tokens(self) -> tuple[str, ...]:
         return marks_of(self.chat_template if self.prompts is None else self.prompts.chat_template)
-
-    def modules(self) -> set[str]:
-        if self.prompts is not None:
-            return policy.modules(self)
-        examiners = {EXAMINERS.module(head) for head in EXAMINERS}
-        return examiners | {METRICS.module(name) for name in METRICS} | {BASELINES.module(name) for name in self.baselines}
 
     def run(self, context: Context) -> None:
         from pipelines.evaluation.report import Report

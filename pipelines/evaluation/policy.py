@@ -133,11 +133,6 @@ def content(stage: Any) -> dict[str, str]:
     return {"prompts": stage.prompts.content(), **reward_content(stage.reward)}
 
 
-def modules(stage: Any) -> set[str]:
-    """Modules that are found through the context: how completions are sampled, and what is said of their tokens."""
-    return {"pipelines.trainers.rollouts", "pipelines.trainers.log_probabilities", *stage.reward.modules()}
-
-
 def names(stage: Any) -> tuple[str, ...]:
     """What is measured, in the order of `metrics.json`."""
     found = ALONE if stage.against is None else BESIDE

@@ -112,10 +112,6 @@ class Feedback(Stage):
             hashes["human"] = held
         return hashes
 
-    def modules(self) -> set[str]:
-        found: set[str] = self.judge.modules()
-        return found | {"pipelines.feedback.collecting", "pipelines.trainers.rollouts"}
-
     def special_tokens(self) -> tuple[str, ...]:
         return chat_templates.marks_of(self.prompts.chat_template)
 

@@ -42,10 +42,6 @@ class RewardAsJudge(JudgeBlock):
     def content(self) -> dict[str, str]:
         return {f"reward.{role}": value for role, value in self.reward.content().items()}
 
-    def modules(self) -> set[str]:
-        found: set[str] = self.reward.modules()
-        return found
-
     def open(self, context: Context) -> Judge:
         return RewardJudge(self.reward.open(context), self.temperature)
 

@@ -47,10 +47,6 @@ class Rule(JudgeBlock):
     def content(self) -> dict[str, str]:
         return {f"prefer.{role}": value for role, value in self.prefer.content().items()}
 
-    def modules(self) -> set[str]:
-        found: set[str] = self.prefer.modules()
-        return found
-
     def open(self, context: Context) -> Judge:
         return RuleJudge(self, self.prefer.open(context))
 

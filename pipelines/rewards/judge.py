@@ -36,10 +36,6 @@ class JudgeReward(RewardBlock):
     def content(self) -> dict[str, str]:
         return {f"judge.{role}": value for role, value in self.judge.content().items()}
 
-    def modules(self) -> set[str]:
-        found: set[str] = self.judge.modules()
-        return found
-
     def open(self, context: Context) -> Scorer:
         scorer: Scorer = self.judge.open(context).scores
         return scorer

@@ -44,9 +44,6 @@ class Weighted(RewardBlock):
     def content(self) -> dict[str, str]:
         return {f"{at}.{role}": value for at, part in enumerate(self.rewards) for role, value in part.reward.content().items()}
 
-    def modules(self) -> set[str]:
-        return {module for part in self.rewards for module in part.reward.modules()}
-
     def open(self, context: Context) -> Scorer:
         scorers = [(part.reward.open(context), part.weight) for part in self.rewards]
 

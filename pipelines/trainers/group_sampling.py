@@ -83,10 +83,6 @@ class GroupSampling(Stage):
     def content(self, recipe: Recipe) -> dict[str, str]:
         return {"prompts": self.prompts.content()} | reward_content(self.reward)
 
-    def modules(self) -> set[str]:
-        found: set[str] = self.reward.modules()
-        return found
-
     def texts(self) -> Iterator[str]:
         """The prompts, uncut, for a tokenizer."""
         return iter(self.prompts.plain_texts())

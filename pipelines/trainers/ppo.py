@@ -135,10 +135,6 @@ class PPO(Stage):
         texts = {f"datasets[{place}].{each.text}": each.content() for place, each in enumerate(self.datasets)}
         return {"prompts": self.prompts.content()} | reward_content(self.reward) | texts
 
-    def modules(self) -> set[str]:
-        found: set[str] = self.reward.modules()
-        return found
-
     def texts(self) -> Iterator[str]:
         """Prompts, uncut, and pretraining text, for a tokenizer."""
         return chain(self.prompts.plain_texts(), chain.from_iterable(reference.rows() for reference in self.datasets))

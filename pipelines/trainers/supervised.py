@@ -56,7 +56,7 @@ class Supervised(Subject, Stage):
         return {self.id: self}
 
     def modules(self) -> set[str]:
-        return {LESSONS.module(self.resolved(self.id).kind)}
+        return {LESSONS.module("seq2seq" if self.as_text else self.resolved(self.id).kind)}
 
     def texts(self) -> Iterator[str]:
         """The texts of the training rows."""

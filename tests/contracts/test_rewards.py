@@ -84,7 +84,6 @@ def test_a_stage_reads_what_its_reward_reads(recipe_with: Any, example: str) -> 
     assert set(stage.reward.stages) <= set(stage.reads(recipe))
     assert ("scores" in stage.reward.stages) == ("from: scores" in example)
     assert isinstance(stage.reward, RewardBlock)
-    assert all(isinstance(module, str) for module in stage.reward.modules())
 
 
 @every_reward

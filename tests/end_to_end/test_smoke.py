@@ -6,24 +6,31 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import sacrebleu
 
+from pipelines import fingerprints
 from pipelines import recipe as recipes
 from pipelines.events import read_events
 from pipelines.fields.scores import text_scores
-from pipelines.run import run
+from pipelines.recipe import START, Stage
+from pipelines.run import Job, run
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
 PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
+AROUND = {f"pipelines.{name}" for name in ("run", "workspace", "hardware", "signals", "failures", "launch", "fingerprints")}
+"""What stands around a stage and changes no result."""
 LOGITS_KINDS = ("classification", "token_classification", "qa", "multiple_choice")
 """Kinds described in place whose predictions have logits, which a publication computes again."""
 TRAINED = {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes"}
@@ -36,6 +43,8 @@ class Place:
         self.root, self.recipe, self.home = root, recipe, root / "home"
         self.loaded = recipes.load(recipe)
         self.run = root / "runs" / self.loaded.name
+        self.executed: dict[str, set[str]] = {}
+        """Modules of ours whose code ran while a stage did its work, by the stage's id."""
 
     def go(self, *overrides: str) -> list[dict[str, Any]]:
         """Run the recipe in this process; returns the events of this run alone."""
@@ -54,12 +63,53 @@ class Place:
         return self.root / to[0] if to else None
 
 
+@contextmanager
+def traced(executed: dict[str, set[str]]) -> Iterator[None]:
+    """Note every module of ours in which a function is called while a stage does its work."""
+    work, root = Job._run_stage, str(Path(fingerprints.__file__).parent) + "/"
+
+    def run_stage(job: Job, stage: Stage, attempt: Path, mark: str) -> None:
+        files: set[str] = set()
+
+        def called(frame: FrameType, event: str, argument: Any) -> None:
+            files.add(frame.f_code.co_filename)
+
+        before = sys.gettrace()
+        sys.settrace(called)
+        try:
+            work(job, stage, attempt, mark)
+        finally:
+            sys.settrace(before)
+            own = (file.removeprefix(root).partition("/templates/")[0] for file in files if file.startswith(root))
+            own = (name.removesuffix(".py").removesuffix("/__init__") for name in own if not name.startswith("templates/"))
+            executed[stage.id] = {f"pipelines.{name.replace('/', '.')}" for name in own}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "_run_stage", run_stage)
+        yield
+
+
 @pytest.fixture(scope="module", params=SMOKE, ids=[path.stem for path in SMOKE])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp(request.param.stem), request.param)
-    made.go()
+    with traced(made.executed):
+        made.go()
     yield made
     shutil.rmtree(made.root, ignore_errors=True)
+
+
+def test_whatever_a_stage_executes_is_part_of_its_fingerprint(place: Place) -> None:
+    code = {stage.id: fingerprints.modules_of(stage) | stage.modules() for stage in place.loaded.stages}
+    for stage in place.loaded.stages:
+        read, waiting = {stage.id}, [stage]
+        while waiting:  # the fingerprint of a stage that it reads holds that stage's code
+            found = {each.partition("/")[0] for each in waiting.pop().reads(place.loaded)} - {START} - read
+            read |= found
+            waiting += [place.loaded.stage(each) for each in found]
+        counted = set(fingerprints.used_by(module for each in read for module in code[each]))
+        executed = {name for name in place.executed[stage.id] if fingerprints.counts(name)}
+        assert executed - counted - AROUND - {type(each).__module__ for each in place.loaded.stages} == set()
+        assert executed & counted, "the probe saw nothing"
 
 
 def test_the_run_folder_is_laid_out_as_promised(place: Place) -> None:

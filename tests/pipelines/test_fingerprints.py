@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,8 +29,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def code(*modules: str) -> str:
-    fingerprints._read.cache_clear()
-    fingerprints._exists.cache_clear()
+    for remembered in (fingerprints._origin, fingerprints._parsed, fingerprints._exists):
+        remembered.cache_clear()
     for name in [name for name in sys.modules if name.startswith("pipelines.sandbox")]:
         del sys.modules[name]
     return fingerprints.code_of(modules)
@@ -38,6 +40,80 @@ def test_code_counts_through_every_import_even_one_inside_a_function(package: Pa
     before = code("pipelines.sandbox.a")
     (package / "c.py").write_text("y = 2\n")
     assert code("pipelines.sandbox.a") != before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'import importlib\nimportlib.import_module("pipelines.sandbox.c")',
+        'LATE = ("pipelines.sandbox.c:y",)',
+        "from pipelines.registry import METRICS\nMETRICS.load(name)",
+        'from pipelines import registry\nfrom pipelines.registry import OBJECTIVES\nOBJECTIVES.load("seq2seq")',
+        "def asked(self):\n    return self.context.complete()",
+        "def asked(context):\n    return context.complete()",
+    ],
+)
+def test_code_counts_through_names_of_modules_registries_and_parts_of_the_context(package: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry, name in (("metrics", "f1"), ("objectives", "seq2seq"), ("context", "complete")):
+        monkeypatch.setitem(fingerprints.REGISTRIES[registry]._table, name, "pipelines.sandbox.c:y")
+    (package / "b.py").write_text(f"name = ''\n{line}\n")
+    before = code("pipelines.sandbox.a")
+    (package / "c.py").write_text("y = 22\n")
+    assert code("pipelines.sandbox.a") != before
+
+
+@pytest.mark.parametrize("line", ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelines.sandbox import c", "store.complete()"])
+def test_types_and_other_things_of_the_same_name_do_not_count(package: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fingerprints.CONTEXT._table, "complete", "pipelines.sandbox.c:y")
+    (package / "b.py").write_text(f"{line}\n")
+    before = code("pipelines.sandbox.a")
+    (package / "c.py").write_text("y = 22\n")
+    assert code("pipelines.sandbox.a") == before
+
+
+def test_a_template_of_a_package_counts_with_the_package(package: Path) -> None:
+    (package / "b.py").write_text('loader = ("pipelines.sandbox",)\n')
+    (package / "templates").mkdir()
+    (package / "templates" / "question.txt.jinja").write_text("Which?")
+    (package / "__init__.py").write_text("")
+    before = code("pipelines.sandbox.a")
+    (package / "templates" / "question.txt.jinja").write_text("Which one?")
+    assert code("pipelines.sandbox.a") != before
+
+
+CHANGE_EACH = """
+import json, sys
+from pathlib import Path
+from pipelines import fingerprints, recipe as recipes
+assert Path(fingerprints.__file__).is_relative_to(sys.argv[1]), fingerprints.__file__
+unseen = {}
+for path in sys.argv[2:]:
+    for stage in recipes.load(path).stages:
+        code = fingerprints.modules_of(stage) | stage.modules()
+        before = fingerprints.code_of(code)
+        assert before == fingerprints.code_of(code)
+        for module in fingerprints.used_by(code):
+            file, _ = fingerprints._origin(module)
+            text = file.read_bytes()
+            file.write_bytes(text + b"\\nCHANGED = True\\n")
+            if fingerprints.code_of(code) == before:
+                unseen.setdefault(stage.id, []).append(module)
+            file.write_bytes(text)
+print(json.dumps(unseen))
+"""
+
+
+def test_a_change_of_any_module_of_a_stages_code_changes_its_fingerprint(tmp_path: Path, repository: Path) -> None:
+    """In a scratch copy. That every module which a stage executes is among them: tests/end_to_end/test_smoke.py."""
+    for folder in ("pipelines", "configs"):
+        shutil.copytree(repository / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    recipes = [str(repository / "configs" / "smoke" / f"{name}.yaml") for name in ("ppo", "feedback", "text-to-text")]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CHANGE_EACH, str(tmp_path), *recipes], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "{}"
 
 
 def test_code_that_is_not_used_comments_and_docstrings_do_not_count(package: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from pipelines import recipe as recipes
+from pipelines.context import shape_of
 from pipelines.errors import DataError, DiskFull, StageError, Stopped
 from pipelines.events import read_events
-from pipelines.run import run, shape_of, working_folder
+from pipelines.run import run, working_folder
 from pipelines.trainers.pretrain import Pretrain
 from pipelines.workspace import StageStore
 

@@ -42,7 +42,6 @@ def test_the_model_is_the_nearest_that_writes(tmp_path: Path) -> None:
     assert policy.model_of(made, stage) == "second"
     assert stage.reads(made) == ("second", "first")
     assert set(stage.content(made)) == {"prompts"}
-    assert "pipelines.trainers.rollouts" in stage.modules()
     assert stage.policy_scores(made) == {"policy": list(policy.BESIDE)}
     assert recipe(tmp_path, f"{ASKED}, from: first").stage("evaluate").policy_scores(made) == {"policy": list(policy.ALONE)}
     assert "kl" not in recipe(tmp_path, f"{ASKED}, against: first, temperature: 0").stage("evaluate").policy_scores(made)["policy"]
