@@ -10,18 +10,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from pipelines import outgoing, secrets
 from pipelines.blocks import Block
 from pipelines.errors import StageError, Stopped
 from pipelines.feedback import answers, question
 from pipelines.feedback.judge import Judge, JudgeBlock, Rating, Verdict, both_orders
 
 if TYPE_CHECKING:
+    import httpx
+
     from pipelines.feedback.endpoint_client import Answer, Client
     from pipelines.protocols import Context, StopSignal
 
@@ -67,7 +70,7 @@ class Endpoint(JudgeBlock):
     model: str = Field(min_length=1)
     """The model's name there."""
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
-    """The environment variable that holds the key. Default: no key is sent."""
+    """Name of the secret that holds the key: an environment variable, or on a server a secret of the project. Default: no key is sent."""
     question: str | None = Field(None, min_length=1)
     """What is judged by, in words, where no constitution says. Default: a good completion is helpful, honest, harmless and well written."""
     thought: bool = False
@@ -106,15 +109,34 @@ class Endpoint(JudgeBlock):
         from pipelines.feedback.endpoint_client import Client
         from pipelines.feedback.verdict_cache import VerdictCache
 
-        key = os.environ.get(self.api_key_env) if self.api_key_env else None
-        if self.api_key_env and not key:
-            raise StageError(f"the variable {self.api_key_env}, which holds the key of the judge, is not set; set it in the environment of the run")
+        key = self._key()
         place = hashlib.sha256(f"{self.base_url} {self.model}".encode()).hexdigest()[:16]
         client = Client(
             self.base_url, key, VerdictCache(context.cache / "feedback" / f"answers-{place}.jsonl"), self.timeout, self.retries, self.concurrency,
-            public_only=os.environ.get(PUBLIC_ONLY) == "1", stopping=lambda: context.stop.requested,
+            stopping=lambda: context.stop.requested, connector=connector(),
         )  # fmt: skip
         return EndpointJudge(self, client, context.stop)
+
+    def _key(self) -> str | None:
+        """The key to send. Raises StageError where there is none, or where this host may not see it."""
+        if self.api_key_env is None:
+            return None
+        key = secrets.secret(self.api_key_env)
+        if not key:
+            how = "keep it as a secret of the project and name it under `secrets` of the job" if secrets.served() else "set it in the environment of the run"
+            raise StageError(f"{self.api_key_env}, which holds the key of the judge, is not set; {how}")
+        if not secrets.may_see(self.api_key_env, self.base_url):
+            raise StageError(f"the secret {self.api_key_env} may not be sent to {self.base_url}, which is none of the hosts that it was kept for; name one of those")
+        return key
+
+
+def connector() -> Callable[[int], httpx.AsyncBaseTransport] | None:
+    """What questions go through: the proxy or the checked connections of a server; None for the user's own command, which asks whom it likes."""
+    public, egress = os.environ.get(PUBLIC_ONLY) == "1", os.environ.get(outgoing.EGRESS)
+    if not (public or egress or secrets.served()):
+        return None
+    allowed = outgoing.is_public if public else outgoing.may_be_private
+    return lambda connections: outgoing.transport(allowed, connections, egress=egress)
 
 
 class EndpointJudge(Judge):

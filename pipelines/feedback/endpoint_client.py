@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import random
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pipelines.errors import StageError
 from pipelines.feedback.verdict_cache import VerdictCache, key_of
+from pipelines.outgoing import NotAllowed
 
 if TYPE_CHECKING:
     import httpx
@@ -68,10 +66,9 @@ class Client:
     timeout: float
     retries: int
     concurrency: int
-    public_only: bool = False
-    """Whether addresses inside private networks are refused."""
     stopping: Callable[[], bool] = lambda: False
-    transport: httpx.AsyncBaseTransport | None = None
+    connector: Callable[[int], httpx.AsyncBaseTransport] | None = None
+    """What requests go through, made for at most so many connections. Default: httpx's own, with the user's proxy variables."""
     sent: int = 0
     """Questions that went out, tries counted one by one."""
     kept: int = 0
@@ -88,8 +85,6 @@ class Client:
                 waiting.setdefault(name, question)
         self.kept += len(set(names)) - len(waiting)
         if waiting:
-            if self.public_only:
-                check_public(self.base_url)
             asyncio.run(self._ask_all(waiting))
         return [Answer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
@@ -122,7 +117,10 @@ class Client:
                     over.set()
                 await asyncio.sleep(POLL)
 
-        async with httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout, transport=self.transport, follow_redirects=False) as client:
+        transport = None if self.connector is None else self.connector(self.concurrency)
+        async with httpx.AsyncClient(
+            headers=headers, limits=limits, timeout=timeout, transport=transport, trust_env=transport is None, follow_redirects=False
+        ) as client:
             watching = asyncio.create_task(watch())
             try:
                 await asyncio.gather(*(worker(client) for _ in range(min(self.concurrency, len(waiting)))))
@@ -142,7 +140,11 @@ class Client:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0)
             try:
                 response = await self._send(client, name, question)
+            except NotAllowed as error:
+                raise StageError(_refused_host(str(error))) from None
             except (httpx.TimeoutException, httpx.TransportError) as error:
+                if isinstance(error, httpx.ProxyError) and str(error).startswith("403"):
+                    raise StageError(_refused_host(f"the server's proxy does not connect to {self.base_url}")) from None
                 problem = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
             else:
                 if response.status_code < 300:
@@ -242,16 +244,5 @@ def _retry_after(response: httpx.Response) -> float:
     return min(LONGEST_WAIT, max(0.0, wanted))
 
 
-def check_public(url: str) -> None:
-    """Raise StageError unless every address of the URL's host belongs to the public internet."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        found = {str(each[4][0]) for each in socket.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM)}
-    except (OSError, UnicodeError):
-        return  # it has no address now: the question says so, and may be asked again
-    for address in found:
-        if not ipaddress.ip_address(address.partition("%")[0]).is_global:
-            raise StageError(
-                f"the judge's host '{host}' lies in a private network, which jobs of this server may not reach; name a public one, or ask its administrator"
-            )
+def _refused_host(why: str) -> str:
+    return f"the judge may not be asked: {why}, which jobs of this server may not reach; name a public host, or ask the server's administrator"

@@ -2,7 +2,7 @@
 
 One commit carries every file, so that no reader meets half a model; a second one, after all of them were read back and
 compared, carries the marker. `upload_folder` is not used because it may split a folder into several commits. The token
-comes from HF_TOKEN only and appears in no message.
+comes from the secret HF_TOKEN only and appears in no message.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from pipelines.errors import PublishError
 from pipelines.publishing import marker
 from pipelines.publishing.checksums import MARKER, differences, sha256_of
+from pipelines.secrets import secret
 
 Result = TypeVar("Result")
 
@@ -124,7 +125,7 @@ class Hub:
         return self.location
 
     def _api(self) -> Any:
-        token = os.environ.get("HF_TOKEN")
+        token = secret("HF_TOKEN")
         if not token:
             raise PublishError(
                 f"publishing to '{self.to}' needs a token; set HF_TOKEN to one with write access "
@@ -273,5 +274,5 @@ def _asked_to_wait(error: BaseException) -> float | None:
 def _first_line(error: BaseException) -> str:
     text = getattr(error, "server_message", None) or str(error) or type(error).__name__
     line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    token = os.environ.get("HF_TOKEN")
+    token = secret("HF_TOKEN")
     return line.replace(token, "…") if token else line

@@ -1,7 +1,6 @@
 """Addresses of judges in recipes that come over the network: public ones only, unless the server's administrator says otherwise.
 
-What a name resolves to is looked up by the job itself when it asks (`pipelines.feedback.endpoint_client`): here only what
-stands in the recipe is read.
+What a name resolves to is looked up by the job itself when it asks (`pipelines.outgoing`): here only what stands in the recipe is read.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipelines.blocks import Found, show
-from service.safety.fetching import is_public
+from pipelines.outgoing import is_literal, is_public, may_be_private, plain_host
 from service.safety.references import key_of, strings
 
 KEY = "base_url"
@@ -31,15 +30,18 @@ def unfit_endpoint(url: str, private: bool = False) -> str | None:
     """Why a job may not ask there; None if it may. `private` allows networks that the server stands in."""
     try:
         parts = urlsplit(url)
-        host = (parts.hostname or "").rstrip(".")
+        host = plain_host(parts.hostname or "")
         _ = parts.port
     except ValueError:
         host = ""
     if not host or parts.scheme not in ("http", "https"):
         return f"is {show(url)}, must be an address such as https://api.example.com/v1"
     if private:
-        return None
-    numeric = ":" in host or host.replace(".", "").isdigit() or host.lower().startswith("0x")
-    if (numeric and not is_public(host)) or (not numeric and ("." not in host or host.lower().endswith(INSIDE))):
-        return f"is {show(url)}, which lies in a private network; name a public address, or ask the server's administrator"
+        refused = is_literal(host) and not may_be_private(host)
+    elif is_literal(host):
+        refused = not is_public(host)
+    else:
+        refused = "." not in host or host.endswith(INSIDE)
+    if refused:
+        return f"is {show(url)}, which lies in a private network or is no usual way to write an address; name a public one, or ask the server's administrator"
     return None

@@ -1,28 +1,24 @@
 """Fetching a URL that a user gave, without letting it reach into the network that the server stands in.
 
-A host's name is resolved once, every address that it has must be public, and the connection goes to the address that was
-checked: a name that answers differently the second time gains nothing. Redirects are followed by hand, each checked anew.
+Every connection is one of `pipelines.outgoing`: resolved once, every address public, connected to as checked. Redirects are followed by
+hand, each checked anew.
 """
 
 from __future__ import annotations
 
 import http.client
-import ipaddress
-import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 from urllib.parse import urljoin, urlsplit
 
+from pipelines import outgoing
+from pipelines.outgoing import Resolve, is_public
+
 PORTS = {"http": 80, "https": 443}
 MOST_REDIRECTS = 5
 PIECE = 1 << 16
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-Resolve = Callable[[str, int], list[str]]
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Refused(ValueError):
@@ -39,34 +35,12 @@ class Fetched:
     content_type: str
 
 
-def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet: neither private, loopback, link-local, multicast nor reserved."""
-    try:
-        found: Address = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    return all(each.is_global and not each.is_multicast and not each.is_reserved for each in _embedded(found))
-
-
-def _embedded(address: Address) -> list[Address]:
-    """The address and the IPv4 addresses that translators would find in it. The translators' own ranges count as public."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return [address]
-    if address.ipv4_mapped is not None:
-        return [address.ipv4_mapped]
-    if address in NAT64:
-        return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
-    inner = [each for each in (address.sixtofour, *(address.teredo or ())) if each is not None]
-    return [address, *inner]
-
-
 def resolve(host: str, port: int) -> list[str]:
     """Every address of a host. Raises Refused."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        return outgoing.resolve(host, port)
+    except outgoing.NoAddress:
         raise Refused(f"'{host}' has no address; check the URL") from None
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def fetch(
@@ -100,8 +74,8 @@ def _open(
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme, 0)
-        host = (parts.hostname or "").encode("idna").decode() if parts.hostname else ""
-    except (ValueError, UnicodeError):
+        host = outgoing.plain_host(parts.hostname or "")
+    except ValueError:
         raise Refused("the URL is not a valid one") from None
     if parts.scheme not in PORTS or not host:
         raise Refused("the URL must begin with https:// or http:// and name a host")
@@ -111,22 +85,23 @@ def _open(
         raise Refused(f"the URL names port {port}; allowed: {', '.join(map(str, ports))}")
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in parts.path + parts.query):
         raise Refused("the URL holds a letter that must be percent-encoded")
-    addresses = resolve(host, port)
-    if not addresses or not all(allowed(address) for address in addresses):
-        raise Refused(f"'{host}' has an address that is not on the public internet; upload the file instead")
+    try:
+        addresses = outgoing.checked_addresses(host, port, allowed, resolve)
+    except (outgoing.NotAllowed, outgoing.NoAddress):
+        raise Refused(f"'{host}' has an address that is not on the public internet, or none; upload the file instead") from None
     kind = _Tls if parts.scheme == "https" else _Plain
     connection = kind(host, port, timeout=max(0.1, min(30.0, end - time.monotonic())))
-    connection.address = addresses[0]
+    connection.addresses = addresses
     return connection, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 class _Plain(http.client.HTTPConnection):
-    """Connects to the address that was checked, whatever the name says by now."""
+    """Connects to an address that was checked, whatever the name says by now."""
 
-    address: str
+    addresses: list[str]
 
     def connect(self) -> None:
-        self.sock = socket.create_connection((self.address, self.port), self.timeout)
+        self.sock = outgoing.connect(self.addresses, self.port, self.timeout or 30.0)
 
 
 class _Tls(_Plain):
@@ -134,7 +109,7 @@ class _Tls(_Plain):
 
     def connect(self) -> None:
         super().connect()
-        self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+        self.sock = outgoing.tls_context().wrap_socket(self.sock, server_hostname=self.host)
 
 
 def _copy(answer: http.client.HTTPResponse, into: IO[bytes], limit: int, end: float) -> int:

@@ -54,7 +54,7 @@ def opened(name: str, folder: Path) -> Judge:
     found: Judge = block.open(SimpleNamespace(cache=folder, stop=StopSignal(), seed=0))
     if name == "endpoint":
         answer = {"choices": [{"message": {"content": "A"}}], "usage": {}}
-        found.client.transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))  # type: ignore[attr-defined]
+        found.client.connector = lambda connections: httpx.MockTransport(lambda request: httpx.Response(200, json=answer))  # type: ignore[attr-defined]
     return found
 
 

@@ -31,7 +31,7 @@ def context(tmp_path: Path) -> Any:
 def opened(block: Endpoint, tmp_path: Path, handler: Any) -> EndpointJudge:
     judge = block.open(context(tmp_path))
     assert isinstance(judge, EndpointJudge)
-    judge.client.transport = httpx.MockTransport(handler)
+    judge.client.connector = lambda connections: httpx.MockTransport(handler)
     return judge
 
 

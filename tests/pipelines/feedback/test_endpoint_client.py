@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pipelines import outgoing
 from pipelines.errors import StageError
 from pipelines.feedback import endpoint_client
 from pipelines.feedback.endpoint_client import Asked, Client, Gone
@@ -54,7 +56,7 @@ class Server:
 
 def client(server: Server, tmp_path: Path, **changes: Any) -> Client:
     settings: dict[str, Any] = {"timeout": 5.0, "retries": 3, "concurrency": 4, "key": None} | changes
-    return Client("http://judge.test/v1", cache=VerdictCache(tmp_path / "answers.jsonl"), transport=httpx.MockTransport(server), **settings)
+    return Client("http://judge.test/v1", cache=VerdictCache(tmp_path / "answers.jsonl"), **{"connector": lambda connections: httpx.MockTransport(server), **settings})
 
 
 def body(text: str, **more: Any) -> dict[str, Any]:
@@ -210,10 +212,11 @@ def test_a_stop_lets_those_under_way_finish_and_begins_no_other(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "[::1]", "localhost"])
-def test_private_networks_are_refused_where_that_is_asked_for(host: str, tmp_path: Path) -> None:
-    server = Server(echo)
-    one = client(server, tmp_path, public_only=True)
+def test_private_networks_are_refused_where_that_is_asked_for(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connected: list[Any] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda *arguments: connected.append(arguments))
+    one = client(Server(echo), tmp_path, connector=lambda connections: outgoing.transport(outgoing.is_public, connections))
     one.base_url = f"http://{host}:8000/v1"
     with pytest.raises(StageError, match="private network"):
         one.ask([body("a")])
-    assert server.asked == []
+    assert connected == []

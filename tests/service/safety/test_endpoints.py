@@ -30,7 +30,16 @@ def test_private_networks_are_refused(url: str) -> None:
     with pytest.raises(RecipeError, match="private network") as refused:
         check(RECIPE.format(url=url))
     assert [(each.line, each.key) for each in refused.value.mistakes] == [(6, "stages.feedback.judge.base_url")]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "http://localhost/v1", "http://10.0.0.7/v1", "http://[::1]:8000/v1", "http://judge.internal/v1"])
+def test_an_administrator_may_allow_them(url: str) -> None:
     assert check(RECIPE.format(url=url), known=Known(private_endpoints=True)).recipe.stages[0].judge.base_url == url
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://[fe80::1]/v1", "http://0x7f000001/v1", "http://[::ffff:169.254.169.254]/v1"])
+def test_metadata_and_odd_spellings_are_refused_even_then(url: str) -> None:
+    assert unfit_endpoint(url, private=True) is not None
 
 
 def test_public_ones_are_accepted() -> None:
