@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipelines.errors import CommandError
 from service.safety.remote_code import MOST, PINNED
+from service.safety.secret_store import binding_of
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
@@ -78,7 +79,20 @@ class Settings(BaseModel):
     private_endpoints: bool = False
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
 
-    @field_validator("allow_remote_code", mode="before")
+    server_secrets: tuple[str, ...] = Field((), max_length=MOST)
+    """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""
+
+    @field_validator("server_secrets")
+    @classmethod
+    def _bound(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                binding_of(each)
+            except CommandError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("allow_remote_code", "server_secrets", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -12,8 +12,11 @@ from pipelines.marks import write_yaml
 from service.jobs.job import Job, JobRequest, Kind
 from service.jobs.resources import Resources
 from service.lookups import LookedUp, look_up
+from service.safety import secret_store
+from service.safety.endpoints import unfit_keys
 from service.safety.materialise import needs
 from service.safety.network_recipes import FILE, MOST_DEPTH, CheckedRecipe, Known, check, read_network
+from service.safety.secret_store import Secret
 from service.settings import Settings
 from service.store.store import Store
 
@@ -78,7 +81,24 @@ def fit(store: Store, settings: Settings, project: str, wish: Wish) -> Fitting:
     checked = _checked(text, wish.overrides, tuple(found.files.items()), tuple(found.checkpoints.items()), found.code, found.private_endpoints, most)
     if isinstance(checked, RecipeError):
         raise RecipeError(checked.mistakes)
+    _refuse_secrets(settings, project, wish.secrets, checked)
     return Fitting(text, checked, found, resources)
+
+
+def _refuse_secrets(settings: Settings, project: str, named: tuple[str, ...], checked: CheckedRecipe) -> None:
+    """Outside the cache of checked recipes, because secrets come, go and change their hosts. Raises CommandError and RecipeError."""
+    if wrong := next((name for name in named if not secret_store.is_name(name)), None):
+        raise CommandError(f"secrets: {secret_store.unfit_name(wrong)}")
+    source = checked.source
+
+    def secret_of(name: str) -> Secret | None:
+        return secret_store.given(settings, project, name)
+
+    mistakes = list(unfit_keys(source.data, named, secret_of))
+    for cell in checked.study.cells if checked.study is not None else ():
+        mistakes += [(("matrix",), message) for _, message in unfit_keys(cell.draft.data, named, secret_of)]
+    if mistakes:
+        raise source.error(dict.fromkeys(mistakes))
 
 
 def submit(

@@ -1,6 +1,6 @@
-"""Unfinished uploads are not kept for ever: what nobody added to for `upload_seconds` is deleted, row and bytes.
+"""What is not kept for ever: unfinished uploads that nobody added to for `upload_seconds`, and secrets of attempts that have ended.
 
-The age is that of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
+The age of an upload is that of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
 way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two, goes likewise.
 """
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from service.executors.records import SECRETS, delete_secrets
 from service.settings import Settings
 from service.store.files import UPLOADING, File
 from service.store.store import Store
@@ -35,7 +36,20 @@ def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.ti
     gone += sum(_forget_part(store, path, oldest) for path in settings.files.glob(f"*/*{PART}"))
     if gone:
         log.info("%d uploads that nobody finished are deleted", gone)
+    sweep_secrets(store, settings)
     return gone
+
+
+def sweep_secrets(store: Store, settings: Settings) -> int:
+    """Delete the secrets of attempts that have ended, whose executor or server was killed before it did so; returns how many had some."""
+    found = [*settings.jobs.glob(f"*/attempts/*/{SECRETS}"), *settings.jobs.glob(f"*/attempts/*/host-*/{SECRETS}")]
+    records = {place.parent if place.parent.parent.name == "attempts" else place.parent.parent for place in found}
+    live = {attempt.id for attempt, _ in store.live_attempts()} if records else set()
+    ended = [record for record in records if record.name not in live]
+    left = [record for record in ended if not delete_secrets(record, parts=True)]
+    if left:
+        log.warning("secrets of %d attempts that have ended cannot be deleted, such as %s", len(left), left[0])
+    return len(ended) - len(left)
 
 
 def _forget(store: Store, settings: Settings, file: File, oldest: float) -> bool:

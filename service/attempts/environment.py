@@ -7,17 +7,21 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipelines.secrets import HOSTS
 from service.jobs.job import Attempt, Job
 from service.safety import secret_store
+from service.safety.secret_store import Secret
 from service.settings import Settings
 
 INHERITED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|XDG_CACHE_HOME"
-    r"|FINERY_DATA|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE|HF_DATASETS_\w+|HF_ENDPOINT|TRANSFORMERS_\w+|TORCH_\w+|TRITON_\w+"
-    r"|CUDA_(?!VISIBLE_DEVICES)\w+|NVIDIA_\w+|NCCL_\w+|GLOO_\w+|OMP_\w+|MKL_\w+"
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|XDG_CACHE_HOME|FINERY_DATA"
+    r"|HF_ENDPOINT|HF_HUB_OFFLINE|HF_HUB_DOWNLOAD_TIMEOUT|HF_HUB_ETAG_TIMEOUT|HF_HUB_DISABLE_XET|HF_XET_HIGH_PERFORMANCE"
+    r"|HF_DATASETS_OFFLINE|TRANSFORMERS_OFFLINE|TRANSFORMERS_VERBOSITY"
+    r"|TORCH_\w+|TRITON_\w+|CUDA_(?!VISIBLE_DEVICES)\w+|NVIDIA_\w+|NCCL_\w+|GLOO_\w+|OMP_\w+|MKL_\w+"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY"
 )
-"""Names that are passed on: where things lie, how devices and networks are set up. The rest, passwords among it, is not."""
+"""Names of the operator's variables that are passed on: where things lie, how devices and networks are set up. The rest, passwords among
+it, is not, and nothing that a client sends becomes a variable."""
 TOLD = re.compile(r"(TOKEN|SECRET|PASSWORD|KEY)$")
 """Names that are never passed on, whatever else they match."""
 
@@ -29,6 +33,7 @@ def environment_of(settings: Settings, job: Job, attempt: Attempt, outer: Mappin
     threads = max(1, attempt.resources.cpus or 1)
     return {
         **found,
+        **_hub(settings, job.project, outer),
         "FINERY_HOME": str(stage_cache(settings, outer)),
         "FINERY_JOB_ID": job.id,
         "OMP_NUM_THREADS": outer.get("OMP_NUM_THREADS", str(threads)),
@@ -36,7 +41,25 @@ def environment_of(settings: Settings, job: Job, attempt: Attempt, outer: Mappin
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN": "0" if "HF_TOKEN" in job.request.secrets else "1",
+        "NETRC": os.devnull,
     }
+
+
+def hub_folder(settings: Settings, project: str) -> Path:
+    """What the attempts of a project take from the Hub: no project finds what another one may read there."""
+    return settings.home / "hub" / project
+
+
+def _hub(settings: Settings, project: str, outer: Mapping[str, str]) -> dict[str, str]:
+    """The project's own caches; without a network those that the operator filled, for all projects."""
+    found = {"HF_HOME": str(hub_folder(settings, project))}
+    if outer.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        home = outer.get("HF_HOME")
+        for name, part in (("HF_HUB_CACHE", "hub"), ("HF_DATASETS_CACHE", "datasets")):
+            if shared := outer.get(name) or (home and f"{home}/{part}"):
+                found[name] = shared
+    return found
 
 
 def stage_cache(settings: Settings, outer: Mapping[str, str] | None = None) -> Path:
@@ -45,22 +68,14 @@ def stage_cache(settings: Settings, outer: Mapping[str, str] | None = None) -> P
     return Path(given).expanduser().absolute() if given else settings.home / "cache"
 
 
-def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The values of the secrets that a job names: files of `HOME/secrets/<project>/`, else of the service's environment.
+def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = None) -> dict[str, Secret]:
+    """The secrets that a job names and may have. What is not found is left out: the job then fails where it needs it, with the sentence
+    that belongs there."""
+    found = {name: secret_store.given(settings, job.project, name, outer) for name in job.request.secrets}
+    return {name: secret for name, secret in found.items() if secret is not None}
 
-    A name in the environment is looked up as `FINERY_SECRET_<NAME>`; HF_TOKEN also as itself. What is not found is left
-    out: the job then fails where it needs it, with the sentence that belongs there.
-    """
-    outer = os.environ if outer is None else outer
-    found = {}
-    for name in job.request.secrets:
-        if secret_store.NAME.fullmatch(name) is None or secret_store.RESERVED.fullmatch(name) is not None:
-            continue
-        path = secret_store.folder(settings, job.project) / name
-        if path.is_file():
-            found[name] = path.read_text().strip()
-        elif (value := outer.get(f"FINERY_SECRET_{name}")) is not None:
-            found[name] = value
-        elif name == "HF_TOKEN" and "HF_TOKEN" in outer:
-            found[name] = outer["HF_TOKEN"]
-    return found
+
+def secret_files(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    """The files that hand them to an attempt (`pipelines.secrets` reads them): each value under its name, its hosts beside it."""
+    values = {name: secret.value for name, secret in secrets.items()}
+    return values | {f"{name}{HOSTS}": "\n".join(secret.hosts) for name, secret in secrets.items() if secret.hosts is not None}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import CommandError
 from pipelines.marks import read_yaml_text
-from service.attempts.environment import environment_of, secrets_of, stage_cache
+from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, stage_cache
 from service.attempts.folders import INPUTS, RECIPE, Folders, folders_of
 from service.executors.protocol import AttemptSpec, Placement
 from service.executors.records import write_file
@@ -42,6 +42,7 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     folders = folders_of(settings.jobs, job)
     folders.job.mkdir(parents=True, exist_ok=True, mode=0o700)
     stage_cache(settings).mkdir(parents=True, exist_ok=True)
+    hub_folder(settings, job.project).mkdir(parents=True, exist_ok=True, mode=0o700)
     wanted = needs(job.request.recipe, job.request.overrides)
     if wanted.code:
         _refuse_code(store, settings, job)
@@ -58,7 +59,7 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     return AttemptSpec(
         attempt_id=attempt.id, job_id=job.id, fencing_token=attempt.fencing, command=(*pipelines, *words_of(folders, made.recipe)),
         folder=folders.job, record=folders.record(attempt.id),
-        environment=environment_of(settings, job, attempt), secrets=secrets_of(settings, job),
+        environment=environment_of(settings, job, attempt), secrets=secret_files(secrets_of(settings, job)),
         placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
         log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from service.attempts.preparing import PIPELINES, Missing, prepare
 from service.attempts.taking_in import Intake, plain_record
 from service.executors.console import tail
 from service.executors.protocol import Executor, ExecutorError, Exited, Handle, Lost, Running
+from service.executors.records import delete_secrets
 from service.jobs.job import Attempt, Job
 from service.jobs.states import STOPPING, AttemptState, Reason, State
 from service.safety.secrets import Redactor, of_environment
@@ -191,6 +192,7 @@ class Watcher:
         return None
 
     def _end(self, attempt: Attempt, job: Job, outcome: Outcome, fencing: int | None = None) -> None:
+        delete_secrets(folders_of(self._settings.jobs, job).record(attempt.id), parts=True)
         message = self._redactor_of(job).text(outcome.message)
         reason, losses, stops = outcome.reason, 0, 0
         if reason is None and outcome.exit_code == EXIT_STOPPED and job.state is State.RECOVERING:
@@ -206,7 +208,7 @@ class Watcher:
 
     def _redactor_of(self, job: Job) -> Redactor:
         """Takes out the server's secrets and those that the job was given."""
-        given = secrets_of(self._settings, job).values() if job.request.secrets else ()
+        given = [secret.value for secret in secrets_of(self._settings, job).values()] if job.request.secrets else []
         return Redactor((*of_environment(), *given)) if given else self._redactor
 
     def _abandon(self, attempt: Attempt) -> None:

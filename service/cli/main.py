@@ -395,6 +395,7 @@ def submit(
     cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="Processor cores.")] = None,
     after: Annotated[list[str] | None, typer.Option("--after", metavar="JOB", help="Start when this job has succeeded; any number of times.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Asking twice with the same key makes one job.")] = None,
+    secret: Annotated[list[str] | None, typer.Option("--secret", metavar="NAME", help="A secret of the project that the job is given; may be repeated.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end.")] = False,
     server: Server = None,
     token_file: TokenFile = None,
@@ -404,7 +405,7 @@ def submit(
     from service.cli.submit import Wanted
     from service.cli.submit import submit as hand
 
-    wanted = Wanted(priority, gpus, gpu_kind, cpus, tuple(after or ()), key, follow)
+    wanted = Wanted(priority, gpus, gpu_kind, cpus, tuple(after or ()), key, tuple(secret or ()), follow)
     raise typer.Exit(hand(recipe, overrides or [], wanted, server, token_file, as_json))
 
 

@@ -27,6 +27,8 @@ class Wanted:
     after: tuple[str, ...] = ()
     """Jobs that must have succeeded before."""
     key: str | None = None
+    secrets: tuple[str, ...] = ()
+    """Names of secrets of the project that the job is given."""
     follow: bool = False
 
 
@@ -38,6 +40,7 @@ def submit(recipe: Path, overrides: Sequence[str], wanted: Wanted, server: str |
         resources = {"gpus": wanted.gpus, "gpu_kind": wanted.gpu_kind, "cpus": wanted.cpus}
         body: dict[str, Any] = {
             "recipe": text_of(recipe), "overrides": given, "priority": wanted.priority, "depends_on": list(wanted.after),
+            "secrets": list(wanted.secrets),
             "resources": {name: value for name, value in resources.items() if value is not None},
         }  # fmt: skip
         # a key of its own makes it safe to ask again when the answer got lost

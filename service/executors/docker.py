@@ -32,7 +32,14 @@ from service.executors.protocol import (
     Running,
 )
 from service.executors.records import Refused as Fenced
-from service.executors.records import read_record, take_fence, write_record
+from service.executors.records import (
+    delete_secrets,
+    read_record,
+    secret_variables,
+    take_fence,
+    write_record,
+    write_secrets,
+)
 
 LABEL = "finery"
 PYTHON = "python"
@@ -65,13 +72,19 @@ class Docker:
                 os.close(take_fence(str(spec.folder), spec.fencing_token))
             except Fenced as error:
                 raise ExecutorError(str(error)) from None
-            self._engine.post("/containers/create", self._configuration(spec), name=name)
+            write_secrets(spec.record, spec.secrets)
+            try:
+                self._engine.post("/containers/create", self._configuration(spec), name=name)
+            except Refused:
+                delete_secrets(spec.record)
+                raise
         elif found["State"]["Status"] != "created":
             return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
         try:
             self._engine.post(f"/containers/{name}/start")
         except Refused as error:
             self._remove(name)
+            delete_secrets(spec.record)
             raise ExecutorError(f"the container could not be started: {error}") from None
         return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
 
@@ -97,6 +110,7 @@ class Docker:
             "code": 128 - code if code > 128 else code,  # 137 is how the engine tells SIGKILL
             "reason": "out_of_memory" if state.get("OOMKilled") else "", "asked": (folder / "stop.json").exists(),
         }  # fmt: skip
+        delete_secrets(folder)
         self._keep_log(name, folder)
         write_record(str(folder), "exit.json", ended)
         self._remove(name)
@@ -119,6 +133,7 @@ class Docker:
             if time.monotonic() > end:
                 return False
             time.sleep(0.02)
+        delete_secrets(folder)
         return True
 
     def reattach(self, record: Mapping[str, Any]) -> Handle | None:
@@ -128,6 +143,7 @@ class Docker:
         found = self._inspect(container_name(attempt_id))
         if found is not None and found["State"]["Status"] == "created":
             self._remove(container_name(attempt_id))
+            delete_secrets(folder)
             found = None
         if found is None and not os.path.exists(os.path.join(folder, "exit.json")):
             return None
@@ -159,7 +175,7 @@ class Docker:
     def _configuration(self, spec: AttemptSpec) -> dict[str, Any]:
         """The body of `POST /containers/create`."""
         here = spec.placements[0] if spec.placements else Placement("")
-        environment = {**spec.environment, **spec.secrets, MARK: spec.attempt_id}
+        environment = {**spec.environment, **secret_variables(spec.record, spec.secrets), MARK: spec.attempt_id}
         for name in ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR"):  # the image has its own
             environment.pop(name, None)
         host: dict[str, Any] = {

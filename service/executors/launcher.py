@@ -29,7 +29,7 @@ import time
 
 from service.executors.console import Console
 from service.executors.process_tree import boot_id, descendants, kill_cgroup, make_cgroup, memory_kills, start_time
-from service.executors.records import Refused, take_fence, write_record
+from service.executors.records import Refused, delete_secrets, take_fence, write_record, write_secrets
 
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
@@ -88,6 +88,7 @@ class Launcher:
     def begin(self) -> dict[str, Any]:
         """Start the child behind a gate, put both on record, open the gate. Returns the record."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        write_secrets(self.record, self.asked.pop("secrets", {}))
         self.cgroup = make_cgroup(self.asked["attempt_id"], self.asked.get("memory", 0)) if self.asked.get("cgroups", True) else ""
         self.kills_before = memory_kills(self.cgroup)
         self.console = Console(os.path.join(self.record, "console"), self.asked["log_bytes"], self.asked["log_files"])
@@ -146,6 +147,7 @@ class Launcher:
         unasked = self.code != 0 and not self.asked_to_stop and not self.tether_lost
         ran_out = unasked and memory_kills(self.cgroup) > self.kills_before
         self.sweep()
+        delete_secrets(self.record)
         self._drain()
         self._leave({
             "code": self.code, "asked": self.asked_to_stop, "reason": "out_of_memory" if ran_out else "", "tether_lost": self.tether_lost,
@@ -243,10 +245,11 @@ def main() -> int:
     try:
         told = launcher.begin()
     except OSError as error:
+        delete_secrets(asked["record"])
         os.write(answer, json.dumps({"error": f"the launcher could not start: {error}"}).encode())
         return 1
     os.write(answer, json.dumps(told).encode() + b"\n")
     os.close(answer)
-    asked["environment"] = {}  # secrets are the child's, not this process's
+    asked["environment"] = {}  # the child's, not this process's
     launcher.watch()
     return 0

@@ -32,7 +32,7 @@ from service.executors.protocol import (
     Lost,
     Running,
 )
-from service.executors.records import Refused, read_record, take_fence, write_record
+from service.executors.records import Refused, delete_secrets, read_record, secret_variables, take_fence, write_record
 
 START_TIMEOUT = 30.0
 LAUNCH = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.launcher import main; sys.exit(main())"
@@ -95,6 +95,7 @@ class Local:
         """See `Executor.kill`. The launcher does it while it lives, so that the end is on record; else this process does."""
         end = time.monotonic() + timeout
         if handle.record["boot"] != boot_id() or _read(handle, "exit.json") is not None:
+            delete_secrets(str(handle.record["record"]))
             return True
         self.stop(handle, 0.0)
         while _alive(handle.record, "launcher") and time.monotonic() < end - timeout / 2:
@@ -106,7 +107,10 @@ class Local:
             if time.monotonic() > end:
                 return False
             time.sleep(_PAUSE)
-        return _sweep(handle, end)
+        if not _sweep(handle, end):
+            return False
+        delete_secrets(str(handle.record["record"]))
+        return True
 
     def reattach(self, record: Mapping[str, Any]) -> Handle | None:
         """See `Executor.reattach`. `record` may be as little as the attempt's token and the folders `record` and `folder`.
@@ -122,6 +126,7 @@ class Local:
             os.close(take_fence(folder, int(record["fencing_token"])))
         except Refused:
             return self._on_record(place, attempt_id)
+        delete_secrets(place)
         return None
 
     def capacity(self) -> tuple[HostCapacity, ...]:
@@ -150,12 +155,12 @@ class Local:
         if spec.placements and (here is None or len(spec.placements) > 1):
             hosts = ", ".join(part.host for part in spec.placements)
             raise ValueError(f"the local executor runs on {self._host.name} alone, the attempt was placed on {hosts}")
-        environment = {**spec.environment, **spec.secrets, MARK: spec.attempt_id}
+        environment = {**spec.environment, **secret_variables(spec.record, spec.secrets), MARK: spec.attempt_id}
         if here is not None and (here.gpus or self._host.gpus):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in here.gpus)
         asked = {
             "attempt_id": spec.attempt_id, "fencing_token": spec.fencing_token, "command": list(spec.command), "folder": str(spec.folder),
-            "record": str(spec.record), "environment": environment, "log_bytes": spec.log_bytes, "log_files": spec.log_files,
+            "record": str(spec.record), "environment": environment, "secrets": dict(spec.secrets), "log_bytes": spec.log_bytes, "log_files": spec.log_files,
             "memory": here.memory if here is not None else 0, "cgroups": self._cgroups, "fence": str(spec.fence or spec.folder),
             "tether": self._tether[0] if self._tether is not None else None,
         }  # fmt: skip

@@ -67,9 +67,10 @@ class AttemptSpec:
     record: Path
     """The attempt's own folder, `HOME/jobs/<job>/attempts/<attempt>`: what the executor notes, and console.log."""
     environment: Mapping[str, str]
-    """Everything the process sees besides `secrets` and what the placement adds; nothing is inherited."""
+    """Everything the process sees besides what the placement adds and where its secrets lie; nothing is inherited."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Handed to the process only; never written to a file, a log or a record."""
+    """Name of a file -> its content, in `record/secrets` while the attempt lives (mode 0600) and deleted when it has ended. The environment names the
+    folder (FINERY_SECRETS); neither a name nor a value stands in the environment of any process, a log or a record."""
     placements: tuple[Placement, ...] = ()
     """One entry a host; a gang has several."""
     fence: Path | None = None

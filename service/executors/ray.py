@@ -36,7 +36,8 @@ from service.executors.protocol import (
     Lost,
     Running,
 )
-from service.executors.records import Refused, read_record, take_fence, write_record
+from service.executors.records import Refused, delete_secrets, read_record, take_fence, write_record
+from service.safety.secrets import NAMES
 
 LEASE = 60.0
 """Seconds after which a part that nobody asks for ends itself."""
@@ -79,7 +80,7 @@ class Link:
         self._drop()
         self._process = subprocess.Popen(
             (sys.executable, "-m", "service.executors.ray_agent", self._address), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, env=os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stderr=subprocess.DEVNULL, text=True, env=_agent_environment() | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         self._answer(self._process, 60.0)
         return self._process
@@ -313,6 +314,7 @@ class Ray:
     def _forget(self, handle: Handle) -> None:
         """Give the bundles back, once."""
         self._contacts.pop(handle.attempt_id, None)
+        delete_secrets(_folder(handle, 0), parts=True)
         done = _folder(handle, 0) / "released"
         if done.exists():
             return
@@ -321,6 +323,13 @@ class Ray:
             done.touch()
         except ExecutorError:
             return
+
+
+def _agent_environment() -> dict[str, str]:
+    """The server's environment without its secrets, its database's password among them; Ray's own settings stay."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith("RAY_") or not (name.startswith("FINERY_") or NAMES.search(name))
+    }
 
 
 def _folder(handle: Handle, number: int) -> Path:

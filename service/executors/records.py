@@ -13,7 +13,11 @@ import time
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+SECRETS = "secrets"
+"""The folder of an attempt's secrets, in the attempt's own."""
 
 
 def write_record(folder: str, name: str, content: object) -> None:
@@ -37,6 +41,52 @@ def write_file(folder: str, name: str, content: bytes) -> None:
         os.fsync(place)
     finally:
         os.close(place)
+
+
+def secret_variables(folder: str | os.PathLike[str], secrets: Mapping[str, str]) -> dict[str, str]:
+    """What an attempt's environment says of its secrets: where their files lie, never their names or values."""
+    place = os.path.join(os.path.abspath(folder), SECRETS)
+    return {"FINERY_SECRETS": place, **({"HF_TOKEN_PATH": os.path.join(place, "HF_TOKEN")} if "HF_TOKEN" in secrets else {})}
+
+
+def write_secrets(folder: str | os.PathLike[str], secrets: Mapping[str, str]) -> None:
+    """Write the secrets of an attempt into its folder, for its user only. Whoever proves that the attempt has ended deletes them."""
+    delete_secrets(folder)
+    if not secrets:
+        return
+    place = os.path.join(folder, SECRETS)
+    os.mkdir(place, 0o700)
+    os.chmod(place, 0o700)
+    for name, value in secrets.items():
+        descriptor = os.open(os.path.join(place, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(value)
+
+
+def delete_secrets(folder: str | os.PathLike[str], parts: bool = False) -> bool:
+    """Delete the secrets of an attempt that has ended, with `parts` those of its other hosts too; whether nothing is left.
+
+    Follows no link and raises nothing: whatever an attempt made of that folder, its end is taken in.
+    """
+    place = os.path.join(folder, SECRETS)
+    try:
+        if os.path.islink(place):
+            os.unlink(place)
+        elif os.path.isdir(place):
+            os.chmod(place, 0o700)
+            opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                for name in os.listdir(opened):
+                    os.unlink(name, dir_fd=opened)
+            finally:
+                os.close(opened)
+            os.rmdir(place)
+        others = [name for name in os.listdir(folder) if name.startswith("host-")] if parts else []
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return all([delete_secrets(os.path.join(folder, name)) for name in others])
 
 
 def read_record(folder: str | os.PathLike[str], name: str) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ class JobRequest:
     submitted_by: str = ""
     """Id of the token."""
     secrets: tuple[str, ...] = ()
-    """Names of secrets that the attempt finds in its environment; never their values."""
+    """Names of secrets that the attempt is given; never their values."""
     openai: Mapping[str, Any] = field(default_factory=dict)
     """What the OpenAI surface needs to answer in its own words."""
 

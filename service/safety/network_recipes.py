@@ -19,7 +19,7 @@ from pipelines.cells import StudyRecipe, expand
 from pipelines.errors import Mistake, RecipeError
 from pipelines.matrix import axes_of
 from pipelines.recipe import Recipe, Source, checked, read_text
-from service.attempts.environment import INHERITED
+from service.safety import secret_store
 from service.safety.endpoints import unfit_endpoints
 from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, references, replaced, strings
 from service.safety.remote_code import unfit_code
@@ -172,8 +172,8 @@ def _unsafe(data: Any, processes: int | None) -> Iterable[Found]:
 def _unsafe_text(key: str, place: Place, text: str) -> str | None:
     if holds_secret(text):
         return "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name instead"
-    if key == "api_key_env" and INHERITED.fullmatch(text) is not None:
-        return f"is {show(text)}, a variable of the server; keep the key as a secret of the project and name it here and under 'secrets'"
+    if key == "api_key_env" and not secret_store.is_name(text):
+        return f"is no secret of the project: {secret_store.unfit_name(text)}"
     if key == "to" and _publishes(place):
         if MODEL_NAME.fullmatch(text) is None:
             return f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model (letters, digits, '_', '.', ':' and '-')"

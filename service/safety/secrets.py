@@ -20,7 +20,7 @@ SHAPES = re.compile(
     r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
 )
 """Tokens of the Hub, of this service, of OpenAI, GitHub, GitLab, AWS, Slack and Google, private keys, and logins in URLs."""
-NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$")
+NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$|^FINERY_SECRET_")
 """Environment variables whose values are secrets."""
 SHORTEST = 8
 """Values shorter than this are words, not secrets."""

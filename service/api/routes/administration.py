@@ -151,12 +151,20 @@ def set_host(name: str, body: HostState, service: ServiceOf, caller: Admin) -> l
     return hosts(service, caller)
 
 
+HostNames = Annotated[
+    list[Annotated[str, Field(max_length=260)]],
+    Field(max_length=secret_store.MOST_HOSTS, description="Hosts that may see it: `api.example.com` for https, `judge.internal:8000` for another port."),
+]
+Value = Annotated[str, Field(min_length=1, max_length=secret_store.LONGEST, pattern=r"^[^\x00]*$")]
+
+
 class Secret(BaseModel):
     """A secret's value, which is never shown again."""
 
     model_config = ConfigDict(extra="forbid")
 
-    value: str = Field(min_length=1, max_length=secret_store.LONGEST, pattern=r"^[^\x00]*$")
+    value: Value
+    hosts: HostNames | None = Field(None, description="By default wherever the recipes of the project say, HF_TOKEN to the Hub only.")
 
 
 @router.get("/secrets", tags=["secrets"])
@@ -167,8 +175,8 @@ def secrets(service: ServiceOf, caller: Viewer) -> list[str]:
 
 @router.put("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"])
 def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -> Response:
-    """Keep a secret, such as HF_TOKEN, for the jobs of the project."""
-    secret_store.put(service.settings, caller.project, name, body.value)
+    """Keep a secret for the jobs of the project: HF_TOKEN and other known keys, or a name that begins with SECRET_."""
+    secret_store.put(service.settings, caller.project, name, body.value, None if body.hosts is None else tuple(body.hosts))
     refresh(service)
     return Response(status_code=204)
 
@@ -177,6 +185,50 @@ def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -
 def delete_secret(name: str, service: ServiceOf, caller: Submitter) -> Response:
     """Forget a secret."""
     secret_store.delete(service.settings, caller.project, name)
+    return Response(status_code=204)
+
+
+class ServerSecret(BaseModel):
+    """A secret of the server, and who gets it."""
+
+    name: str
+    projects: list[str] = Field(description="Whose jobs get it; nobody's where there are none.")
+    hosts: list[str] = Field(description="The hosts that may see it; HF_TOKEN always goes to the Hub.")
+    present: bool = Field(description="Whether the server has a value.")
+
+    @classmethod
+    def of(cls, binding: secret_store.Binding) -> ServerSecret:
+        return cls(name=binding.name, projects=list(binding.projects), hosts=list(binding.hosts), present=secret_store.server_value(binding) is not None)
+
+
+class ServerSecretBinding(BaseModel):
+    """Who gets a secret of the server from now on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    projects: list[ProjectName] = Field(max_length=MOST)
+    hosts: HostNames = Field(default_factory=list)
+    value: Value | None = Field(None, description="By default what was put before, else the variable FINERY_SECRET_<NAME> of the server.")
+
+
+@router.get("/server-secrets", tags=["secrets"])
+def server_secrets(service: ServiceOf, caller: Admin) -> list[ServerSecret]:
+    """The server's own secrets, those that no project gets among them. Values are never shown."""
+    return [ServerSecret.of(each) for each in secret_store.bindings(service.settings).values()]
+
+
+@router.put("/server-secrets/{name}", tags=["secrets"])
+def bind_server_secret(name: str, body: ServerSecretBinding, service: ServiceOf, caller: Admin) -> ServerSecret:
+    """Give a secret of the server to the jobs of these projects, which send it to these hosts only."""
+    made = secret_store.bind(service.settings, name, tuple(body.projects), tuple(body.hosts), body.value)
+    refresh(service)
+    return ServerSecret.of(made)
+
+
+@router.delete("/server-secrets/{name}", status_code=204, response_class=Response, tags=["secrets"], responses=described(404))
+def unbind_server_secret(name: str, service: ServiceOf, caller: Admin) -> Response:
+    """Forget who gets a secret of the server, and its value if an admin put one. What the server's settings bind is bound as they say again."""
+    secret_store.unbind(service.settings, name)
     return Response(status_code=204)
 
 

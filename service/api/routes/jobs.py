@@ -17,6 +17,7 @@ from service.api.problems import MistakeDocument, Problem, described
 from service.jobs.job import Job
 from service.jobs.states import State
 from service.jobs.transitions import Move
+from service.safety import secret_store
 from service.submission import LARGEST_PRIORITY, Wish, fit
 from service.submission import submit as take
 
@@ -39,7 +40,7 @@ class Submission(BaseModel):
     deadline: datetime | None = Field(None, description="When it must have started.")
     expected_seconds: float | None = Field(None, gt=0, le=1e9, description="How long it runs at most.")
     max_retries: int | None = Field(None, ge=0, le=20)
-    secrets: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]] = Field(default_factory=list, max_length=20, description="Names of secrets that the job finds in its environment.")
+    secrets: list[Annotated[str, Field(pattern=f"^{secret_store.NAME.pattern}$")]] = Field(default_factory=list, max_length=20, description="Names of secrets that the job is given, as files that are read by name.")
 
     @field_validator("deadline")
     @classmethod

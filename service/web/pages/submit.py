@@ -19,7 +19,9 @@ from pipelines.fields.places import configs_folder
 from pipelines.marks import write_yaml
 from service.api.context import Service
 from service.api.problems import Problem, problem_of
+from service.safety.endpoints import KEY_NAME
 from service.safety.network_recipes import read_network
+from service.safety.references import key_of, strings
 from service.store.errors import Conflict
 from service.submission import LARGEST_PRIORITY, Wish, fit
 from service.submission import submit as take
@@ -99,7 +101,8 @@ def wish_of(draft: Draft, key: str | None = None) -> Wish:
     kind = draft.how.get("gpu_kind", "").strip()
     if not kind.isprintable() or len(kind) > LONGEST_KIND:
         raise Problem(422, f"the kind of GPU must be part of its name, at most {LONGEST_KIND} letters", "invalid_request")
-    return Wish(draft.text, priority=priority, resources={**numbers, **({"gpu_kind": kind} if kind else {})}, idempotency_key=key)
+    keys = tuple(dict.fromkeys(text for place, text in strings(draft.data) if key_of(place) == KEY_NAME))  # who reads the recipe here names them by it
+    return Wish(draft.text, priority=priority, resources={**numbers, **({"gpu_kind": kind} if kind else {})}, secrets=keys, idempotency_key=key)
 
 
 def mistakes_of(service: Service, visitor: Visitor, draft: Draft) -> list[dict[str, Any]]:

@@ -70,14 +70,17 @@ def test_a_signal_from_elsewhere_is_told_as_a_negative_code(world, start):
     assert ended(world.executor, handle) == Exited(-9, "", asked=False)
 
 
-def test_it_sees_its_environment_and_secrets_and_nothing_else(world, start, monkeypatch):
+def test_it_sees_its_environment_and_reads_its_secrets_from_files_that_are_gone_afterwards(world, start, monkeypatch):
     monkeypatch.setenv("OF_THE_SERVICE", "hidden")
-    spec, handle = start("env", environment={"GIVEN": "a b"}, secrets={"HF_TOKEN": "s3cret-value"})
+    script = 'env; stat -c "mode %a" "$FINERY_SECRETS" "$HF_TOKEN_PATH"; echo "read $(tr a-z A-Z < "$FINERY_SECRETS/HF_TOKEN")"'
+    spec, handle = start(script, environment={"GIVEN": "a b"}, secrets={"HF_TOKEN": "s3cret-value"})
     ended(world.executor, handle)
     lines = printed(world.executor, handle).decode().splitlines()
     assert "GIVEN=a b" in lines
-    assert "HF_TOKEN=s3cret-value" in lines
-    assert not [line for line in lines if line.startswith("OF_THE_SERVICE")]
+    assert "read S3CRET-VALUE" in lines
+    assert [line for line in lines if line.startswith("mode ")] == ["mode 700", "mode 600"]
+    assert not [line for line in lines if "s3cret-value" in line or line.startswith(("HF_TOKEN=", "OF_THE_SERVICE"))]
+    assert not (spec.record / "secrets").exists()
     written = [path for path in spec.folder.rglob("*") if path.is_file() and "console" not in path.parts and b"s3cret-value" in path.read_bytes()]
     assert written == []
     assert "s3cret-value" not in json.dumps(dict(handle.record)) + repr(spec)

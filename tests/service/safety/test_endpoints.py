@@ -62,7 +62,7 @@ def test_the_job_itself_looks_at_what_a_name_resolves_to() -> None:
     from service.attempts.environment import environment_of
     from service.settings import Settings
 
-    job: Any = SimpleNamespace(id="job-1")
+    job: Any = SimpleNamespace(id="job-1", project="acme", request=SimpleNamespace(secrets=()))
     attempt: Any = SimpleNamespace(resources=SimpleNamespace(cpus=1))
     assert environment_of(Settings(), job, attempt, {})["FINERY_PUBLIC_ENDPOINTS_ONLY"] == "1"
     assert environment_of(Settings(private_endpoints=True), job, attempt, {})["FINERY_PUBLIC_ENDPOINTS_ONLY"] == "0"
