@@ -7,6 +7,8 @@ set changes meanwhile. Without a network (or with HF_HUB_OFFLINE=1) the commit t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -91,12 +93,36 @@ class HubSource:
     def _ask(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         """Call the data library; its many errors become one sentence."""
         try:
-            return function(*arguments, **keywords)
+            with _only_of_the_hub(self.describe()):
+                return function(*arguments, **keywords)
         except DataError:
             raise
         except Exception as error:
             message = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
             raise DataError(f"{self.describe()} could not be read: {message}; looked in {places(self.path)}") from error
+
+
+@contextmanager
+def _only_of_the_hub(what: str) -> Iterator[None]:
+    """A card may name any path or URL as its data: refuse those that lie outside the Hub before they are looked at.
+
+    The library has one place where patterns become files, and no setting for it.
+    """
+    from datasets import data_files
+
+    resolve = data_files.resolve_pattern
+
+    def checked(pattern: str, base_path: str, *arguments: Any, **keywords: Any) -> Any:
+        last = str(pattern).rpartition("::")[2]
+        if not (last.startswith("hf://") or (base_path.startswith("hf://") and "://" not in last and not Path(last).is_absolute())):
+            raise DataError(f"{what} names '{last[:200]}' as its data, which does not lie on the Hub; take another data set, or upload the rows")
+        return resolve(pattern, base_path, *arguments, **keywords)
+
+    data_files.resolve_pattern = checked
+    try:
+        yield
+    finally:
+        data_files.resolve_pattern = resolve
 
 
 def find(path: str, name: str | None) -> HubSource | None:

@@ -86,7 +86,8 @@ def delete_secrets(folder: str | os.PathLike[str], parts: bool = False) -> bool:
         return True
     except OSError:
         return False
-    return all([delete_secrets(os.path.join(folder, name)) for name in others])
+    left = [name for name in others if not delete_secrets(os.path.join(folder, name))]
+    return not left
 
 
 def read_record(folder: str | os.PathLike[str], name: str) -> dict[str, Any] | None:

@@ -135,6 +135,21 @@ def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: st
     assert again["missing"].startswith("data set 'owner/none' was not found and HF_HUB_OFFLINE is set; looked in")
 
 
+@pytest.mark.parametrize("place", ["{secret}", "file://{secret}", "{server}/datasets/other.jsonl", "zip://*.csv::{server}/datasets/x.zip", "../../../../{secret}"])
+def test_a_card_leads_nowhere_but_to_the_hub(place: str, server: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch):
+    secret = tmp_path / "admin.jsonl"
+    secret.write_text('{"text": "the-token-of-the-admin"}\n')
+    named = place.format(secret=secret, server=server)
+    card = f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '{named}'\n---\n"
+    monkeypatch.setitem(FILES, "README.md", card.encode())
+    Hub.asked.clear()
+    found = ask(server, tmp_path, repository, offline=False)
+    assert "the-token-of-the-admin" not in json.dumps(found)
+    if ".." not in place:
+        assert "which does not lie on the Hub" in found["rows"]
+    assert not [path for path in Hub.asked if path.startswith(("/datasets/other", "/datasets/x"))], "it was refused before it was asked for"
+
+
 def test_a_hub_out_of_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def refuse(*arguments: Any, **keywords: Any) -> Any:
         raise ConnectionError("connection refused\nmany lines")

@@ -96,7 +96,7 @@ def test_a_last_event_id_that_is_none_is_refused(served, last):
 
 
 def test_secrets_stand_in_no_event_and_no_log(served):
-    served.submitter.put("/api/v1/secrets/MY_KEY", json={"value": "correct-horse-battery"})
+    served.submitter.put("/api/v1/secrets/SECRET_MY_KEY", json={"value": "correct-horse-battery"})
     attempt, path = running(served)
     served.written(attempt, [{"event": "warning", "message": f"token {SECRET}", "correct-horse-battery": ["correct-horse-battery"]}])
     console(served, attempt, f"using {SECRET}\ncorrect-horse-battery\nin {served.settings.home}/jobs\n")
