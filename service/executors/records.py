@@ -50,10 +50,11 @@ def secret_variables(folder: str | os.PathLike[str], secrets: Mapping[str, str])
 
 
 def write_secrets(folder: str | os.PathLike[str], secrets: Mapping[str, str]) -> None:
-    """Write the secrets of an attempt into its folder, for its user only. Whoever proves that the attempt has ended deletes them."""
+    """Write the secrets of an attempt into its folder, for its user only; the folder is there without any too.
+
+    To be called before the attempt is shown that folder. Whoever proves that the attempt has ended deletes it.
+    """
     delete_secrets(folder)
-    if not secrets:
-        return
     place = os.path.join(folder, SECRETS)
     os.mkdir(place, 0o700)
     os.chmod(place, 0o700)
