@@ -4,36 +4,23 @@ An address is judged by where packets to it end: by the IPv4 address that it map
 to the address that was checked, so that a name that answers differently the second time gains nothing; TLS is verified against the name.
 Proxy variables are not read: a server that wants a proxy in between names it in FINERY_EGRESS.
 
-The standard library only, until a transport is made: the egress process of the service loads this file by its path.
+The standard library only: the egress process of the service loads this file by its path.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import os
 import re
 import socket
-import ssl
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import httpx
-
-    Transport = httpx.AsyncBaseTransport
-else:
-    Transport = object
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], list[str]]
 
 EGRESS = "FINERY_EGRESS"
 """`http://host:port` of the proxy that requests of an attempt go through; it resolves and checks by the same rules."""
-REMEMBERED = 60.0
-"""Seconds that a transport keeps a name's checked addresses."""
 _V4 = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
     "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
@@ -160,92 +147,3 @@ def connect(addresses: Sequence[str], port: int, timeout: float) -> socket.socke
         except OSError as error:
             problem = error
     raise problem or NoAddress("no address was given")
-
-
-def tls_context() -> ssl.SSLContext:
-    """Verifies names and chains by the system's certificates (SSL_CERT_FILE, SSL_CERT_DIR), else by certifi's."""
-    context = ssl.create_default_context()
-    if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):
-        try:
-            import certifi
-        except ImportError:
-            return context
-        context.load_verify_locations(certifi.where())
-    return context
-
-
-def transport(
-    allowed: Callable[[str], bool] = is_public, connections: int = 10, resolve: Resolve = resolve, egress: str | None = None
-) -> httpx.AsyncBaseTransport:
-    """What an `httpx.AsyncClient(trust_env=False)` sends its requests through: the proxy `egress`, or checked connections of its own."""
-    import httpx
-
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    context = tls_context()
-    if egress:
-        return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits, proxy=egress)
-    return CheckedTransport(lambda: httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits), allowed, resolve)
-
-
-class CheckedTransport(Transport):
-    """Sends each request to a checked address of its host; host header and TLS name stay the host's."""
-
-    def __init__(self, make: Callable[[], httpx.AsyncBaseTransport], allowed: Callable[[str], bool], resolve: Resolve) -> None:
-        self._make = make
-        self._allowed = allowed
-        self._resolve = resolve
-        self._inner: dict[tuple[str, str, int], httpx.AsyncBaseTransport] = {}
-        self._known: dict[tuple[str, int], tuple[float, list[str]]] = {}
-        self._asking = asyncio.Lock()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """As httpx has it. Raises NotAllowed for a host with an address that may not be connected to."""
-        import httpx
-
-        host = request.url.raw_host.decode("ascii")
-        port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        key = (request.url.scheme, host, port)  # connections are kept by address: two names must not share one
-        inner = self._inner.get(key)
-        if inner is None:
-            inner = self._inner[key] = self._make()
-        problem: Exception = httpx.ConnectError(f"{host} has no address")
-        for address in await self._addresses(host, port, request):
-            sent = httpx.Request(
-                request.method, request.url.copy_with(host=address), headers=request.headers, stream=request.stream,
-                extensions={**request.extensions, "sni_hostname": host},
-            )  # fmt: skip
-            try:
-                return await inner.handle_async_request(sent)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                problem = error
-        self._known.pop((host, port), None)
-        raise problem
-
-    async def _addresses(self, host: str, port: int, request: httpx.Request) -> list[str]:
-        import httpx
-
-        async with self._asking:  # many questions at once are one look-up
-            until, found = self._known.get((host, port), (0.0, []))
-            if time.monotonic() >= until:
-                patience: Any = request.extensions.get("timeout", {}).get("connect")
-                try:
-                    looking = asyncio.to_thread(checked_addresses, host, port, self._allowed, self._resolve)
-                    found = await asyncio.wait_for(looking, patience)
-                except NoAddress as error:
-                    raise httpx.ConnectError(str(error), request=request) from None
-                except TimeoutError:
-                    raise httpx.ConnectTimeout(f"{host} was not resolved in time", request=request) from None
-                self._known[host, port] = (time.monotonic() + REMEMBERED, found)
-            return found
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        for inner in self._inner.values():
-            await inner.aclose()
-        self._inner.clear()
-
-    async def __aenter__(self) -> CheckedTransport:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()

@@ -135,8 +135,10 @@ def connector() -> Callable[[int], httpx.AsyncBaseTransport] | None:
     public, egress = os.environ.get(PUBLIC_ONLY) == "1", os.environ.get(outgoing.EGRESS)
     if not (public or egress or secrets.served()):
         return None
+    from pipelines.feedback.checked_transport import transport
+
     allowed = outgoing.is_public if public else outgoing.may_be_private
-    return lambda connections: outgoing.transport(allowed, connections, egress=egress)
+    return lambda connections: transport(allowed, connections, egress=egress)
 
 
 class EndpointJudge(Judge):

@@ -7,6 +7,7 @@ hand, each checked anew.
 from __future__ import annotations
 
 import http.client
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class _Tls(_Plain):
 
     def connect(self) -> None:
         super().connect()
-        self.sock = outgoing.tls_context().wrap_socket(self.sock, server_hostname=self.host)
+        self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
 
 
 def _copy(answer: http.client.HTTPResponse, into: IO[bytes], limit: int, end: float) -> int:

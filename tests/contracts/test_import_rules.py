@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CONTRACT = {"recipe", "matrix", "cells", "registry", "blocks", "marks", "errors", "events", "protocols", "fields"}
+CONTRACT = {"recipe", "matrix", "cells", "registry", "blocks", "marks", "errors", "events", "protocols", "fields", "outgoing", "secrets"}
 CONTRACT_LIBRARIES = {"pydantic", "pydantic_core", "ruamel"}
 ROOMS: dict[str, set[str]] = {
     "data": set(),

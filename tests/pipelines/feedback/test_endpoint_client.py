@@ -18,6 +18,7 @@ import pytest
 from pipelines import outgoing
 from pipelines.errors import StageError
 from pipelines.feedback import endpoint_client
+from pipelines.feedback.checked_transport import transport
 from pipelines.feedback.endpoint_client import Asked, Client, Gone
 from pipelines.feedback.verdict_cache import VerdictCache
 
@@ -215,7 +216,7 @@ def test_a_stop_lets_those_under_way_finish_and_begins_no_other(tmp_path: Path) 
 def test_private_networks_are_refused_where_that_is_asked_for(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connected: list[Any] = []
     monkeypatch.setattr(socket.socket, "connect", lambda *arguments: connected.append(arguments))
-    one = client(Server(echo), tmp_path, connector=lambda connections: outgoing.transport(outgoing.is_public, connections))
+    one = client(Server(echo), tmp_path, connector=lambda connections: transport(outgoing.is_public, connections))
     one.base_url = f"http://{host}:8000/v1"
     with pytest.raises(StageError, match="private network"):
         one.ask([body("a")])

@@ -84,6 +84,15 @@ def test_a_recipe_is_submitted_with_its_files_and_its_folder_becomes_a_name(fine
     assert again["id"] == job["id"]
 
 
+def test_secrets_are_named_and_only_by_names_of_secrets(finery, served, recipe):
+    job = json.loads(finery("submit", recipe, "--secret", "HF_TOKEN", "--secret", "SECRET_JUDGE", "--json")[1])
+    assert served[2].job(job["id"]).request.secrets == ("HF_TOKEN", "SECRET_JUDGE")
+    code, out, err = finery("submit", recipe, "--secret", "LD_PRELOAD")
+    assert code == EXIT_USAGE
+    assert out == ""
+    assert "secrets" in err
+
+
 def test_mistakes_come_back_with_the_file_and_its_line(finery, recipe):
     recipe.write_text(RECIPE.replace("bert-tiny", "bert-tny"))
     code, out, err = finery("submit", recipe)

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from pipelines import outgoing
 from pipelines.errors import StageError
+from pipelines.feedback.checked_transport import transport
 from pipelines.feedback.endpoint import connector
 from pipelines.feedback.endpoint_client import Client, Gone
 from pipelines.feedback.verdict_cache import VerdictCache
@@ -247,7 +248,7 @@ def test_a_name_that_is_bound_anew_gains_a_judge_nothing(
     monkeypatch.setattr("pipelines.feedback.endpoint_client.FIRST_PAUSE", 0.01)
     port, reached = inner
     names = Rebinding()
-    one = judge(f"http://rebinding.example:{port}/v1", tmp_path, lambda connections: outgoing.transport(is_public, connections, names))
+    one = judge(f"http://rebinding.example:{port}/v1", tmp_path, lambda connections: transport(is_public, connections, names))
     with pytest.raises(StageError, match="private network"):  # asked again after the public address refused it, and seen through
         one.ask([QUESTION])
     assert names.asked == 2
@@ -274,7 +275,7 @@ def test_a_name_is_resolved_once_for_many_questions(inner: Any, tmp_path: Path) 
         asked.append(host)
         return ["127.0.0.1"]
 
-    one = judge(f"http://judge.example:{port}/v1", tmp_path, lambda connections: outgoing.transport(may_be_private, connections, resolve))
+    one = judge(f"http://judge.example:{port}/v1", tmp_path, lambda connections: transport(may_be_private, connections, resolve))
     one.ask([{**QUESTION, "seed": seed} for seed in range(8)])
     assert asked == ["judge.example"]
     assert reached == [("POST", f"judge.example:{port}")] * 8
@@ -282,7 +283,7 @@ def test_a_name_is_resolved_once_for_many_questions(inner: Any, tmp_path: Path) 
 
 def test_one_inner_address_among_public_ones_is_enough(connected: list[str], tmp_path: Path) -> None:
     for addresses in (["8.8.8.8", "127.0.0.1"], ["2606:4700::1", "::1"], ["8.8.8.8", "64:ff9b::7f00:1"]):
-        one = judge("https://judge.example/v1", tmp_path, lambda connections, found=addresses: outgoing.transport(is_public, connections, lambda host, port: found))
+        one = judge("https://judge.example/v1", tmp_path, lambda connections, found=addresses: transport(is_public, connections, lambda host, port: found))
         with pytest.raises(StageError, match="private network"):
             one.ask([QUESTION])
     assert connected == []
@@ -290,7 +291,7 @@ def test_one_inner_address_among_public_ones_is_enough(connected: list[str], tmp
 
 def test_the_next_checked_address_is_tried(inner: Any, tmp_path: Path, connected: list[str]) -> None:
     port, reached = inner
-    one = judge(f"http://judge.example:{port}/v1", tmp_path, lambda connections: outgoing.transport(may_be_private, connections, lambda host, number: ["10.255.255.1", "127.0.0.1"]))
+    one = judge(f"http://judge.example:{port}/v1", tmp_path, lambda connections: transport(may_be_private, connections, lambda host, number: ["10.255.255.1", "127.0.0.1"]))
     one.ask([QUESTION])
     assert len(reached) == 1
     assert connected == ["10.255.255.1", "127.0.0.1"]
@@ -298,7 +299,7 @@ def test_the_next_checked_address_is_tried(inner: Any, tmp_path: Path, connected
 
 def test_a_judge_s_redirect_is_not_followed(inner: Any, tmp_path: Path) -> None:
     port, reached = inner
-    one = judge(f"http://judge.example:{port}/to/http://127.0.0.1:{port}", tmp_path, lambda connections: outgoing.transport(may_be_private, connections, lambda host, number: ["127.0.0.1"]))
+    one = judge(f"http://judge.example:{port}/to/http://127.0.0.1:{port}", tmp_path, lambda connections: transport(may_be_private, connections, lambda host, number: ["127.0.0.1"]))
     with pytest.raises(StageError, match="302"):
         one.ask([QUESTION])
     assert len(reached) == 1
@@ -361,7 +362,7 @@ def test_certificates_are_verified_against_the_name_and_not_the_address(tmp_path
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
 
     async def get(host: str) -> str:
-        made = outgoing.transport(may_be_private, 1, lambda host, number: ["127.0.0.1"])
+        made = transport(may_be_private, 1, lambda host, number: ["127.0.0.1"])
         async with httpx.AsyncClient(transport=made, trust_env=False) as client:
             return (await client.get(f"https://{host}:{serving.server_port}/")).text
 
