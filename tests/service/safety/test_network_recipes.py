@@ -182,7 +182,7 @@ def test_a_judge_is_not_sent_the_servers_own_variables(name):
     judge = f"{{name: endpoint, base_url: 'https://api.example.com/v1', model: m, api_key_env: {name}}}"
     text = recipe().replace("  - {stage: publish", f"  - {{stage: ppo, prompts: {{path: builtin/python-docs}}, reward: {{name: judge, judge: {judge}}}}}\n  - {{stage: publish")
     assert any(key.endswith("api_key_env") and "cannot name a secret" in message for _, key, message in mistakes(text))
-    assert not [key for _, key, _ in mistakes(text.replace(name, "MY_KEY").replace("name: demo", "name: ''")) if "api_key_env" in key]
+    assert not [key for _, key, _ in mistakes(text.replace(name, "SECRET_MY_KEY").replace("name: demo", "name: ''")) if "api_key_env" in key]
 
 
 @pytest.mark.parametrize("key", ["trust_remote_code: true", "auto_map: {AutoModel: 'evil/repo--modeling.Evil'}"])
