@@ -77,6 +77,10 @@ class Settings(BaseModel):
 
     private_endpoints: bool = False
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
+    isolation: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    """What keeps attempts apart from the server and from each other; `auto` takes the strongest that works here."""
+    attempt_memory: int | None = Field(None, ge=0)
+    """Bytes of main memory for an attempt whose job names no limit; None for its share of the host, 0 for no limit."""
 
     @field_validator("allow_remote_code", mode="before")
     @classmethod

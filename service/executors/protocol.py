@@ -53,6 +53,22 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Sandbox:
+    """What an isolated attempt sees beside the system and the code. Plain values: it travels to other hosts as JSON."""
+
+    read: tuple[str, ...] = ()
+    """Files and folders that it may read."""
+    write: tuple[str, ...] = ()
+    """Folders that it may change; those that are missing are made."""
+    hidden: tuple[str, ...] = ()
+    """Folders that nothing else of the system may open to it, such as the service's home."""
+    private_endpoints: bool = False
+    """Whether it may reach addresses that are not public, through the egress proxy."""
+    refused_ports: tuple[int, ...] = ()
+    """Ports on addresses that are not public which it may not reach even so: the server's and the database's."""
+
+
+@dataclass(frozen=True)
 class AttemptSpec:
     """One attempt to start: what runs, where it works, what it may see."""
 
@@ -78,6 +94,8 @@ class AttemptSpec:
     """console.log is rotated at this size."""
     log_files: int = 4
     """How many rotated logs are kept."""
+    sandbox: Sandbox | None = None
+    """What it sees where attempts are isolated; its folder alone when not given."""
 
 
 @dataclass(frozen=True)
