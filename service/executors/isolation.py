@@ -120,7 +120,7 @@ def _try(mode: str, features: tuple[str, ...]) -> str:
 
 def plan_of(isolation: Isolation, places: Sandbox, environment: Mapping[str, str], memory: int) -> dict[str, Any]:
     """The launcher's part of a plan for one attempt on this machine. Raises OSError when a place to write cannot be made."""
-    for path in places.write:
+    for path in (*places.write, *(path for path in places.read if path.endswith("/secrets"))):  # filled later, by the executor
         os.makedirs(path, mode=0o700, exist_ok=True)
     told = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
     told["shared_memory"] = memory

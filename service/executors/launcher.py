@@ -142,6 +142,8 @@ class Launcher:
 
         told = self.asked["sandbox"]
         told["tmp"], told["root"] = os.path.join(self.record, "tmp"), os.path.join(self.record, "root")
+        if told["mode"] == "landlock" and "namespaces" not in told["features"]:  # nothing stands for /tmp, and the paths of sockets must be short
+            told["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
         for folder in (told["tmp"], told["root"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self.child, self.control = sandbox.start(self.asked, output, gate)
@@ -245,7 +247,7 @@ class Launcher:
         import shutil
 
         for name in ("tmp", "root"):
-            shutil.rmtree(os.path.join(self.record, name), ignore_errors=True)
+            shutil.rmtree(self.asked["sandbox"][name], ignore_errors=True)
 
     def _signals(self, numbers: bytes) -> None:
         if signal.SIGTERM not in numbers:

@@ -259,7 +259,7 @@ def _become_command(asked: dict[str, Any], environment: dict[str, str], output: 
         namespaces.drop_privileges()
         if landlock.abi():
             ports = None if tree else open_ports(told.get("refused_ports", ()))
-            listed = [ROOT, asked["folder"], *((*(path for path, _ in told["links"]), "/") if tree else ())]
+            listed = [ROOT, *((*(path for path, _ in told["links"]), "/") if tree else ())]
             links = [path for path, _ in told["links"]]
             landlock.restrict([*told["read"], *links, "/proc"], [*told["write"], tmp, "/dev/shm"], told["devices"], listed, ports)
         elif told["mode"] == "landlock":
