@@ -35,7 +35,7 @@ class Isolation:
     """What is in force."""
 
     mode: str
-    """`bubblewrap`, `landlock`, `container`, or `none`."""
+    """`bubblewrap`, `landlock`, `container`, `host` (each host of a cluster its own), or `none`."""
     features: tuple[str, ...] = ()
     landlock_abi: int = 0
     why: str = ""
@@ -53,6 +53,8 @@ class Isolation:
             return ("attempts read and write all that the server's user may, its tokens, secrets and database among it",)
         if self.mode == "container":
             return ("the container's network reaches what the engine's network and firewall allow",)
+        if self.mode == "host":
+            return ("attempts over several hosts share the network of their hosts", "what each host leaves open, see `finery doctor` there")
         if self.mode == "bubblewrap" or "namespaces" in self.features:
             return ()
         network = "every address may be connected to" if self.landlock_abi < 4 else "every address may be connected to, on the ports that the kernel hands out"

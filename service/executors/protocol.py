@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from service.executors.isolation import Isolation
 
 
 class ExecutorError(Exception):
@@ -142,6 +145,8 @@ class Executor(Protocol):
     """Runs attempts. Implementations: `local`, `docker`, `ray`; named in `service.executors.registry.EXECUTORS`."""
 
     name: str
+    isolation: Isolation
+    """What keeps the attempts that it starts apart from the service."""
 
     def start(self, spec: AttemptSpec) -> Handle:
         """Start the attempt, or return the handle of the one already started under this id and fencing token.
