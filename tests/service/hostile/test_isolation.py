@@ -6,6 +6,7 @@ In the mode `none` the same attacks succeed, which shows that they are attacks.
 import http.server
 import json
 import os
+import shutil
 import signal
 import socket
 import socketserver
@@ -17,15 +18,25 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
+from pipelines.errors import CommandError
+from service.cli.serve import first_token
+from service.executors import isolation as isolation_module
 from service.executors import local
-from service.executors.isolation import NONE, Isolation, plan_of, tried
+from service.executors.isolation import NONE, Isolation, isolation_of, plan_of, tried
 from service.executors.landlock import abi
 from service.executors.local import Local, marked
 from service.executors.protocol import AttemptSpec, Exited, HostCapacity, Placement, Sandbox
+from service.jobs.job import JobRequest
+from service.jobs.states import State
+from service.serving import Supervisor
+from service.settings import read_settings
+from service.store.store import open_store
 from tests.conftest import REPOSITORY
 from tests.service.executors.worlds import ended, printed
+from tests.service.served import RECIPE, YAML, Served
 
 HOST = "here"
 MODES = {
@@ -462,3 +473,132 @@ def test_the_system_s_places_never_open_the_home_within_them(tmp_path):
     assert around(str(tmp_path / "data"), hidden) == [str(tmp_path / "data/service/other"), str(tmp_path / "data/sets")]
     assert around(str(tmp_path / "link"), hidden) == [str(tmp_path / "link/other")]
     assert around(hidden[0], hidden) == around(f"{hidden[0]}/jobs", hidden) == around("/", hidden) == []
+
+
+@pytest.fixture
+def served(migrated_sqlite, tmp_path):
+    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
+    settings = read_settings({}, home=tmp_path)
+    store = open_store(settings)
+    made = Served(settings, store)
+    yield made
+    made.service.isolated = True
+    store.close()
+
+
+def test_without_isolation_only_admins_submit_on_every_surface(served):
+    served.service.isolated = False
+    rows = b"".join(b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' for _ in range(10))
+    file = served.submitter.post("/v1/files", files={"file": ("chat.jsonl", rows)}, data={"purpose": "fine-tune"}).json()["id"]
+    body = {"model": "scratch/gpt-tiny", "training_file": file}
+    refused = served.submitter.post("/api/v1/jobs", content=RECIPE, headers=YAML)
+    assert (refused.status_code, refused.json()["code"]) == (403, "no_isolation")
+    assert refused.json()["detail"].count(".") == 1
+    of_openai = served.submitter.post("/v1/fine_tuning/jobs", json=body)
+    assert (of_openai.status_code, of_openai.json()["error"]["code"]) == (403, "no_isolation")
+    assert served.store.jobs() == []
+    assert served.admin.post("/api/v1/jobs", content=RECIPE, headers=YAML).status_code == 201
+    served.service.isolated = True
+    assert served.submitter.post("/api/v1/jobs", content=RECIPE, headers=YAML).status_code == 201
+    assert served.submitter.post("/v1/fine_tuning/jobs", json=body).status_code == 200
+
+
+def test_a_machine_without_isolation_says_why_and_a_mode_that_is_named_must_work(monkeypatch):
+    monkeypatch.setattr(isolation_module, "tried", lambda mode: "it is switched off")
+    found = isolation_of("auto")
+    assert (found.mode, found.kept, found.why) == ("none", False, "bubblewrap: it is switched off; landlock: it is switched off")
+    assert "tokens" in found.sentence()
+    with pytest.raises(CommandError, match="--isolation landlock does not work on this machine: it is switched off"):
+        isolation_of("landlock")
+    assert isolation_of("none") == NONE
+
+
+def test_a_kernel_that_gives_files_alone_is_not_taken_for_more():
+    """What Landlock without namespaces leaves open is said, more of it the older the kernel."""
+    counts = [len(Isolation("landlock", (), version).left_open) for version in (1, 4, 6)]
+    assert counts == [4, 4, 3]
+    assert Isolation("landlock", ("namespaces",), 1).left_open == Isolation("bubblewrap").left_open == ()
+    assert "every address" in Isolation("landlock", (), 3).sentence()
+
+
+STEALS = """
+import json, os, sys
+home, found = sys.argv[1], {}
+for name in ("admin.token", "web.key", "finery.db", "secrets/default/HF_TOKEN", "jobs"):
+    try:
+        path = os.path.join(home, name)
+        found[name] = "done" if (os.listdir(path) if name == "jobs" else open(path, "rb").read()) else "empty"
+    except OSError as error:
+        found[name] = type(error).__name__
+os.makedirs("runs/tiny", exist_ok=True)
+with open("runs/tiny/found.json", "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlite, monkeypatch, mode):
+    """The whole way: store, scheduler, watcher, preparing, executor, launcher, kernel."""
+    with tempfile.TemporaryDirectory(prefix="finery-", dir="/var/tmp") as folder:
+        home = Path(folder) / "home"
+        (home / "secrets/default").mkdir(parents=True)
+        (home / "secrets/default/HF_TOKEN").write_text("hf_x")
+        (home / "web.key").write_text("x")
+        shutil.copy(migrated_sqlite, home / "finery.db")
+        monkeypatch.setenv("FINERY_HOME", str(Path(folder) / "cache"))
+        settings = read_settings({}, home=home, cpus=2)
+        store = open_store(settings)
+        first_token(store, home)
+        executor = Local(HostCapacity(HOST, 2, 8 << 30), isolation=mode)
+        supervisor = Supervisor(settings, store, executor, (sys.executable, "-c", STEALS, str(home)))
+        supervisor.start()
+        try:
+            assert store.hosts()[0].info["isolation"]["mode"] == mode.mode
+            job = store.submit(JobRequest(recipe=RECIPE.replace("name: demo", "name: tiny"), project="default", name="tiny"))[0].id
+            limit = time.monotonic() + 60
+            while store.job(job).state not in (State.SUCCEEDED, State.FAILED) and time.monotonic() < limit:
+                time.sleep(0.05)
+            found = json.loads((home / "jobs" / job / "runs/tiny/found.json").read_text())
+        finally:
+            supervisor.stop()
+            store.close()
+    read = {name for name, what in found.items() if what == "done"}
+    assert len(found) == 5
+    assert read == set(found) if not mode.kept else read <= {"jobs"}, "of the folder of jobs it may see its own place, by name"
+
+
+TINY = """
+name: tiny
+model:
+  architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64}
+tokenizer: {train: wordpiece, vocab_size: 600}
+stages:
+  - {stage: supervised, task: builtin/python-docs, max_length: 32, max_train_samples: 32, arguments: {max_steps: 4, global_batch_size: 8}}
+  - {stage: evaluate, max_eval_samples: 40, baselines: [majority]}
+  - {stage: publish, to: tiny}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wanted", ["bubblewrap", "landlock", "none"])
+def test_a_real_recipe_succeeds_on_a_real_server(wanted, monkeypatch):
+    if wanted != "none" and isinstance(why := tried(wanted), str):
+        pytest.skip(f"this machine does not isolate so: {why}")
+    with tempfile.TemporaryDirectory(prefix="finery-", dir="/var/tmp") as folder:
+        environment = os.environ | {"FINERY_HOME": f"{folder}/cache", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "service.cli", "serve", "--home", f"{folder}/home", "--port", "0", "--json", "--isolation", wanted]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as server:
+            try:
+                told = json.loads(server.stdout.readline())
+                assert told["isolation"]["mode"] == wanted
+                client = httpx.Client(base_url=f"{told['url']}/api/v1", headers={"Authorization": f"Bearer {Path(told['admin_token']).read_text().strip()}"})
+                assert [host["isolation"] for host in client.get("/hosts").json()] == [wanted]
+                job = client.post("/jobs", content=TINY, headers=YAML).json()["id"]
+                limit = time.monotonic() + 400
+                while (state := client.get(f"/jobs/{job}").json())["state"] not in ("succeeded", "failed", "cancelled") and time.monotonic() < limit:
+                    time.sleep(0.5)
+                assert (state["state"], state["message"]) == ("succeeded", ""), client.get(f"/jobs/{job}/logs").text[-3000:]
+                assert client.get("/models").json()["data"][0]["name"] == "tiny"
+            finally:
+                server.terminate()
+                said = server.stderr.read()
+        assert ("--isolation none" in said) == (wanted == "none"), said
