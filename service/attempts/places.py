@@ -26,7 +26,7 @@ def sandbox_of(settings: Settings, folders: Folders, attempt_id: str, environmen
     ]  # fmt: skip
     write = [folders.job / "runs", folders.job / PUBLISHED, environment["FINERY_HOME"], *own]
     database = make_url(settings.url)
-    hidden = [settings.home, stage_cache(settings)]
+    hidden: list[Path | str] = [settings.home, stage_cache(settings)]
     if database.get_backend_name() == "sqlite":
         hidden += [f"{database.database}{ending}" for ending in ("", "-wal", "-shm", "-journal")]
     ports = [settings.port, POSTGRESQL if database.port is None else database.port]

@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,10 +57,9 @@ def is_public_address() -> Callable[[str], bool]:
         path = os.path.join(root, name)
         if os.path.exists(path):
             found = importlib.util.spec_from_file_location("finery_addresses", path)
-            assert found is not None and found.loader is not None
+            assert found is not None
+            assert found.loader is not None
             module = importlib.util.module_from_spec(found)
-            import sys
-
             sys.modules["finery_addresses"] = module
             found.loader.exec_module(module)
             check: Callable[[str], bool] = module.is_public

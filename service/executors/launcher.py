@@ -31,7 +31,16 @@ import sys
 import time
 
 from service.executors.console import Console
-from service.executors.process_tree import MemoryWatch, boot_id, descendants, kill_cgroup, limits_memory, make_cgroup, memory_kills, start_time
+from service.executors.process_tree import (
+    MemoryWatch,
+    boot_id,
+    descendants,
+    kill_cgroup,
+    limits_memory,
+    make_cgroup,
+    memory_kills,
+    start_time,
+)
 from service.executors.records import Refused, take_fence, write_record
 
 TYPE_CHECKING = False
@@ -270,8 +279,8 @@ class Launcher:
         if self.control is not None and number == signal.SIGTERM:
             try:
                 self.control.send(b"stop", 0x40)  # MSG_DONTWAIT
-            except OSError:
-                pass
+            except OSError:  # the first process inside has just ended
+                return
         else:
             os.kill(self.child, number)
 

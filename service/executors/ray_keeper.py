@@ -45,7 +45,7 @@ class Keeper:
         spec = AttemptSpec(
             part["attempt_id"], part["job_id"], part["fencing_token"], tuple(part["command"]), Path(part["folder"]), Path(part["record"]),
             environment, part["secrets"], (Placement(HOST, memory=part["memory"]),), Path(part["fence"]), part["log_bytes"], part["log_files"],
-            Sandbox(**{name: tuple(value) if isinstance(value, list) else value for name, value in part["sandbox"].items()}),
+            sandbox_of(part["sandbox"]),
         )  # fmt: skip
         Path(part["fence"]).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._handle = self._executor.start(spec)
@@ -71,6 +71,13 @@ class Keeper:
         while time.monotonic() - self._heard < self._lease:
             time.sleep(min(0.5, self._lease / 10))
         os._exit(1)  # the tether breaks with the process
+
+
+def sandbox_of(told: Mapping[str, Any]) -> Sandbox:
+    """The places again, from JSON."""
+    return Sandbox(
+        tuple(told["read"]), tuple(told["write"]), tuple(told["hidden"]), bool(told["private_endpoints"]), tuple(told["refused_ports"]),
+    )  # fmt: skip
 
 
 def isolation_for(wanted: str, hosts: int) -> Isolation:

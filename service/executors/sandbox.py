@@ -291,10 +291,7 @@ def probe(told: dict[str, Any]) -> str:
     except OSError as error:
         message = str(error).encode()
     control.close()
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    os.kill(pid, signal.SIGKILL)  # not waited for yet, so that the id is its own
     os.waitpid(pid, 0)
     if message == b"ended 0":
         return ""
