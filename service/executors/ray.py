@@ -183,7 +183,8 @@ class Ray:
         for number in numbers if numbers is not None else range(int(handle.record["parts"])):
             folder = _folder(handle, number)
             if folder.is_dir():
-                write_record(str(folder), "stop.json", {"grace": grace})
+                with suppress(OSError):  # the keeper there writes the same record, perhaps at this moment
+                    write_record(str(folder), "stop.json", {"grace": grace})
         self._link.ask("stop", attempt_id=handle.attempt_id, count=int(handle.record["parts"]), grace=grace)
 
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:

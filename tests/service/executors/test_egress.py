@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_an_operator_s_proxy_is_asked_in_turn_with_its_login_and_its_refusal_is_
         proxy.connect("hub.example", 443)
     assert origin.asked == [("hub.example:443", "Basic dXNAZXI6cGFzcw==")]
     origin.status = 407
-    with pytest.raises(Denied, match="refused the connection to 'unknown.example'"):
+    with pytest.raises(Denied, match=r"refused the connection to 'unknown\.example'"):
         proxy.connect("unknown.example", 443)
     asked = len(origin.asked)
     for name in ("metadata.google.internal", "printer.local", "localhost", "intranet", "a.localhost"):
@@ -191,7 +192,7 @@ def test_it_ends_with_who_started_it():
         os.kill(starter, signal.SIGKILL)
         os.waitpid(starter, 0)
         limit = 200
-        while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().split()[2] != "Z" and limit:
+        while os.path.exists(f"/proc/{pid}") and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" and limit:
             limit -= 1
             threading.Event().wait(0.02)
         assert limit

@@ -35,14 +35,14 @@ def test_each_abi_adds_its_rights():
 
 def test_what_no_rule_names_is_denied(tmp_path):
     (tmp_path / "a").write_text("x")
-    assert confined(lambda: open(tmp_path / "a").read()) == "PermissionError"
+    assert confined(lambda: (tmp_path / "a").read_text()) == "PermissionError"
     assert confined(lambda: os.listdir(tmp_path)[0]) == "PermissionError"
     assert confined(lambda: open(tmp_path / "b", "w").close()) == "PermissionError"
 
 
 def test_what_may_be_read_may_not_be_changed(tmp_path):
     (tmp_path / "a").write_text("x")
-    assert confined(lambda: open(tmp_path / "a").read(), read=[str(tmp_path)]) == "x"
+    assert confined(lambda: (tmp_path / "a").read_text(), read=[str(tmp_path)]) == "x"
     for act in (
         lambda: open(tmp_path / "a", "a").close(), lambda: os.truncate(tmp_path / "a", 0), lambda: os.unlink(tmp_path / "a"), lambda: os.mkdir(tmp_path / "d"),
         lambda: os.symlink("a", tmp_path / "l"), lambda: os.mkfifo(tmp_path / "f"), lambda: os.rename(tmp_path / "a", tmp_path / "b"),
@@ -67,7 +67,7 @@ def test_what_may_be_changed_may_not_take_in_what_lies_elsewhere(tmp_path):
 def test_of_what_is_listed_only_the_names_are_seen(tmp_path):
     (tmp_path / "a").write_text("x")
     assert confined(lambda: os.listdir(tmp_path)[0], listed=[str(tmp_path)]) == "a"
-    assert confined(lambda: open(tmp_path / "a").read(), listed=[str(tmp_path)]) == "PermissionError"
+    assert confined(lambda: (tmp_path / "a").read_text(), listed=[str(tmp_path)]) == "PermissionError"
 
 
 @pytest.mark.skipif(landlock.abi() < 4, reason="this kernel's Landlock knows no ports")
