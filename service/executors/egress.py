@@ -83,16 +83,30 @@ def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
 
 
+def is_own(address: str) -> bool:
+    """Whether an address, public or not, is this machine's: what listens there may be closed to everybody else."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as made:
+        try:
+            made.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
 class Egress:
     """What may be reached, and the connections to it."""
 
-    def __init__(self, told: Mapping[str, Any], resolve: Resolve = look_up, is_public: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self, told: Mapping[str, Any], resolve: Resolve = look_up, is_public: Callable[[str], bool] | None = None, is_own: Callable[[str], bool] = is_own,
+    ) -> None:  # fmt: skip
         """`told`: `private` (addresses of the server's own networks are allowed), `refused_ports` there, `upstream` (the operator's proxy)."""
         self._private = bool(told.get("private", False))
         self._refused_ports = frozenset(int(port) for port in told.get("refused_ports", ()))
         self._upstream = urlsplit(str(told["upstream"])) if told.get("upstream") else None
         self._resolve = resolve
         self._is_public = is_public or is_public_address()
+        self._is_own = is_own
         self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     def serve(self, listener: socket.socket) -> None:
@@ -160,7 +174,7 @@ class Egress:
             if self._upstream is None or "." not in host or f".{host.rstrip('.').lower()}".endswith(INTERNAL):
                 raise Denied(f"'{host}' has no address", 502)
             return self._through_upstream(host, port)
-        public = all(self._is_public(address) for address in addresses)
+        public = all(self._is_public(address) and not self._is_own(address) for address in addresses)
         if any(is_metadata(address) for address in addresses):
             raise Denied(f"'{host}' has an address that a cloud keeps for itself; attempts may not reach it")
         if not public and (not self._private or port in self._refused_ports):

@@ -40,6 +40,8 @@ ETC = (
     "resolv.conf", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
 )  # fmt: skip
 """Of /etc, which holds passwords and keys beside these."""
+NEVER = ("/", "/tmp", "/var", "/home", "/root", "/dev", "/proc", "/sys", "/run", "/etc")
+"""Folders that no variable and no path of Python opens as a whole; the attempt has a /tmp of its own."""
 CODE = ("pipelines", "service", "configs", "finery.egg-info")
 """Of the folder that the code lies in: a service's home may lie in it too."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd", "infiniband")
@@ -79,7 +81,7 @@ def plan(
 def around(path: str, hidden: Sequence[str]) -> list[str]:
     """`path`, or its parts when a hidden place lies within it; nothing when it lies within a hidden place itself."""
     real = os.path.realpath(path)
-    if real == "/":
+    if real in NEVER:
         return []
     secret = [os.path.realpath(each) for each in hidden]
     if any(f"{real}/".startswith(f"{each}/") for each in secret):

@@ -74,7 +74,7 @@ def asking():
 
 def public(told=None, names=None):
     """A proxy for which this machine's loopback is public, as a stand-in for the internet."""
-    return Egress(told or {}, resolve=lambda host, port: (names or {}).get(host, []), is_public=lambda address: address == "127.0.0.1")
+    return Egress(told or {}, resolve=lambda host, port: (names or {}).get(host, []), is_public=lambda address: address == "127.0.0.1", is_own=lambda address: False)
 
 
 @pytest.mark.parametrize("address", REFUSED)
@@ -91,6 +91,15 @@ def test_metadata_is_refused_even_where_private_addresses_are_allowed(address, m
     assert is_metadata(address)
     with pytest.raises(Denied, match="a cloud keeps for itself"):
         Egress({"private": True}, resolve=lambda host, port: [address]).connect("metadata.example", 80)
+
+
+def test_this_machine_s_own_addresses_are_refused_also_when_they_are_public(monkeypatch):
+    """A firewall before the machine does not stand between it and itself."""
+    assert egress.is_own("127.0.0.1")
+    assert not egress.is_own("93.184.216.34")
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("it was connected"))
+    with pytest.raises(Denied, match="may not reach it"):
+        Egress({}, resolve=lambda host, port: ["127.0.0.1"], is_public=lambda address: True).connect("me.example", 5432)
 
 
 def test_public_addresses_are_public_and_the_check_is_the_shared_one():
