@@ -94,7 +94,7 @@ class Supervisor:
         """What the hosts have now; those that this server reported before and that are gone are down."""
         here = self.executor.capacity()
         for host in here:
-            self._store.report_host(_host(host, self.executor.name, self.holder))
+            self._store.report_host(_host(host, self.executor, self.holder))
         for gone in self._store.hosts():
             if gone.info.get("holder") == self.holder and gone.state != "down" and gone.name not in {host.name for host in here}:
                 self._store.set_host_state(gone.name, "down")
@@ -108,7 +108,8 @@ class Supervisor:
         return [*(host.name for host in self.executor.capacity() if host.alive), *dead]
 
 
-def _host(capacity: HostCapacity, executor: str, holder: str) -> Host:
+def _host(capacity: HostCapacity, executor: Executor, holder: str) -> Host:
     """`holder` tells the server that decides who starts what it places there."""
     slots = tuple(Slot(gpu.index, gpu.kind, gpu.memory) for gpu in capacity.gpus)
-    return Host(capacity.name, executor, capacity.cpus, capacity.memory, slots, "up" if capacity.alive else "down", time.time(), {"holder": holder})
+    info = {"holder": holder, "isolation": executor.isolation.document()}
+    return Host(capacity.name, executor.name, capacity.cpus, capacity.memory, slots, "up" if capacity.alive else "down", time.time(), info)

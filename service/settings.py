@@ -78,6 +78,12 @@ class Settings(BaseModel):
 
     private_endpoints: bool = False
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
+    isolation: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    """What keeps attempts apart from the server and from each other; `auto` takes the strongest that works here."""
+    docker_network: str = "bridge"
+    """The engine's network that the docker executor's containers join: `none`, or one whose firewall keeps them from the host."""
+    attempt_memory: int | None = Field(None, ge=0)
+    """Bytes of main memory for an attempt whose job names no limit; None for its share of the host, 0 for no limit."""
 
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""
@@ -103,6 +109,13 @@ class Settings(BaseModel):
         for each in value:
             if PINNED.fullmatch(each) is None:
                 raise ValueError(f"'{each}' must be owner/name@COMMIT, the commit with all 40 hexadecimal digits")
+        return value
+
+    @field_validator("docker_network")
+    @classmethod
+    def _apart(cls, value: str) -> str:
+        if not value or value in ("host", "default") or ":" in value:
+            raise ValueError(f"'{value}' is no network of its own; name `bridge`, `none`, or one that `docker network create` made")
         return value
 
     @field_validator("home")

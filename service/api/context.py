@@ -37,6 +37,8 @@ class Service:
     redactor: Redactor = field(default_factory=lambda: Redactor(of_environment()))
     measurements: Measurements | None = None
     """Set by the application."""
+    isolated: bool = True
+    """Whether attempts are kept apart from the server, or its operator said that they need not be; set when serving begins."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,12 @@ def caller(
     if PROJECT.fullmatch(acting_for) is None:
         raise Problem(422, f"X-Finery-Project must match {PROJECT.pattern}.", "invalid_request")
     return replace(found, project=acting_for, scope=acting_for)
+
+
+def refuse_without_isolation(service: Service, caller: Caller) -> None:
+    """Raise Problem 403 for a job that would run with all that the server may do, unless an admin submits it."""
+    if not service.isolated and caller.role != "admin":
+        raise Problem(403, "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see `finery doctor`.", "no_isolation")
 
 
 def _at_least(role: str) -> Callable[..., Caller]:

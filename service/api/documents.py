@@ -253,13 +253,17 @@ class HostDocument(BaseModel):
     memory: int
     gpus: list[GpuDocument]
     seen: datetime
+    isolation: str = Field("", description="What keeps its attempts apart from the server: bubblewrap, landlock, container, host or none.")
+    left_open: list[str] = Field(default_factory=list, description="What an attempt can still do there.")
 
     @classmethod
     def of(cls, host: Host, holders: Mapping[tuple[str, int], str]) -> HostDocument:
         gpus = [GpuDocument(index=slot.index, kind=slot.kind, memory=slot.memory, attempt=holders.get((host.name, slot.index))) for slot in host.slots]
+        isolation = host.info.get("isolation") or {}
         return cls(
-            name=host.name, executor=host.executor, state=host.state, cpus=host.cpus, memory=host.memory, gpus=gpus, seen=moment(host.seen)
-        )
+            name=host.name, executor=host.executor, state=host.state, cpus=host.cpus, memory=host.memory, gpus=gpus, seen=moment(host.seen),
+            isolation=str(isolation.get("mode", "")), left_open=[str(each) for each in isolation.get("left_open", ())],
+        )  # fmt: skip
 
 
 class TokenDocument(BaseModel):

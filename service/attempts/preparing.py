@@ -13,6 +13,7 @@ from pipelines.errors import CommandError
 from pipelines.marks import read_yaml_text
 from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, stage_cache
 from service.attempts.folders import INPUTS, RECIPE, Folders, folders_of
+from service.attempts.places import sandbox_of
 from service.executors.protocol import AttemptSpec, Placement
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
@@ -56,12 +57,14 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     if not folders.recipe.is_file() or folders.recipe.read_text(encoding="utf-8") != made.recipe:
         write_file(str(folders.job), RECIPE, made.recipe.encode())
     resources = attempt.resources
+    environment = environment_of(settings, job, attempt)
     return AttemptSpec(
         attempt_id=attempt.id, job_id=job.id, fencing_token=attempt.fencing, command=(*pipelines, *words_of(folders, made.recipe)),
         folder=folders.job, record=folders.record(attempt.id),
-        environment=environment_of(settings, job, attempt), secrets=secret_files(secrets_of(settings, job)),
+        environment=environment, secrets=secret_files(secrets_of(settings, job)),
         placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
         log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
+        sandbox=sandbox_of(settings, folders, attempt.id, environment, checkpoints.values()),
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ class Finding:
 def doctor(network: bool, as_json: bool) -> int:
     """Examine the machine and tell. Returns the exit code."""
     findings = [
-        python(), system(), cores(), memory(), *disks(), *gpus(), cpu_precision(), *packages(), *data_folders(os.environ),
+        python(), system(), cores(), memory(), isolation(), *disks(), *gpus(), cpu_precision(), *packages(), *data_folders(os.environ),
         token(os.environ),
     ]
     if network:
@@ -130,6 +130,19 @@ def memory() -> Finding:
     if most < LITTLE_MEMORY:
         return Finding("Memory", found, "note", "little for training: take the preset bert-tiny and small batches")
     return Finding("Memory", found)
+
+
+def isolation() -> Finding:
+    """What would keep the jobs of a service apart from it on this machine; tried, not assumed."""
+    from service.executors.isolation import isolation_of
+
+    found = isolation_of("auto")
+    if not found.kept:
+        remedy = "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes jobs of admins only"
+        return Finding("Isolation", f"none ({found.why})", "note", remedy)
+    if found.left_open:
+        return Finding("Isolation", found.sentence(), "note", "install bubblewrap (apt install bubblewrap) or allow user namespaces: then nothing of this stays open")
+    return Finding("Isolation", f"{found.sentence()}: jobs of a service are kept apart from it")
 
 
 def disks() -> list[Finding]:

@@ -521,12 +521,15 @@ def serve(
     allow_remote_code: Annotated[
         list[str] | None, typer.Option("--allow-remote-code", metavar="OWNER/NAME@COMMIT", help="A repository whose code recipes may run; may be repeated.")
     ] = None,
+    isolation: Annotated[
+        str | None, typer.Option("--isolation", help="What keeps jobs apart from the server: auto, bubblewrap, landlock, or none for no protection.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the API and the web pages, and run what is submitted."""
     from service.cli.serve import serve as begin
 
-    raise typer.Exit(begin(host, port, home, database_url, executor, as_json, allow_remote_code or ()))
+    raise typer.Exit(begin(host, port, home, database_url, executor, as_json, allow_remote_code or (), isolation))
 
 
 if __name__ == "__main__":

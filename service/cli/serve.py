@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import EXIT_DONE, CommandError
+from service.executors.isolation import REMEDY, Isolation
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -28,13 +29,14 @@ GRACE = 5
 
 def serve(
     host: str | None, port: int | None, home: Path | None, database_url: str | None, executor: str | None, as_json: bool,
-    allow_remote_code: Sequence[str] = (),
+    allow_remote_code: Sequence[str] = (), isolation: str | None = None,
 ) -> int:  # fmt: skip
     """Serve until a signal. Raises CommandError when it cannot start."""
     from service.settings import read_settings
 
     settings = read_settings(
-        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None
+        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None,
+        isolation=isolation,
     )
     _make_home(settings.home)
     with _only_server(settings.home), _listening(settings) as listener:
@@ -125,6 +127,8 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
 
     supervisor = Supervisor(settings, store)
     app = create_app(settings, store, wake=supervisor.wake)
+    force = supervisor.executor.isolation
+    app.state.service.isolated = force.kept or settings.isolation == "none"
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=GRACE, timeout_keep_alive=30
     )
@@ -138,27 +142,41 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
         signal.signal(number, end)
     supervisor.start()
     try:
-        _announce(settings, listener, as_json, fresh)
+        _announce(settings, listener, as_json, fresh, force)
         server.run(sockets=[listener])
     finally:
         supervisor.stop()
 
 
-def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh: Path | None) -> None:
+def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh: Path | None, force: Isolation) -> None:
     """Say where it is. The socket is bound, so clients that connect from now on are served."""
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     token = settings.home / ADMIN_TOKEN
     if as_json:
-        print(json.dumps({"url": url, "home": str(settings.home), "admin_token": str(token) if token.is_file() else None, "pid": os.getpid()}), flush=True)
+        told = {"url": url, "home": str(settings.home), "admin_token": str(token) if token.is_file() else None, "pid": os.getpid()}
+        print(json.dumps(told | {"isolation": force.document()}), flush=True)
+        _warn(settings, force)
         return
     print(f"Finery serves {url} from {settings.home}", flush=True)
     if fresh is not None:
         print(f"The admin's token is in {fresh}", flush=True)
     elif token.is_file():
         print(f"Token: {token}", flush=True)
+    print(f"Isolation of jobs: {force.sentence()}", flush=True)
+    _warn(settings, force)
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
         print("Others can reach this address: put a proxy with TLS before it, because tokens travel as they are.", file=sys.stderr, flush=True)
+
+
+def _warn(settings: Settings, force: Isolation) -> None:
+    if force.kept:
+        return
+    if settings.isolation == "none":
+        text = "--isolation none: every job runs with all rights of this server and can read its tokens, secrets and database; give tokens only to those who may."
+    else:
+        text = f"Jobs cannot be isolated here ({force.why}), so only admins may submit. To let others in, {REMEDY}."
+    print(text, file=sys.stderr, flush=True)
 
 
 __all__ = ["first_token", "serve"]

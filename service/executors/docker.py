@@ -17,6 +17,8 @@ from typing import Any
 
 from service.executors.console import Console, read_console
 from service.executors.engine import Engine, Refused
+from service.executors.hosts import chosen, gpus_here, memory_limit
+from service.executors.isolation import Isolation
 from service.executors.process_tree import MARK
 from service.executors.protocol import (
     AttemptSpec,
@@ -30,6 +32,7 @@ from service.executors.protocol import (
     Lost,
     Placement,
     Running,
+    Sandbox,
 )
 from service.executors.records import Refused as Fenced
 from service.executors.records import (
@@ -40,8 +43,11 @@ from service.executors.records import (
     write_record,
     write_secrets,
 )
+from service.executors.sandbox import around
 
 LABEL = "finery"
+PIDS = 4096
+"""Processes and threads of one container: far more than training needs, far less than a host has."""
 PYTHON = "python"
 """The image's interpreter: what stands in the place of this machine's."""
 
@@ -51,14 +57,22 @@ class Docker:
 
     name = "docker"
 
-    def __init__(self, engine: Engine, image: str, mounts: Sequence[str] = (), user: str = "", gpus: tuple[Gpu, ...] = (), network: str = "bridge") -> None:
-        """`mounts` are `/host/path:/container/path[:ro]`; the service's home is among them, under the same path."""
+    def __init__(
+        self, engine: Engine, image: str, mounts: Sequence[str] = (), user: str = "", gpus: tuple[Gpu, ...] = (), network: str = "bridge",
+        attempt_memory: int | None = 0,
+    ) -> None:  # fmt: skip
+        """`mounts` are `/host/path:/container/path[:ro]`, beside the places that each attempt names. `network` is one of the engine's.
+
+        `attempt_memory` is as `Local` takes it.
+        """
         self._engine = engine
         self._image = image
         self._mounts = list(mounts)
         self._user = user
         self._gpus = gpus
         self._network = network
+        self._attempt_memory = attempt_memory
+        self.isolation = Isolation("container")
 
     def start(self, spec: AttemptSpec) -> Handle:
         """See `Executor.start`."""
@@ -175,12 +189,18 @@ class Docker:
     def _configuration(self, spec: AttemptSpec) -> dict[str, Any]:
         """The body of `POST /containers/create`."""
         here = spec.placements[0] if spec.placements else Placement("")
+        places = spec.sandbox or Sandbox(write=(str(spec.folder),))
+        for path in (*places.write, *(path for path in places.read if path.endswith("/secrets"))):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        read = [path for path in places.read if os.path.exists(path)]  # the engine would make a folder of what is missing
+        mounts = [*self._mounts, *(f"{path}:{path}:ro" for path in read), *(f"{path}:{path}" for path in places.write)]
+        memory = here.memory or (memory_limit(self.capacity()[0], here, None) if self._attempt_memory is None else self._attempt_memory)
         environment = {**spec.environment, **secret_variables(spec.record, spec.secrets), MARK: spec.attempt_id}
         for name in ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR"):  # the image has its own
             environment.pop(name, None)
         host: dict[str, Any] = {
-            "Binds": self._mounts, "Init": True, "NetworkMode": self._network, "RestartPolicy": {"Name": "no"}, "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"], "ShmSize": 1 << 30, "Memory": here.memory, "NanoCpus": here.cpus * 1_000_000_000,
+            "Binds": list(dict.fromkeys(mounts)), "Init": True, "NetworkMode": self._network, "RestartPolicy": {"Name": "no"}, "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"], "ShmSize": 1 << 30, "Memory": memory, "MemorySwap": memory, "PidsLimit": PIDS, "IpcMode": "private", "NanoCpus": here.cpus * 1_000_000_000,
             "LogConfig": {"Type": "json-file", "Config": {"max-size": str(spec.log_bytes), "max-file": str(spec.log_files)}},
         }  # fmt: skip
         if here.gpus:
@@ -240,14 +260,12 @@ def container_name(attempt_id: str) -> str:
 
 
 def docker(settings: Any) -> Executor:
-    """The executor for these settings. The home, the stage cache and FINERY_DATA are mounted under the same paths."""
-    from service.attempts.environment import stage_cache
-    from service.executors.hosts import chosen, gpus_here
+    """The executor for these settings. FINERY_DATA is mounted under the same paths; of the home, each attempt's own parts."""
 
     engine = Engine(settings.docker_host)
     found = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)
-    mounts = [f"{settings.home}:{settings.home}", f"{stage_cache(settings)}:{stage_cache(settings)}"]
-    mounts += [f"{root}:{root}:ro" for root in os.environ.get("FINERY_DATA", "").split(os.pathsep) if root]
-    if "HF_HOME" in os.environ:
-        mounts.append(f"{os.environ['HF_HOME']}:{os.environ['HF_HOME']}")
-    return Docker(engine, settings.image, list(dict.fromkeys(mounts)), user=f"{os.getuid()}:{os.getgid()}", gpus=found)
+    roots = [part for root in os.environ.get("FINERY_DATA", "").split(os.pathsep) if root for part in around(root, [str(settings.home)])]
+    return Docker(
+        engine, settings.image, [f"{root}:{root}:ro" for root in dict.fromkeys(roots)], user=f"{os.getuid()}:{os.getgid()}", gpus=found,
+        network=settings.docker_network, attempt_memory=settings.attempt_memory,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from pipelines.errors import CommandError
-from service.executors.protocol import Gpu, HostCapacity
+from service.executors.protocol import Gpu, HostCapacity, Placement
 
 _MIB = 1 << 20
 
@@ -20,6 +20,28 @@ def this_host(cpus: int | None = None, memory: int | None = None, gpus: str | No
     if gpus is not None:
         found = chosen(found, gpus)
     return HostCapacity(socket.gethostname(), cpus or cores_here(), memory or memory_here(), found)
+
+
+RESERVE = 0.05
+"""Of a host's memory, at least a gigabyte: what the system and the service keep."""
+LEAST_SHARE = 8 << 30
+"""Bytes that an attempt may take in any case, as far as the host has them: small jobs on many cores need more than their cores' share."""
+
+
+def memory_limit(host: HostCapacity, here: Placement | None, setting: int | None) -> int:
+    """Bytes that an attempt may take: as its job names, else as the setting does, else its share of the host by GPUs or cores.
+
+    0 is no limit.
+    """
+    if here is not None and here.memory:
+        return here.memory
+    if setting is not None or not host.memory:
+        return setting or 0
+    usable = host.memory - max(1 << 30, int(host.memory * RESERVE))
+    if here is None or usable <= LEAST_SHARE:
+        return max(usable, host.memory // 2)
+    share = max(len(here.gpus) / len(host.gpus) if host.gpus else 0.0, here.cpus / max(host.cpus, 1))
+    return max(int(usable * min(share, 1.0)), LEAST_SHARE)
 
 
 def cores_here() -> int:

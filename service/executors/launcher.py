@@ -13,6 +13,9 @@ beside it, and `.fence` refuses one that is older than an attempt already starte
 sent SIGTERM once, and after `grace` seconds (in `stop.json`) the whole tree is killed. The tree is a cgroup v2 where
 one may be made; everywhere, the launcher is the reaper of all its descendants, so that none can hide by forking.
 
+Where the attempt is isolated, the child is the first process inside (see `sandbox`), which hands out a listening socket:
+the egress proxy serves it from outside, as another child. Where no cgroup limits memory, the launcher does, by looking.
+
 With a `tether`, the read end of a pipe, it does not outlive its starter: when the other end closes, the tree is killed.
 """
 
@@ -28,7 +31,16 @@ import sys
 import time
 
 from service.executors.console import Console
-from service.executors.process_tree import boot_id, descendants, kill_cgroup, make_cgroup, memory_kills, start_time
+from service.executors.process_tree import (
+    MemoryWatch,
+    boot_id,
+    descendants,
+    kill_cgroup,
+    limits_memory,
+    make_cgroup,
+    memory_kills,
+    start_time,
+)
 from service.executors.records import Refused, delete_secrets, take_fence, write_record, write_secrets
 
 TYPE_CHECKING = False
@@ -84,6 +96,12 @@ class Launcher:
         self.asked_to_stop = False
         self.kill_at: float | None = None
         self.tether_lost = False
+        self.control: Any = None
+        """The socket to the first process inside, where the attempt is isolated."""
+        self.reported: int | None = None
+        self.egress = 0
+        self.memory: MemoryWatch | None = None
+        self.ran_out = False
 
     def begin(self) -> dict[str, Any]:
         """Start the child behind a gate, put both on record, open the gate. Returns the record."""
@@ -91,6 +109,8 @@ class Launcher:
         write_secrets(self.record, self.asked.pop("secrets", {}))
         self.cgroup = make_cgroup(self.asked["attempt_id"], self.asked.get("memory", 0)) if self.asked.get("cgroups", True) else ""
         self.kills_before = memory_kills(self.cgroup)
+        if self.asked.get("memory", 0) and not limits_memory(self.cgroup):
+            self.memory = MemoryWatch(self.asked["memory"])
         self.console = Console(os.path.join(self.record, "console"), self.asked["log_bytes"], self.asked["log_files"])
         self.output, write_end = os.pipe()
         gate, opener = os.pipe()
@@ -104,7 +124,10 @@ class Launcher:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         launcher = os.getpid()
-        self.child = os.fork()
+        if self.asked.get("sandbox") is not None:
+            self._isolate(write_end, gate)
+        else:
+            self.child = os.fork()
         if self.child == 0:
             signal.set_wakeup_fd(-1)
             os.close(opener)
@@ -123,11 +146,58 @@ class Launcher:
         os.close(opener)
         return told
 
+    def _isolate(self, output: int, gate: int) -> None:
+        """Start the first process inside, in the attempt's cgroup."""
+        from service.executors import sandbox
+
+        told = self.asked["sandbox"]
+        told["tmp"], told["root"] = os.path.join(self.record, "tmp"), os.path.join(self.record, "root")
+        if told["mode"] == "landlock" and "namespaces" not in told["features"]:  # nothing stands for /tmp, and the paths of sockets must be short
+            told["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
+        for folder in (told["tmp"], told["root"]):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.child, self.control = sandbox.start(self.asked, output, gate)
+        if self.cgroup:
+            with open(f"{self.cgroup}/cgroup.procs", "w") as file:
+                file.write(str(self.child))
+        try:
+            with open(f"/proc/{self.child}/oom_score_adj", "w") as file:
+                file.write("500")
+        except OSError:
+            pass
+
+    def _heard(self) -> bool:
+        """Answer what the first process inside says; False when it says no more."""
+        import socket
+
+        from service.executors import egress
+
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self.control, 256, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if message.startswith(b"port ") and descriptors and not self.egress:
+            self.egress = egress.start(descriptors[0], self.asked["sandbox"].get("egress", {}))
+            try:
+                self.control.send(b"go")
+            except OSError:
+                return False
+        elif message.startswith(b"ended "):
+            self.reported = int(message.split()[1])
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return bool(message)
+
     def watch(self) -> None:
         """Keep the log and answer signals until the child has ended and nothing of its tree is left."""
         poller = select.poll()
         poller.register(self.wakeup, select.POLLIN)
         poller.register(self.output, select.POLLIN)
+        control = self.control.fileno() if self.control is not None else None
+        if control is not None:
+            poller.register(control, select.POLLIN)
         tether = self.asked.get("tether")
         if tether is not None:
             poller.register(tether, select.POLLIN)
@@ -138,17 +208,24 @@ class Launcher:
                 elif descriptor == tether:
                     poller.unregister(tether)
                     self.tether_lost, self.kill_at = True, time.monotonic()
+                elif descriptor == control:
+                    if not self._heard():
+                        poller.unregister(control)
                 elif not self._drain():
                     poller.unregister(self.output)
+            if self.memory is not None and not self.ran_out and self.memory.exceeded(os.getpid(), self.egress):
+                self.ran_out, self.kill_at = True, time.monotonic()
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 self.kill_at = None
                 self._kill(signal.SIGKILL)
             self._reap()
         unasked = self.code != 0 and not self.asked_to_stop and not self.tether_lost
-        ran_out = unasked and memory_kills(self.cgroup) > self.kills_before
+        ran_out = self.ran_out or (unasked and memory_kills(self.cgroup) > self.kills_before)
         self.sweep()
         delete_secrets(self.record)
         self._drain()
+        if self.control is not None:
+            self._clear()
         self._leave({
             "code": self.code, "asked": self.asked_to_stop, "reason": "out_of_memory" if ran_out else "", "tether_lost": self.tether_lost,
             "ended": time.time(),
@@ -171,7 +248,17 @@ class Launcher:
             time.sleep(0.005)
 
     def _patience(self) -> float | None:
-        return None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic()) * 1000 + 1
+        times = [] if self.kill_at is None else [self.kill_at]
+        if self.memory is not None and not self.ran_out:
+            times.append(self.memory.next_look)
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+    def _clear(self) -> None:
+        """Remove the attempt's private temporary files."""
+        import shutil
+
+        for name in ("tmp", "root"):
+            shutil.rmtree(self.asked["sandbox"][name], ignore_errors=True)
 
     def _signals(self, numbers: bytes) -> None:
         if signal.SIGTERM not in numbers:
@@ -189,7 +276,14 @@ class Launcher:
         self.asked_to_stop = True
 
     def _kill(self, number: int) -> None:
-        if self.code is None:  # a reaped child's id may belong to somebody else
+        if self.code is not None:  # a reaped child's id may belong to somebody else
+            return
+        if self.control is not None and number == signal.SIGTERM:
+            try:
+                self.control.send(b"stop", 0x40)  # MSG_DONTWAIT
+            except OSError:  # the first process inside has just ended
+                return
+        else:
             os.kill(self.child, number)
 
     def _reap(self) -> None:
@@ -201,7 +295,11 @@ class Launcher:
             if pid == 0:
                 return
             if pid == self.child:
-                self.code = os.waitstatus_to_exitcode(status)
+                if self.control is not None:
+                    self._heard()
+                self.code = os.waitstatus_to_exitcode(status) if self.reported is None else self.reported
+            elif pid == self.egress:
+                self.egress = -1
 
     def _drain(self) -> bool:
         """Move what was printed into the log; False at its end."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from service.executors.console import read_console
-from service.executors.hosts import this_host
+from service.executors.hosts import memory_limit, this_host
+from service.executors.isolation import NONE, Isolation, isolation_of, plan_of
 from service.executors.process_tree import MARK, boot_id, kill_cgroup, start_time
 from service.executors.protocol import (
     AttemptSpec,
@@ -31,6 +32,7 @@ from service.executors.protocol import (
     HostCapacity,
     Lost,
     Running,
+    Sandbox,
 )
 from service.executors.records import Refused, delete_secrets, read_record, secret_variables, take_fence, write_record
 
@@ -46,12 +48,18 @@ class Local:
 
     name = "local"
 
-    def __init__(self, host: HostCapacity | None = None, cgroups: bool = True, tethered: bool = False) -> None:
+    def __init__(
+        self, host: HostCapacity | None = None, cgroups: bool = True, tethered: bool = False, isolation: Isolation = NONE,
+        attempt_memory: int | None = 0,
+    ) -> None:  # fmt: skip
         """`host` is found when not given; `cgroups=False` relies on sessions and marks alone, as machines without cgroup v2 must.
 
-        With `tethered`, what it starts ends with this process.
+        With `tethered`, what it starts ends with this process. `attempt_memory` limits the attempts that name no limit: None for
+        their share of the host, 0 for no limit.
         """
         self._host = host or this_host()
+        self.isolation = isolation
+        self._attempt_memory = attempt_memory
         self._cgroups = cgroups
         self._python: tuple[str, ...] = (sys.executable, "-I", "-S")
         self._tether = os.pipe() if tethered else None
@@ -158,12 +166,16 @@ class Local:
         environment = {**spec.environment, **secret_variables(spec.record, spec.secrets), MARK: spec.attempt_id}
         if here is not None and (here.gpus or self._host.gpus):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in here.gpus)
+        memory = memory_limit(self._host, here, self._attempt_memory)
         asked = {
             "attempt_id": spec.attempt_id, "fencing_token": spec.fencing_token, "command": list(spec.command), "folder": str(spec.folder),
             "record": str(spec.record), "environment": environment, "secrets": dict(spec.secrets), "log_bytes": spec.log_bytes, "log_files": spec.log_files,
-            "memory": here.memory if here is not None else 0, "cgroups": self._cgroups, "fence": str(spec.fence or spec.folder),
+            "memory": memory, "cgroups": self._cgroups, "fence": str(spec.fence or spec.folder),
             "tether": self._tether[0] if self._tether is not None else None,
         }  # fmt: skip
+        if self.isolation.kept:
+            places = spec.sandbox or Sandbox(write=(str(spec.folder),))
+            asked["sandbox"] = plan_of(self.isolation, places, environment, memory)
         started = subprocess.run(
             (*self._python, "-c", LAUNCH, ROOT), input=json.dumps(asked).encode(), capture_output=True, timeout=START_TIMEOUT, check=False,
             env={"PATH": os.environ.get("PATH", os.defpath)}, start_new_session=True, cwd="/",
@@ -242,4 +254,5 @@ def _sweep(handle: Handle, end: float) -> bool:
 
 def local(settings: Any) -> Executor:
     """The executor for these settings: of the machine, what they allow."""
-    return Local(this_host(cpus=settings.cpus, memory=settings.memory, gpus=settings.gpus))
+    host = this_host(cpus=settings.cpus, memory=settings.memory, gpus=settings.gpus)
+    return Local(host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory)

@@ -121,3 +121,51 @@ def memory_kills(cgroup: str) -> int:
         except (OSError, ValueError, StopIteration):
             continue
     return 0
+
+
+def limits_memory(cgroup: str) -> bool:
+    """Whether the kernel limits the memory of this cgroup."""
+    try:
+        with open(f"{cgroup}/memory.max") as file:
+            return bool(cgroup) and file.read().strip() != "max"
+    except OSError:
+        return False
+
+
+class MemoryWatch:
+    """Finds a tree that takes more memory than it may, where no cgroup limits it: by looking, more often near the limit."""
+
+    SELDOM, OFTEN = 0.5, 0.05
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.next_look = 0.0
+
+    def exceeded(self, root: int, without: int = 0) -> bool:
+        """Whether all that `root` started, but for one process, takes more. Looks when it is time to."""
+        if time.monotonic() < self.next_look:
+            return False
+        tree = [pid for pid in descendants(root) if pid != without]
+        found = sum(_anonymous(pid) for pid in tree)
+        if found > self.limit:  # pages that several share were counted for each: the kernel knows their part
+            found = sum(_proportional(pid) for pid in tree)
+        self.next_look = time.monotonic() + (self.OFTEN if found > self.limit / 2 else self.SELDOM)
+        return found > self.limit
+
+
+def _anonymous(pid: int) -> int:
+    """Bytes that only this machine's memory or swap holds: neither programs nor files that can be read again."""
+    return _kilobytes(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+
+
+def _proportional(pid: int) -> int:
+    found = _kilobytes(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    return found or _anonymous(pid)
+
+
+def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
+    try:
+        with open(path, "rb") as file:
+            return 1024 * sum(int(line.split()[1]) for line in file if line.startswith(names))
+    except OSError:
+        return 0

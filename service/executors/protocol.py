@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from service.executors.isolation import Isolation
 
 
 class ExecutorError(Exception):
@@ -53,6 +56,22 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Sandbox:
+    """What an isolated attempt sees beside the system and the code. Plain values: it travels to other hosts as JSON."""
+
+    read: tuple[str, ...] = ()
+    """Files and folders that it may read."""
+    write: tuple[str, ...] = ()
+    """Folders that it may change; those that are missing are made."""
+    hidden: tuple[str, ...] = ()
+    """Folders that nothing else of the system may open to it, such as the service's home."""
+    private_endpoints: bool = False
+    """Whether it may reach addresses that are not public, through the egress proxy."""
+    refused_ports: tuple[int, ...] = ()
+    """Ports on addresses that are not public which it may not reach even so: the server's and the database's."""
+
+
+@dataclass(frozen=True)
 class AttemptSpec:
     """One attempt to start: what runs, where it works, what it may see."""
 
@@ -79,6 +98,8 @@ class AttemptSpec:
     """console.log is rotated at this size."""
     log_files: int = 4
     """How many rotated logs are kept."""
+    sandbox: Sandbox | None = None
+    """What it sees where attempts are isolated; its folder alone when not given."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +146,8 @@ class Executor(Protocol):
     """Runs attempts. Implementations: `local`, `docker`, `ray`; named in `service.executors.registry.EXECUTORS`."""
 
     name: str
+    isolation: Isolation
+    """What keeps the attempts that it starts apart from the service."""
 
     def start(self, spec: AttemptSpec) -> Handle:
         """Start the attempt, or return the handle of the one already started under this id and fencing token.

@@ -17,12 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.errors import CommandError
 from service.executors.console import read_console
+from service.executors.hosts import memory_limit
+from service.executors.isolation import Isolation
 from service.executors.process_tree import MARK
 from service.executors.protocol import (
     AttemptSpec,
@@ -35,6 +37,7 @@ from service.executors.protocol import (
     HostCapacity,
     Lost,
     Running,
+    Sandbox,
 )
 from service.executors.records import Refused, delete_secrets, read_record, take_fence, write_record
 from service.safety.secrets import NAMES
@@ -122,7 +125,11 @@ class Ray:
 
     name = "ray"
 
-    def __init__(self, address: str = "", lease: float = LEASE) -> None:
+    def __init__(self, address: str = "", lease: float = LEASE, isolation: str = "none", attempt_memory: int | None = 0) -> None:
+        """`isolation` is a mode that each host must have, or `auto`; `attempt_memory` is as `Local` takes it."""
+        self.isolation = Isolation("none") if isolation == "none" else Isolation("host")
+        self._wanted = isolation
+        self._attempt_memory = attempt_memory
         self._link = Link(address)
         self._lease = lease
         self._contacts: dict[str, Contact] = {}
@@ -177,7 +184,8 @@ class Ray:
         for number in numbers if numbers is not None else range(int(handle.record["parts"])):
             folder = _folder(handle, number)
             if folder.is_dir():
-                write_record(str(folder), "stop.json", {"grace": grace})
+                with suppress(OSError):  # the keeper there writes the same record, perhaps at this moment
+                    write_record(str(folder), "stop.json", {"grace": grace})
         self._link.ask("stop", attempt_id=handle.attempt_id, count=int(handle.record["parts"]), grace=grace)
 
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
@@ -242,11 +250,16 @@ class Ray:
         if len(spec.placements) > 1:
             environment |= {"FINERY_HOSTS": str(len(spec.placements)), "FINERY_HOST": str(number), "FINERY_WORLD": str(spec.record / "world")}
         record = spec.record if number == 0 else spec.record / f"host-{number}"
+        places = spec.sandbox or Sandbox(write=(str(spec.folder),))
+        if len(spec.placements) > 1:
+            places = replace(places, write=(*places.write, str(spec.record / "world")))
+        host = next(host for host in self._hosts if host.name == place.host)
         return {
             "attempt_id": spec.attempt_id, "job_id": spec.job_id, "fencing_token": spec.fencing_token, "node": self._nodes[place.host],
             "command": list(spec.command if number == 0 else (sys.executable, "-m", "pipelines", "join")), "folder": str(spec.folder),
             "record": str(record), "fence": str(record), "environment": environment, "secrets": dict(spec.secrets),
-            "cpus": place.cpus, "gpus": len(place.gpus), "memory": place.memory, "log_bytes": spec.log_bytes, "log_files": spec.log_files,
+            "cpus": place.cpus, "gpus": len(place.gpus), "memory": memory_limit(host, place, self._attempt_memory), "isolation": self._wanted,
+            "sandbox": asdict(places), "hosts": len(spec.placements), "log_bytes": spec.log_bytes, "log_files": spec.log_files,
         }  # fmt: skip
 
     def _refuse_a_second(self, spec: AttemptSpec) -> None:
@@ -345,4 +358,4 @@ def ray(settings: Any) -> Executor:
             f"the Ray cluster at {settings.ray_address} can be used by whoever reaches it; start it, and this server, with RAY_AUTH_MODE=token "
             "and the same RAY_AUTH_TOKEN_PATH"
         )
-    return Ray(str(settings.ray_address))
+    return Ray(str(settings.ray_address), isolation=settings.isolation, attempt_memory=settings.attempt_memory)

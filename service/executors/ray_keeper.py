@@ -15,8 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.errors import CommandError
+from service.executors.isolation import NONE, Isolation, isolation_of
+from service.executors.landlock import abi
 from service.executors.local import Local
-from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
+from service.executors.protocol import AttemptSpec, ExecutorError, HostCapacity, Placement, Running, Sandbox
 
 HOST = "here"
 
@@ -27,7 +30,7 @@ class Keeper:
     def __init__(self, lease: float) -> None:
         self._lease = lease
         self._heard = time.monotonic()
-        self._executor = Local(HostCapacity(HOST, 1, 0), tethered=True)
+        self._executor: Local | None = None
         self._handle: Any = None
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -38,9 +41,11 @@ class Keeper:
         for name in ("CUDA_VISIBLE_DEVICES",):  # Ray chose the devices for this actor
             if name in os.environ:
                 environment[name] = os.environ[name]
+        self._executor = Local(HostCapacity(HOST, 1, 0), tethered=True, isolation=isolation_for(part["isolation"], part["hosts"]))
         spec = AttemptSpec(
             part["attempt_id"], part["job_id"], part["fencing_token"], tuple(part["command"]), Path(part["folder"]), Path(part["record"]),
             environment, part["secrets"], (Placement(HOST, memory=part["memory"]),), Path(part["fence"]), part["log_bytes"], part["log_files"],
+            sandbox_of(part["sandbox"]),
         )  # fmt: skip
         Path(part["fence"]).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._handle = self._executor.start(spec)
@@ -49,11 +54,11 @@ class Keeper:
     def beat(self) -> bool:
         """Renew the lease; whether the part runs."""
         self._heard = time.monotonic()
-        return self._handle is not None and isinstance(self._executor.poll(self._handle), Running)
+        return self._handle is not None and self._executor is not None and isinstance(self._executor.poll(self._handle), Running)
 
     def stop(self, grace: float) -> None:
         """As `Executor.stop`."""
-        if self._handle is not None:
+        if self._handle is not None and self._executor is not None:
             self._executor.stop(self._handle, grace)
 
     def address(self) -> str:
@@ -66,3 +71,28 @@ class Keeper:
         while time.monotonic() - self._heard < self._lease:
             time.sleep(min(0.5, self._lease / 10))
         os._exit(1)  # the tether breaks with the process
+
+
+def sandbox_of(told: Mapping[str, Any]) -> Sandbox:
+    """The places again, from JSON."""
+    return Sandbox(
+        tuple(told["read"]), tuple(told["write"]), tuple(told["hidden"]), bool(told["private_endpoints"]), tuple(told["refused_ports"]),
+    )  # fmt: skip
+
+
+def isolation_for(wanted: str, hosts: int) -> Isolation:
+    """What keeps a part apart on this host. Raises ExecutorError when it was asked for and is not to be had.
+
+    Ranks on several hosts meet in the hosts' own network: such a part keeps to its files, by Landlock alone.
+    """
+    if wanted == "none":
+        return NONE
+    try:
+        found = isolation_of(wanted)
+    except CommandError as error:
+        raise ExecutorError(str(error)) from None
+    if hosts > 1:
+        found = Isolation("landlock", (), abi()) if abi() else NONE
+    if not found.kept:
+        raise ExecutorError("this host cannot isolate attempts; see `finery doctor` there, or serve with --isolation none")
+    return found

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.context import Caller, Service
+from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.problems import Problem
 from service.jobs.job import Job
 from service.openai.bases import Base, base_of, scratch
@@ -105,6 +105,7 @@ class NewJob(BaseModel):
 
 def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> Job:
     """Submit the job. Raises Problem with the parameter that is wrong."""
+    refuse_without_isolation(service, caller)
     method = asked.method.type if asked.method else "supervised"
     refused = refusal(method)
     if refused is not None:

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.recipe import schema as recipe_schema
-from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
+from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer, refuse_without_isolation
 from service.api.documents import AttemptDocument, JobDocument, Page, ResourcesDocument, StageDocument, page
 from service.api.problems import MistakeDocument, Problem, described
 from service.jobs.job import Job
@@ -114,6 +114,7 @@ async def submission_of(request: Request) -> Submission:
 )  # fmt: skip
 async def submit(request: Request, response: Response, service: ServiceOf, caller: Submitter, key: Key = None) -> JobDocument:
     """Submit a recipe. Every mistake in it comes back at once, with line and key."""
+    refuse_without_isolation(service, caller)
     wish = (await submission_of(request)).wish(key)
     job, created = await run_in_threadpool(take, service.store, service.settings, caller.project, caller.token, wish)
     if created:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from pipelines.errors import FineryError, RecipeError
 from pipelines.fields.places import configs_folder
 from pipelines.marks import write_yaml
-from service.api.context import Service
+from service.api.context import Service, refuse_without_isolation
 from service.api.problems import Problem, problem_of
 from service.safety.endpoints import KEY_NAME
 from service.safety.network_recipes import read_network
@@ -194,6 +194,7 @@ async def submit(request: Request, visitor: Submitting) -> Response:
 
 def _submit(request: Request, visitor: Visitor, draft: Draft, form: Mapping[str, str]) -> Response:
     service = service_of(request)
+    refuse_without_isolation(service, visitor.caller)
     mode = "yaml" if "text" in form else "form"
     found = mistakes_of(service, visitor, draft)
     if found:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 UNDERSTOOD = {
     "Image", "Entrypoint", "Cmd", "WorkingDir", "User", "Env", "Labels", "HostConfig",
     "Binds", "Init", "NetworkMode", "RestartPolicy", "CapDrop", "SecurityOpt", "ShmSize", "Memory", "NanoCpus", "LogConfig", "DeviceRequests",
+    "MemorySwap", "PidsLimit", "IpcMode",
 }  # fmt: skip
 """Fields of ContainerCreate and HostConfig that the executor may send; another one is answered with 400, as a typo would go unseen."""
 

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from service.executors.isolation import Isolation
+from service.executors.landlock import abi
 from service.executors.protocol import Executor, ExecutorError, Exited, Lost, Running
 from tests.service.executors.worlds import alive, docker_world, ended, local_world, printed, ray_world, until
 
 WORLDS = {
     "local": lambda folder: local_world(cgroups=True),
     "local-without-cgroups": lambda folder: local_world(cgroups=False),
+    "local-in-bubblewrap": lambda folder: local_world(cgroups=True, isolation="bubblewrap"),
+    "local-in-landlock": lambda folder: local_world(cgroups=True, isolation="landlock"),
+    "local-in-landlock-without-namespaces": lambda folder: local_world(cgroups=False, isolation=Isolation("landlock", (), abi())),
     "docker-on-a-recorded-engine": docker_world,
 }
 

@@ -91,11 +91,41 @@ def test_memory_that_ran_out_is_told(world, monkeypatch):
     assert world.executor.poll(handle) == Exited(-9, "out_of_memory")
 
 
-def test_home_stage_cache_and_data_are_mounted_where_they_are_here(tmp_path, monkeypatch):
-    monkeypatch.setenv("FINERY_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("FINERY_DATA", f"{tmp_path / 'data'}")
-    monkeypatch.setenv("HF_HOME", "/hf")
+def test_data_is_mounted_where_it_is_here_but_never_the_home(tmp_path, monkeypatch):
+    for name in ("data/sets", "home/secrets"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("FINERY_DATA", f"{tmp_path / 'data'}:{tmp_path}")
     made = docker(Settings(home=tmp_path / "home", executor="docker", docker_host="tcp://127.0.0.1:1", image="finery:1"))
-    home, cache, data = tmp_path / "home", tmp_path / "cache", tmp_path / "data"
-    assert made._mounts == [f"{home}:{home}", f"{cache}:{cache}", f"{data}:{data}:ro", "/hf:/hf"]
+    assert made._mounts == [f"{tmp_path / 'data'}:{tmp_path / 'data'}:ro"]
+    assert (made.isolation.mode, made._network) == ("container", "bridge")
     assert made._gpus == () or isinstance(made._gpus[0], Gpu)
+
+
+def test_an_attempt_s_own_places_are_mounted_and_nothing_beside_them(world):
+    from service.executors.protocol import Sandbox
+
+    spec = world.spec(world.folder, "exit 0")
+    (spec.folder / "inputs").mkdir(parents=True)
+    secrets = spec.record / "secrets"
+    places = Sandbox(read=(str(spec.folder / "inputs"), str(secrets), str(spec.folder / "gone")), write=(str(spec.folder / "runs"),))
+    started(world, replace(spec, sandbox=places))
+    host = created(world)["HostConfig"]
+    here = f"{world.folder}:{world.folder}"  # the stand-in's own
+    inputs, runs = spec.folder / "inputs", spec.folder / "runs"
+    assert host["Binds"] == [here, f"{inputs}:{inputs}:ro", f"{secrets}:{secrets}:ro", f"{runs}:{runs}"]
+    assert (host["PidsLimit"], host["IpcMode"], host["NetworkMode"]) == (4096, "private", "bridge")
+
+
+@pytest.mark.parametrize("name", ["host", "container:other", ""])
+def test_a_network_that_is_the_host_s_own_is_refused(name):
+    with pytest.raises(ValueError, match="docker_network"):
+        Settings(docker_network=name)
+
+
+def test_memory_has_a_limit_without_the_job_naming_one(tmp_path):
+    with docker_world(tmp_path) as world:
+        executor = Docker(Engine(world.engine.address), "finery:test", attempt_memory=None)
+        spec = world.spec(tmp_path, "exit 0")
+        spec.folder.mkdir()
+        executor.start(spec)
+        assert created(world)["HostConfig"]["Memory"] == created(world)["HostConfig"]["MemorySwap"] == 7 << 30

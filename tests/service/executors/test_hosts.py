@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.errors import CommandError
 from service.executors import hosts
-from service.executors.protocol import Gpu
+from service.executors.protocol import Gpu, HostCapacity, Placement
 
 TOLD = "0, 143771, NVIDIA H200\n1, 143771, NVIDIA H200\nmoments later\n2, [N/A], broken\n3, 24576, NVIDIA GeForce RTX 4090, OC\n"
 
@@ -52,3 +52,24 @@ def test_cores_and_memory_are_found_or_given():
     assert here.cpus == len(os.sched_getaffinity(0))
     assert 0 < here.memory <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert (hosts.this_host(cpus=1, memory=5).cpus, hosts.this_host(cpus=1, memory=5).memory) == (1, 5)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("host", "here", "setting", "limit"),
+    [
+        (HostCapacity("h", 64, 512 * GIB), Placement("h", memory=3 * GIB), None, 3 * GIB),  # what the job names
+        (HostCapacity("h", 64, 512 * GIB), Placement("h", memory=3 * GIB), 5 * GIB, 3 * GIB),
+        (HostCapacity("h", 64, 512 * GIB), Placement("h"), 5 * GIB, 5 * GIB),
+        (HostCapacity("h", 64, 512 * GIB), Placement("h"), 0, 0),
+        (HostCapacity("h", 64, 512 * GIB), Placement("h", cpus=1), None, 8 * GIB),  # a 64th would not hold torch and its data
+        (HostCapacity("h", 64, 512 * GIB, tuple(map(Gpu, range(8)))), Placement("h", (0, 1)), None, int(512 * GIB * 0.95 / 4)),
+        (HostCapacity("h", 2, 8 * GIB), Placement("h"), None, 7 * GIB),
+        (HostCapacity("h", 1, 1 * GIB), Placement("h"), None, GIB // 2),
+        (HostCapacity("h", 1, 0), Placement("h"), None, 0),
+    ],
+)
+def test_an_attempt_has_a_limit_of_memory_also_when_its_job_names_none(host, here, setting, limit):
+    assert abs(hosts.memory_limit(host, here, setting) - limit) <= 1

@@ -11,6 +11,7 @@ import pytest
 
 from service.executors import console, launcher, process_tree, records
 from service.executors.console import read_console, tail
+from service.executors.isolation import NONE
 from service.executors.local import Local, marked
 from service.executors.protocol import Exited, HostCapacity, Placement
 from tests.service.executors.worlds import HOST, ended, local_world, printed, until
@@ -186,6 +187,32 @@ def test_a_placement_on_another_host_is_refused(world):
         with pytest.raises(ExecutorError, match=f"runs on {HOST} alone"):
             world.executor.start(spec)
         assert not (spec.folder / "started").exists()
+
+
+ALLOCATES = "import time; a = bytearray({mib} << 20); a[::4096] = b'x' * len(a[::4096]); print('all', flush=True); time.sleep(2)"
+
+
+@pytest.mark.parametrize("mode", ["none", "bubblewrap", "landlock"])
+def test_an_attempt_that_takes_more_memory_than_it_may_is_ended_and_told_so(tmp_path, mode):
+    with local_world(cgroups=False, isolation=NONE if mode == "none" else mode) as world:
+        executor = Local(HostCapacity(HOST, 2, 8 << 30), cgroups=False, isolation=world.executor.isolation, attempt_memory=200 << 20)
+        for number, (mib, end) in enumerate([(400, Exited(-9, "out_of_memory")), (50, Exited(0))]):
+            spec = world.spec(tmp_path, f'"{sys.executable}" -c "{ALLOCATES.format(mib=mib)}" & wait $!', job=f"job-{number}")
+            spec.folder.mkdir()
+            handle = executor.start(spec)
+            assert ended(executor, handle) == end, printed(executor, handle)
+            assert marked(spec.attempt_id) == []
+
+
+def test_memory_that_processes_share_counts_once(tmp_path):
+    """Three children of a process of 120 MB are no 480 MB."""
+    code = "import os, time; a = bytearray(120 << 20); [os.fork() for _ in range(2)]; print('up', flush=True); time.sleep(3)"
+    with local_world(cgroups=False) as world:
+        executor = Local(HostCapacity(HOST, 2, 8 << 30), cgroups=False, attempt_memory=200 << 20)
+        spec = world.spec(tmp_path, f'exec "{sys.executable}" -c "{code}"')
+        spec.folder.mkdir()
+        handle = executor.start(spec)
+        assert ended(executor, handle) == Exited(0), printed(executor, handle)
 
 
 def test_the_kernel_s_count_of_memory_kills_is_read(tmp_path):

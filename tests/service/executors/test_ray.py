@@ -139,3 +139,47 @@ def test_one_attempt_over_two_hosts_learns_what_two_processes_of_one_host_learn(
         assert alive(spec.attempt_id) == []
     assert len(losses["one"]) == 4
     assert losses["two"] == losses["one"]
+
+
+@pytest.mark.long
+def test_each_host_of_a_cluster_isolates_what_it_runs(ray_cluster, tmp_path):
+    """On one host wholly; over two hosts, whose ranks need the hosts' network, by files alone."""
+    from service.executors.isolation import isolation_of
+    from service.executors.protocol import Sandbox
+
+    if not isolation_of("auto").kept:
+        pytest.skip("this machine does not isolate")
+    world = ray_world(ray_cluster)
+    world.executor._wanted = "auto"
+    secret = tmp_path / "home" / "admin.token"
+    for number, hosts in enumerate((ray_cluster.hosts()[:1], ray_cluster.hosts())):
+        folder = tmp_path / "home" / f"job-{number}"
+        (folder / "runs").mkdir(parents=True)
+        secret.write_text("hidden")
+        spec = world.spec(tmp_path / "home", f"cat {secret} && echo READ; touch planted && echo PLANTED; echo x > runs/made", job=f"job-{number}")
+        places = Sandbox(write=(str(folder / "runs"),), hidden=(str(tmp_path / "home"),))
+        spec = replace(spec, placements=tuple(Placement(host) for host in hosts), sandbox=places)
+        handle = world.executor.start(spec)
+        ended(world.executor, handle, 60)
+        text = printed(world.executor, handle).decode()
+        assert (folder / "runs" / "made").read_text() == "x\n", text
+        assert "READ" not in text
+        assert "hidden" not in text
+        assert not (folder / "planted").exists()
+
+
+def test_a_host_that_cannot_isolate_refuses_what_must_be(monkeypatch):
+    from service.executors import ray_keeper
+    from service.executors.isolation import NONE, Isolation
+
+    monkeypatch.setattr(ray_keeper, "isolation_of", lambda wanted: NONE)
+    with pytest.raises(ExecutorError, match="cannot isolate attempts"):
+        ray_keeper.isolation_for("auto", 1)
+    assert ray_keeper.isolation_for("none", 1) == NONE
+    monkeypatch.setattr(ray_keeper, "isolation_of", lambda wanted: Isolation("bubblewrap"))
+    monkeypatch.setattr(ray_keeper, "abi", lambda: 4)
+    assert ray_keeper.isolation_for("auto", 1).mode == "bubblewrap"
+    assert ray_keeper.isolation_for("auto", 2) == Isolation("landlock", (), 4)
+    monkeypatch.setattr(ray_keeper, "abi", lambda: 0)
+    with pytest.raises(ExecutorError, match="cannot isolate attempts"):
+        ray_keeper.isolation_for("auto", 2)

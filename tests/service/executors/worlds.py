@@ -5,8 +5,11 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from service.executors.docker import Docker, container_name
 from service.executors.engine import Engine
+from service.executors.isolation import NONE, tried
 from service.executors.local import Local, marked
 from service.executors.process_tree import start_time
 from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
@@ -64,14 +67,18 @@ def alive(attempt_id):
 
 
 @contextmanager
-def local_world(cgroups):
+def local_world(cgroups, isolation=NONE):
+    if isinstance(isolation, str):
+        isolation = tried(isolation)
+        if isinstance(isolation, str):
+            pytest.skip(f"this machine does not isolate so: {isolation}")
     host = HostCapacity(HOST, 2, 8 << 30)
 
     def lose(handle):
         os.kill(handle.record["launcher_pid"], 9)
         until(lambda: start_time(handle.record["launcher_pid"]) == 0)
 
-    yield World(lambda: Local(host, cgroups=cgroups), lose)
+    yield World(lambda: Local(host, cgroups=cgroups, isolation=isolation), lose)
 
 
 def ray_world(cluster):
