@@ -198,12 +198,12 @@ class Publish(Stage):
             shutil.rmtree(place, ignore_errors=True)  # left by an attempt that was killed
         try:
             context.events.emit("progress", what="writing the checkpoint")
-            assemble(context, head, source, written, adapter, self.bake)
+            code = assemble(context, head, source, written, adapter, self.bake)
             written.rename(assembled)  # moved before it is proven: no file may know where it was written
         finally:
             shutil.rmtree(written, ignore_errors=True)
         auto_class = USES[head.kind].auto_class
-        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored)
+        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored, code)
         self._report(context, proof)
 
         history = [stage.id for stage in made_by(context.recipe, self)]
