@@ -78,6 +78,8 @@ class Settings(BaseModel):
 
     private_endpoints: bool = False
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
+    stage_seconds: float = Field(30 * 24 * 3600.0, gt=0)
+    """A finished stage that no job's folder leads to is deleted when it is older."""
 
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import ModelError
 from pipelines.protocols import Context, Head
 from pipelines.publishing import foreign_code
 from pipelines.publishing.bake import bake

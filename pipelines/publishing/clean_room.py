@@ -139,7 +139,8 @@ def _import(folder: str, module: str) -> None:
     if module in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(module, os.path.join(folder, f"{module}.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         sys.modules[module] = importlib.util.module_from_spec(spec)

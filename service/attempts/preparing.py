@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import CommandError
 from pipelines.marks import read_yaml_text
-from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, stage_cache
+from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, shared_stages
 from service.attempts.folders import INPUTS, RECIPE, Folders, folders_of
+from service.attempts.stage_store import model_in
 from service.executors.protocol import AttemptSpec, Placement
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
@@ -41,8 +42,9 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     """Everything the executor needs. Raises RecipeError or Missing when the recipe can no longer be resolved."""
     folders = folders_of(settings.jobs, job)
     folders.job.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stage_cache(settings).mkdir(parents=True, exist_ok=True)
     hub_folder(settings, job.project).mkdir(parents=True, exist_ok=True, mode=0o700)
+    folders.cache.mkdir(exist_ok=True, mode=0o700)
+    shared_stages(settings, job.project).mkdir(parents=True, exist_ok=True)
     wanted = needs(job.request.recipe, job.request.overrides)
     if wanted.code:
         _refuse_code(store, settings, job)
@@ -118,14 +120,7 @@ def model_of_job(store: Store, settings: Settings, project: str, name: str) -> P
     done = [job for job in found if job.state is State.SUCCEEDED]
     if not done:
         raise Missing(f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on")
-    models = list(_models(folders_of(settings.jobs, done[0]).run))
+    models = [found for stage in sorted(folders_of(settings.jobs, done[0]).run.glob("stages/*")) if (found := model_in(settings, done[0], stage))]
     if not models:
         raise Missing(f"'job:{name}' left no model: none of its stages trains one")
     return models[-1]
-
-
-def _models(run: Path) -> Iterator[Path]:
-    """The models of a run's stages, in the order of the recipe."""
-    for stage in sorted(run.glob("stages/*")):
-        if (stage / "model" / "config.json").is_file():
-            yield (stage / "model").resolve()

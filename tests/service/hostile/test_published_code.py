@@ -203,7 +203,7 @@ def test_code_that_finery_did_not_write_is_refused_before_anything_is_imported(c
     shutil.copyfile(planted / "evil.py", copy / name)
     with pytest.raises(PublishError, match="is code that Finery did not write"):
         ask(copy)
-    with pytest.raises(ModelError, match="code that Finery did not write|a pickle"):
+    with pytest.raises(ModelError, match=r"code that Finery did not write|a pickle"):
         foreign_code.settled(copy, {}, leave=False)
     assert not marker.exists()
 
