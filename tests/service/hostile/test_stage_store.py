@@ -356,3 +356,111 @@ def test_an_attempt_that_plants_stages_leaves_its_own_alone_however_it_ends(tmp_
     taken = sorted(each.name for each in shared_stages(server.settings, "default").iterdir())
     assert taken == [record["fingerprint"]]
     server.watcher.stop()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A Hub on this machine with a private repository, and the real client."""
+    from tests import hub_stand_in
+    from tests.pipelines.publishing.conftest import make_tokenizer
+
+    make_tokenizer().save_pretrained(tmp_path / "files")
+    (tmp_path / "files" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with hub_stand_in.serving() as serving:
+        hub_stand_in.connect(serving, monkeypatch)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", serving.url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", serving.url + "/{repo_id}/resolve/{revision}/{filename}")
+        files = {path.name: path.read_bytes() for path in (tmp_path / "files").iterdir()}
+        serving.repositories["acme/secret"] = hub_stand_in.Repository(private=True, files=files)
+        yield serving
+
+
+def tokenizer_of(settings: Settings, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str) -> Any:
+    """The first stage of a run of this job, as its attempt does it: which folder it came to, and its events."""
+    from pipelines.protocols import StopSignal
+    from pipelines.recipe import loads
+    from pipelines.run import Job as Run
+    from pipelines.workspace import RunFolder
+
+    monkeypatch.setenv("FINERY_SHARED_STAGES", str(shared_stages(settings, project)))
+    recipe = loads(PRIVATE)
+    store = StageStore(folders_of(settings.jobs, job).cache)
+    run = Run(recipe, RunFolder(tmp_path / "runs" / job.id, store), StopSignal())
+    with run.place.open(recipe.to_yaml()):
+        run.begin()
+        run.make_tokenizer()
+    return run
+
+
+PRIVATE = """\
+name: tiny
+model: {checkpoint: acme/secret}
+stages:
+  - {stage: supervised, task: builtin/python-docs, max_length: 32, arguments: {max_steps: 4}}
+"""
+
+
+def test_access_to_a_private_repository_is_asked_again_for_every_job(settings: Settings, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither another project, nor a job of the same one without the token, is served what was made of it."""
+    from pipelines.errors import DataError
+
+    first, again, without, stranger = (job_of(name, project, PRIVATE) for name, project in (("1", "acme"), ("2", "acme"), ("3", "acme"), ("4", "others")))
+    made = tokenizer_of(settings, first, tmp_path, monkeypatch, "acme")
+    mark = made.marks["tokenizer"]
+    commit = hub.repositories["acme/secret"].sha
+    said = json.loads((made.folders["tokenizer"] / "stage.json").read_text())
+    assert said["identity"]["content"] == f"acme/secret@{commit}"
+    assert take_over(settings, first) == [mark]
+
+    assert tokenizer_of(settings, again, tmp_path, monkeypatch, "acme").folders["tokenizer"] == shared_stages(settings, "acme") / mark
+    opened: list[object] = []
+    monkeypatch.setattr(StageStore, "complete", lambda *given: opened.append(given))
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "somebodyelse" * 3)
+    for job, project in ((without, "acme"), (stranger, "others")):
+        with pytest.raises(DataError, match=r"'acme/secret' was not found, or may not be read \(401 from the Hub\)"):
+            tokenizer_of(settings, job, tmp_path, monkeypatch, project)
+    assert opened == [], "it is refused before any cache is looked into"
+
+
+def test_a_new_commit_is_another_stage(settings: Settings, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.data import checkpoint_content
+
+    before = tokenizer_of(settings, job_of("1"), tmp_path, monkeypatch, "acme").marks["tokenizer"]
+    hub.repositories["acme/secret"].commits.append(["config.json"])
+    checkpoint_content._commit_of.cache_clear()
+    assert tokenizer_of(settings, job_of("2"), tmp_path, monkeypatch, "acme").marks["tokenizer"] != before
+
+
+def test_without_the_hub_the_commit_in_the_cache_stands(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.data.checkpoint_content import checkpoint_content
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert checkpoint_content("acme/other") == "acme/other@main"
+    refs = tmp_path / "hub" / "models--acme--other" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "v1").write_text("a" * 40)
+    assert checkpoint_content("acme/other", "v1") == f"acme/other@{'a' * 40}"
+
+
+def test_a_gated_repository_is_asked_whether_its_files_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its description is public, and names the commit."""
+    import httpx
+    from huggingface_hub.errors import GatedRepoError
+
+    from pipelines.data.checkpoint_content import commit_of
+    from pipelines.errors import DataError
+
+    class Described:
+        sha, gated = "b" * 40, "manual"
+
+    def refuse(self: Any, name: str, **_: Any) -> None:
+        raise GatedRepoError("no", response=httpx.Response(403, request=httpx.Request("GET", "http://hub")))
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: Described())
+    monkeypatch.setattr("huggingface_hub.HfApi.auth_check", refuse)
+    with pytest.raises(DataError, match="403 from the Hub"):
+        commit_of("acme/gated")
+    monkeypatch.setattr("huggingface_hub.HfApi.auth_check", lambda *_, **__: None)
+    assert commit_of("acme/gated") == "b" * 40
