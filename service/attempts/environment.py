@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.secrets import HOSTS
-from service.attempts.folders import CACHE
+from service.attempts.folders import CACHE, INPUTS, REFERENCES
 from service.jobs.job import Attempt, Job
 from service.safety import secret_store
 from service.safety.secret_store import Secret
@@ -37,6 +37,7 @@ def environment_of(settings: Settings, job: Job, attempt: Attempt, outer: Mappin
         **_hub(settings, job.project, outer),
         "FINERY_HOME": str(settings.jobs / job.id / CACHE),
         "FINERY_SHARED_STAGES": str(shared_stages(settings, job.project, outer)),
+        "FINERY_REFERENCES": str(settings.jobs / job.id / INPUTS / REFERENCES),
         "FINERY_JOB_ID": job.id,
         "OMP_NUM_THREADS": outer.get("OMP_NUM_THREADS", str(threads)),
         "FINERY_PUBLIC_ENDPOINTS_ONLY": "0" if settings.private_endpoints else "1",

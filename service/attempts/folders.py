@@ -27,6 +27,8 @@ from service.jobs.job import Attempt, Job
 
 RECIPE = "recipe.yaml"
 INPUTS = "inputs"
+REFERENCES = "references.json"
+"""In `inputs`: what the paths of the recipe stand for, `{path: "file:ID"}`."""
 PUBLISHED = "published"
 CACHE = "cache"
 MOST_FILES = 20_000

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import CommandError
 from pipelines.marks import read_yaml_text
 from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, shared_stages
-from service.attempts.folders import INPUTS, RECIPE, Folders, folders_of
+from service.attempts.folders import INPUTS, RECIPE, REFERENCES, Folders, folders_of
 from service.attempts.stage_store import model_in
 from service.executors.protocol import AttemptSpec, Placement
 from service.executors.records import write_file
@@ -54,6 +55,7 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
         checkpoints[f"job:{name}"] = model_of_job(store, settings, job.project, name)
     for name in wanted.models:
         checkpoints[f"model:{name}"] = Path(store.model(job.project, name).path)
+    _name_references(folders, {f"file:{name}": path for name, path in files.items()} | checkpoints)
     made = materialise(job.request.recipe, job.request.overrides, files=files, checkpoints=checkpoints)
     if not folders.recipe.is_file() or folders.recipe.read_text(encoding="utf-8") != made.recipe:
         write_file(str(folders.job), RECIPE, made.recipe.encode())
@@ -65,6 +67,12 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
         placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
         log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
     )  # fmt: skip
+
+
+def _name_references(folders: Folders, places: Mapping[str, Path]) -> None:
+    """What the recipe's paths stand for, so that what is published names that."""
+    (folders.job / INPUTS).mkdir(exist_ok=True)
+    write_file(str(folders.job / INPUTS), REFERENCES, json.dumps({str(path): name for name, path in places.items()}).encode())
 
 
 def _refuse_code(store: Store, settings: Settings, job: Job) -> None:
