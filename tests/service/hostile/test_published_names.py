@@ -29,7 +29,7 @@ name: own
 model: {{architecture: {{preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64}}}}
 tokenizer: {{train: wordpiece, vocab_size: 300}}
 stages:
-  - {{stage: supervised, id: colours, task: {{kind: classification, text: text, train: 'file:{file}', validation: 'file:{file}'}}, max_length: 16, arguments: {{max_steps: 2}}}}
+  - {{stage: supervised, id: colours, task: {{kind: classification, columns: [text], label: label, train: 'file:{file}', validation: 'file:{file}'}}, max_length: 16, arguments: {{max_steps: 2}}}}
   - {{stage: evaluate, baselines: [majority]}}
   - {{stage: publish, to: own}}
 """
@@ -37,7 +37,7 @@ ONWARD = """\
 name: onward-{kind}
 model: {{checkpoint: '{reference}'}}
 stages:
-  - {{stage: supervised, id: again, task: {{kind: classification, text: text, train: 'file:{file}', validation: 'file:{file}'}}, max_length: 16, arguments: {{max_steps: 2}}}}
+  - {{stage: supervised, id: again, task: {{kind: classification, columns: [text], label: label, train: 'file:{file}', validation: 'file:{file}'}}, max_length: 16, arguments: {{max_steps: 2}}}}
   - {{stage: publish, to: onward-{kind}}}
 """
 
@@ -92,8 +92,11 @@ class Server:
         assert answer.status_code == 200, answer.text
         return answer
 
-    def upload(self, name: str, text: str) -> str:
-        answer = self.client.post("/v1/files", files={"file": (name, text)}, data={"purpose": "fine-tune"})
+    def upload(self, name: str, text: str, openai: bool = False) -> str:
+        if openai:
+            answer = self.client.post("/v1/files", files={"file": (name, text)}, data={"purpose": "fine-tune"})
+        else:
+            answer = self.client.post("/api/v1/files/upload", params={"filename": name}, content=text.encode())
         assert answer.status_code in (200, 201), answer.text
         return str(answer.json()["id"])
 
@@ -133,7 +136,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.long
 def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, tmp_path: Path) -> None:
     """Of a model of one's own file, of one that starts from it in both ways, and of one that `/v1` made."""
-    chats, rows = server.upload("chats.jsonl", ROWS), server.upload("rows.jsonl", LABELLED)
+    chats, rows = server.upload("chats.jsonl", ROWS * 4, openai=True), server.upload("rows.jsonl", LABELLED)
     first = server.submit(OWN.format(file=rows))
     server.submit(ONWARD.format(kind="model", reference="model:own", file=rows))
     server.submit(ONWARD.format(kind="job", reference="job:own", file=rows))
