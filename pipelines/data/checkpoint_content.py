@@ -43,7 +43,7 @@ def commit_of(source: str, revision: str | None = None) -> str | None:
 @cache
 def _commit_of(source: str, revision: str | None, endpoint: str, offline: bool, cached: str, token: str | None) -> str | None:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     if offline:
         return _in_cache(source, revision, cached)
