@@ -152,7 +152,7 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
 
     found: dict[str, dict[str, str]] = {}
     for name in names:
-        said = tarfile.open(fileobj=io.BytesIO(server.get(f"/api/v1/models/{name}/download").content))
+        said = tarfile.open(fileobj=io.BytesIO(server.get(f"/api/v1/models/{name}/download").content))  # noqa: SIM115
         texts = {}
         for member in said.getmembers():
             content = said.extractfile(member)
@@ -172,8 +172,8 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
     assert f"file:{rows}" in found["own"]["recipe.yaml"]
     assert f"`file:{rows}`" in found["own"]["README.md"]
     assert f"file:{chats}" in found[tuned]["recipe.yaml"]
-    assert "checkpoint: model:own" in found["onward-model"]["recipe.yaml"]
-    assert "checkpoint: job:own" in found["onward-job"]["recipe.yaml"]
+    assert 'checkpoint: "model:own"' in found["onward-model"]["recipe.yaml"]
+    assert 'checkpoint: "job:own"' in found["onward-job"]["recipe.yaml"]
     assert "`model:own`" in found["onward-model"]["README.md"]
     bases = {model["name"]: model["base"] for model in server.get("/api/v1/models").json()["data"]}
     assert (bases["own"], bases["onward-model"], bases["onward-job"]) == ("", "model:own", "job:own")
