@@ -47,7 +47,7 @@ def _commit_of(source: str, revision: str | None, endpoint: str, offline: bool, 
 
     if offline:
         return _in_cache(source, revision, cached)
-    api = HfApi(endpoint=endpoint, token=token or False)
+    api = HfApi(endpoint=endpoint)  # with the token, where the client may send one unasked
     try:
         found = api.model_info(source, revision=revision)
         if getattr(found, "gated", False):  # what it is, anybody may know; its files, only those who were let in
