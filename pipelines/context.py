@@ -81,7 +81,7 @@ def open_model(
         head = writing_heads.read_by(job.recipe, source, job.folders) if checkpoint is None else writing_heads.of_checkpoint(checkpoint)
     if checkpoint is not None:
         return models.open_folder(checkpoint, head, seed, merge=merge, trained_head=trained_head)
-    own = job.recipe.model
+    own = job.start
     packed = quantization.settled(getattr(getattr(stage, "tuner", None), "quantization", None), job.precision) if keep_base else None
     if source == START and own.checkpoint is None:
         model = models.build(shape_of(job.recipe), head, open_tokenizer(job), seed)
@@ -114,7 +114,7 @@ def open_tokenizer(job: Job, stage_id: str | None = None, checkpoint: str | None
         return tokenizers.open_tokenizer(checkpoint)
     kept = job.folders[stage_id] / "model" if stage_id in job.folders else job.folders[TOKENIZER] / "model"
     own = kept if (kept / "tokenizer_config.json").is_file() else job.folders[TOKENIZER] / "model"
-    return tokenizers.open_tokenizer(str(own), start=job.recipe.model)
+    return tokenizers.open_tokenizer(str(own), start=job.start)
 
 
 def shape_of(recipe: Recipe) -> dict[str, Any]:

@@ -167,6 +167,7 @@ def open_folder(
         raise ModelError(remote_code.refusal(source, error) or f"'{source}' cannot be opened as {kind.__name__}: {sentence[:400]}") from error
     finally:
         loader.removeFilter(_errors_only)
+    remote_code.forget_named(model, where)
     fresh = _outermost({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     prefix = f"{model.base_model_prefix}."
     lost = [name for name in fresh if name.startswith(prefix) and "pooler" not in name]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pipelines.recipe import Model
 
 NO_CODE = {"trust_remote_code": False}
+NAMES_OF_CODE = ("auto_map", "custom_pipelines", "custom_generate")
+"""Entries of a checkpoint's JSON that name code, which transformers keeps and saves again."""
 
 
 def allowed(source: str, model: Model | None) -> bool:
@@ -55,6 +57,29 @@ def refuse_elsewhere(source: str, revision: str | None, own: str) -> None:
                 )
 
 
+def forget_named(opened: Any, where: Mapping[str, Any]) -> Any:
+    """What was opened, without the names of code that its files hold: saved again, it must not lead anybody to that code.
+
+    Where the code was allowed (`where`, as `opening` gave it) it is saved beside, and stays named.
+    """
+    if where.get("trust_remote_code"):
+        return opened
+    if isinstance(init := getattr(opened, "init_kwargs", None), dict):  # a tokenizer
+        for key in NAMES_OF_CODE:
+            init.pop(key, None)
+            opened.__dict__.pop(f"_{key}", None)
+        return opened
+    waiting = [opened.config]
+    while waiting:
+        config = waiting.pop()
+        if getattr(config, "model_type", None) == "finery":  # it names its own files whenever it is saved
+            continue
+        for key in NAMES_OF_CODE:
+            config.__dict__.pop(key, None)
+        waiting += [each for each in vars(config).values() if hasattr(each, "model_type")]
+    return opened
+
+
 def named(auto_map: Any) -> list[str]:
     """The classes that an `auto_map` names, `repository--module.Class` or `module.Class`; a tokenizer's has a slow and a fast one."""
     values = auto_map.values() if isinstance(auto_map, Mapping) else [auto_map]
@@ -72,4 +97,4 @@ def refusal(source: str, error: Exception) -> str | None:
     )
 
 
-__all__ = ["NO_CODE", "allowed", "named", "opening", "refusal", "refuse_elsewhere"]
+__all__ = ["NO_CODE", "allowed", "forget_named", "named", "opening", "refusal", "refuse_elsewhere"]

@@ -17,6 +17,7 @@ from pipelines import fingerprints, hardware, launch
 from pipelines.cells import refuse_study
 from pipelines.context import TOKENIZER, context_for, shape_of
 from pipelines.data import stage_files
+from pipelines.data.checkpoint_content import commit_of
 from pipelines.errors import DataError, FineryError, Misfit, StageError, Stopped
 from pipelines.failures import understood
 from pipelines.protocols import StopSignal, World
@@ -76,6 +77,15 @@ class Job:
         return hardware.precision(self.recipe.launch.mixed_precision)
 
     @cached_property
+    def start(self) -> Model:
+        """The recipe's model at the commit that its revision stands for now: one run reads one state of a repository."""
+        own = self.recipe.model
+        if own.checkpoint is None:
+            return own
+        commit = _commit(own.checkpoint, own.revision)
+        return own if commit == own.revision else own.model_copy(update={"revision": commit})
+
+    @cached_property
     def special_tokens(self) -> list[str]:
         """Tokens that the stages need of a trained tokenizer, beside the usual ones."""
         return list(dict.fromkeys(token for stage in self.recipe.stages for token in stage.special_tokens()))
@@ -128,8 +138,8 @@ class Job:
         else:
             source = None
         if source is not None:
-            start = self.recipe.model if wanted is None else None
-            revision = start.revision if start is not None else None
+            start = self.start if wanted is None else None
+            revision = start.revision if start is not None else _commit(source, None)
             identity: dict[str, Any] = {"pretrained": source, "content": _folder_content(source, revision), "segments": self.segments}
             if start is not None and start.trust_remote_code:
                 identity["trust_remote_code"] = True
@@ -140,7 +150,7 @@ class Job:
                 [],
                 {},
                 {"pipelines.tokenizers"},
-                partial(self._copy_tokenizer, source, start),
+                partial(self._copy_tokenizer, source, revision, start),
             )
             return
         from pipelines.tokenizers import DEFAULT, block
@@ -255,7 +265,7 @@ class Job:
         """Fingerprint of a stage's model, or of the recipe's own."""
         if stage_id != START:
             return self.marks[stage_id]
-        model = self.recipe.model
+        model = self.start
         if model.checkpoint is not None:
             code = {"trust_remote_code": True} if model.trust_remote_code else {}
             return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision), **code})
@@ -273,10 +283,10 @@ class Job:
             raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
         self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
 
-    def _copy_tokenizer(self, source: str, start: Model | None, attempt: Path, mark: str) -> None:
+    def _copy_tokenizer(self, source: str, revision: str | None, start: Model | None, attempt: Path, mark: str) -> None:
         from pipelines.tokenizers import open_tokenizer
 
-        self._save_tokenizer(open_tokenizer(source, start.revision if start is not None else None, start), attempt)
+        self._save_tokenizer(open_tokenizer(source, revision, start), attempt)
 
     def _save_tokenizer(self, tokenizer: Any, attempt: Path) -> None:
         from pipelines.tokenizers import without_segments
@@ -317,8 +327,13 @@ class Job:
                 self.place.events.emit("warning", message=f"report.html could not be written ({type(error).__name__}: {error}); everything else is in place")
 
 
+def _commit(source: str, revision: str | None) -> str | None:
+    """The commit of a Hub repository, where it can be told; asked for by every run, with its own token. Raises DataError."""
+    return revision if Path(source).is_dir() else commit_of(source, revision) or revision
+
+
 def _folder_content(source: str, revision: str | None) -> str:
-    """What tells two checkpoints apart: the bytes of a folder, or the name and revision of a Hub repository."""
+    """What tells two checkpoints apart: the bytes of a folder, or the name and commit of a Hub repository."""
     path = Path(source)
     return fingerprints.hash_folder(path) if path.is_dir() else f"{source}@{revision or 'main'}"
 

@@ -35,14 +35,15 @@ def open_tokenizer(source: str, revision: str | None = None, start: Model | None
     """
     from transformers import AutoTokenizer
 
+    where = remote_code.opening(source, revision, start)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **remote_code.opening(source, revision, start))
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
     except (OSError, ValueError, KeyError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(remote_code.refusal(source, error) or f"no tokenizer could be opened from '{source}': {sentence[:300]}") from error
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of '{source}' has no fast version, which Finery needs")
-    return tokenizer
+    return remote_code.forget_named(tokenizer, where)
 
 
 def has_segments(shape: Mapping[str, Any]) -> bool:

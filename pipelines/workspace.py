@@ -4,11 +4,15 @@
 over a kill so that its checkpoints serve the next attempt, and renamed when the stage is whole: a stage is complete or
 invisible. `runs/<name>/stages/NN-id` are links to them. File locks, which the system drops with the process, keep two
 writers apart.
+
+`FINERY_SHARED_STAGES` may name a store that this process only reads, of stages that a server took over from other jobs:
+`<fingerprint>/` with the server's record of every file's hash, which is held against the files before they are used.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -24,6 +28,10 @@ from pipelines.events import EventLog
 
 RECORD = "stage.json"
 """In a complete stage: what it is, and the fingerprints of what it read."""
+HASHES = "server.json"
+"""In a stage that a server took over: size and SHA-256 of every file."""
+SHARED = "FINERY_SHARED_STAGES"
+"""The variable that names a store to read from."""
 
 
 def home() -> Path:
@@ -78,11 +86,25 @@ class StageStore:
         self.root = root or home()
         self.stages = self.root / "stages"
         self.data = self.root / "data"
+        shared = os.environ.get(SHARED)
+        self.shared = Path(shared).absolute() if shared else None
+        self._held: dict[str, bool] = {}
 
     def complete(self, fingerprint: str) -> Path | None:
-        """The folder of a complete stage. One that lost something since it was finished is not complete."""
+        """The folder of a complete stage, of its own or a shared one. One that lost something since it was finished is not complete."""
         folder = self.stages / fingerprint
-        return folder if (folder / RECORD).is_file() and self.damage(fingerprint) is None else None
+        if (folder / RECORD).is_file() and not self._leads_to_shared(folder):
+            return folder if self.damage(fingerprint) is None else None
+        folder = self.shared / fingerprint if self.shared is not None else folder
+        if not (folder / RECORD).is_file():
+            return None
+        if fingerprint not in self._held:
+            self._held[fingerprint] = holds(folder)
+        return folder if self._held[fingerprint] else None
+
+    def _leads_to_shared(self, folder: Path) -> bool:
+        """Whether a server took this stage over, and left a link to it."""
+        return self.shared is not None and folder.is_symlink() and folder.resolve() == (self.shared / folder.name).resolve()
 
     def damage(self, fingerprint: str) -> str | None:
         """The first file of a finished stage that is gone, or no longer as long as it was; None when all is well."""
@@ -116,7 +138,9 @@ class StageStore:
             if path.is_file() and path.name != RECORD and "checkpoints" not in path.relative_to(partial).parts
         }
         write_json(partial / RECORD, {**record, "files": files})
-        if final.exists():
+        if final.is_symlink():  # to a shared stage that is gone
+            final.unlink()
+        elif final.exists():
             shutil.rmtree(final)
         partial.rename(final)
         descriptor = os.open(self.stages, os.O_RDONLY)
@@ -140,6 +164,27 @@ class StageStore:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+def holds(folder: Path) -> bool:
+    """Whether a stage that a server took over has the files of its record, all of them and no others, byte for byte."""
+    try:
+        said = json.loads((folder / HASHES).read_bytes())
+        files = {str(name): (int(size), str(hashed)) for name, (size, hashed) in said["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    found.pop(HASHES, None)
+    if said.get("fingerprint") != folder.name or found.keys() != files.keys():
+        return False
+    return all(not path.is_symlink() and path.is_file() and _same(path, *files[name]) for name, path in found.items())
+
+
+def _same(path: Path, size: int, hashed: str) -> bool:
+    if path.stat().st_size != size:
+        return False
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == hashed
 
 
 class RunFolder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from service.attempts.stage_store import model_in
 from service.jobs.job import Job
 from service.jobs.states import State
 from service.safety.materialise import Needs
@@ -83,6 +84,7 @@ def model_folder(settings: Settings, job: Job) -> Path | None:
     stages = data.get("stages")
     ids = [stage.get("id") for stage in stages if isinstance(stage, dict)] if isinstance(stages, tuple | list) else []
     for identifier in reversed(ids):
-        for folder in (settings.jobs / job.id / "runs" / job.name / "stages").glob(f"[0-9]*-{identifier}/model"):
-            return folder.resolve()
+        for stage in (settings.jobs / job.id / "runs" / job.name / "stages").glob(f"[0-9]*-{identifier}"):
+            if (found := model_in(settings, job, stage)) is not None:
+                return found
     return None

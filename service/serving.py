@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 from service.attempts.preparing import PIPELINES
+from service.attempts.stage_store import free_stages
 from service.attempts.watching import Watcher
 from service.executors.protocol import Executor, HostCapacity
 from service.executors.registry import executor_of
@@ -83,6 +84,7 @@ class Supervisor:
                 if renewed - swept >= SWEEP_SECONDS:
                     swept = renewed
                     sweep(self._store, self._settings)
+                    free_stages(self._settings)
                 for attempt, job in self._store.claim_expired(self.holder, self._settings.lease_seconds, hosts=self._within_reach()):
                     log.warning("attempt %s of job %s is taken over: its server no longer answers", attempt.id, job.id)
             except Unavailable as error:

@@ -84,6 +84,8 @@ class Settings(BaseModel):
     """The engine's network that the docker executor's containers join: `none`, or one whose firewall keeps them from the host."""
     attempt_memory: int | None = Field(None, ge=0)
     """Bytes of main memory for an attempt whose job names no limit; None for its share of the host, 0 for no limit."""
+    stage_seconds: float = Field(30 * 24 * 3600.0, gt=0)
+    """A finished stage that no job's folder leads to is deleted when it is older."""
 
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""

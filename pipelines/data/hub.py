@@ -32,12 +32,15 @@ class HubSource:
 
     @cached_property
     def revision(self) -> str:
-        """The commit of the default branch. Raises DataError."""
+        """The commit of the default branch, its files being readable with the token at hand. Raises DataError."""
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
         try:
-            return str(HfApi().dataset_info(self.path).sha)
+            found = HfApi().dataset_info(self.path)
+            if getattr(found, "gated", False):  # what it is, anybody may know; its files, only those who were let in
+                HfApi().auth_check(self.path, repo_type="dataset")
+            return str(found.sha)
         except HfHubHTTPError as error:
             status = getattr(error.response, "status_code", None)
             if status in (401, 403, 404):

@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import ModelError
 from pipelines.protocols import Context, Head
+from pipelines.publishing import foreign_code
 from pipelines.publishing.bake import bake
-from pipelines.publishing.clean_room import beside
 from pipelines.publishing.heads import USES
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -19,13 +18,14 @@ CHAT_TEMPLATE = "chat_template.jinja"
 """Where transformers keeps a tokenizer's chat template."""
 
 
-def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter: bool, baked: bool = False) -> None:
-    """Fill `folder` with everything that `from_pretrained` needs."""
+def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter: bool, baked: bool = False) -> dict[str, str]:
+    """Fill `folder` with everything that `from_pretrained` needs; returns the code in it, relative path -> SHA-256."""
     folder.mkdir(parents=True)
     model = context.open_model(head, stage_id=stage_id, merge=not (adapter or baked), trained_head=True)
     trained = context.stage_folders[stage_id] / "model"
+    written: dict[str, bytes] = {}
     if baked:
-        bake(model, trained, folder, USES[head.kind].auto_class)
+        written = bake(model, trained, folder, USES[head.kind].auto_class)
     elif adapter:
         _adapter(trained, folder)
         _save(_base_of(model), folder / BASE)
@@ -34,10 +34,7 @@ def assemble(context: Context, head: Head, stage_id: str, folder: Path, adapter:
     context.open_tokenizer(stage_id).save_pretrained(str(folder))
     if (trained / CHAT_TEMPLATE).is_file():  # what the model was taught to answer to
         shutil.copyfile(trained / CHAT_TEMPLATE, folder / CHAT_TEMPLATE)
-    _name_itself(folder / BASE if adapter else folder)
-    pickles = [path.name for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt")]
-    if pickles:
-        raise ModelError(f"the model saves '{pickles[0]}', a pickle; only safetensors are published")
+    return foreign_code.settled(folder, written, leave=context.recipe.model.trust_remote_code)
 
 
 def _save(model: Any, folder: Path) -> None:
@@ -46,8 +43,10 @@ def _save(model: Any, folder: Path) -> None:
 
 def _adapter(trained: Path, folder: Path) -> None:
     """The trained stage's own bytes; only the base gets a name that stays true when the folder moves."""
-    for name in (*ADAPTER_FILES, *(f"{module}.py" for module in beside(str(trained)))):
+    for name in ADAPTER_FILES:
         shutil.copyfile(trained / name, folder / name)
+    for name, content in foreign_code.adapter_modules(trained).items():
+        (folder / name).write_bytes(content)
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config |= {"base_model_name_or_path": BASE, "revision": None}
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -63,15 +62,3 @@ def _base_of(model: Any) -> Any:
             for trained in module.modules_to_save.values():
                 trained.load_state_dict(before)
     return model.unload()
-
-
-def _name_itself(folder: Path) -> None:
-    """Take the paths of this machine out of config.json: `auto_map` names files beside it, and nothing else."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config.pop("_name_or_path", None)
-    own = {name: str(target).rpartition("--")[2] for name, target in config.pop("auto_map", {}).items()}
-    own = {name: target for name, target in own.items() if (folder / f"{target.partition('.')[0]}.py").is_file()}
-    if own:  # else the checkpoint that it comes from brought code, and was opened without running any
-        config["auto_map"] = own
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -8,12 +8,11 @@ price is a copy of the base in every publication, and that `peft` must be instal
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from pipelines.errors import ModelError
-from pipelines.publishing.clean_room import beside
+from pipelines.publishing import foreign_code
 
 FILE = "modeling_with_adapter.py"
 KEY = "finery_adapter"
@@ -51,18 +50,21 @@ class {base}WithAdapter({base}):
 '''
 
 
-def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> None:
-    """Write a PEFT model into `folder` as one model. `trained` holds its adapter. Raises ModelError."""
-    modules = beside(str(trained))
+def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
+    """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its adapter. Raises ModelError."""
+    modules = foreign_code.adapter_modules(trained)
     if len(modules) != 1:
         raise ModelError(f"the adapter in '{trained}' is one of PEFT's own methods, which cannot be baked; leave bake out")
     said = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
     model = _without_wrappers(tuned)
     setattr(model.config, KEY, {key: value for key, value in said.items() if key not in BESIDE_THE_WEIGHTS})
     model.save_pretrained(str(folder), max_shard_size="5GB")
-    shutil.copyfile(trained / f"{modules[0]}.py", folder / f"{modules[0]}.py")
-    (folder / FILE).write_text(_source(type(model), type(model.config), modules[0], folder), encoding="utf-8")
+    ((name, content),) = modules.items()
+    (folder / name).write_bytes(content)
+    source = _source(type(model), type(model.config), name.removesuffix(".py"), folder).encode()
+    (folder / FILE).write_bytes(source)
     _name_the_classes(folder / "config.json", type(model), type(model.config), auto_class)
+    return {FILE: source}
 
 
 def _without_wrappers(tuned: Any) -> Any:

@@ -31,6 +31,8 @@ HUB_NAMES = {
 """Where the data of a benchmark's family lies on the Hub."""
 SHOTS = re.compile(r"/\d+-shot$")
 """What the name of a benchmark ends with that is asked in prompts, with so many examples."""
+UPLOAD = re.compile(r"file:[\w.-]+")
+"""A file that was uploaded to a server."""
 TRANSLATION = ("multi30k/",)
 """Benchmarks on which models translate."""
 
@@ -391,7 +393,7 @@ def _method(stages: list[Stage]) -> str:
 
 
 def _step(stage: Stage, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in stage.plain().items() if key not in ("stage", "id", "from")}
+    plain = {key: value for key, value in origin.public(stage.plain()).items() if key not in ("stage", "id", "from")}
     facts = [f"{key}: `{_short(value)}`" for key, value in plain.items()]
     words = {
         "train_runtime": "training took {:,.1f} s",
@@ -433,11 +435,11 @@ def _hardware(manifest: Mapping[str, Any]) -> str:
 
 
 def _local_data(recipe: Recipe) -> Iterable[str]:
-    """Paths of files that the recipe names: strings that end like a data file."""
+    """Files that the recipe names: strings that end like a data file, and uploads by their ids."""
     ends = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 
     def walk(value: Any) -> Iterable[str]:
-        if isinstance(value, str) and value.lower().endswith(ends):
+        if isinstance(value, str) and (value.lower().endswith(ends) or UPLOAD.fullmatch(value)):
             yield f"`{value}`"
         elif isinstance(value, Mapping):
             for entry in value.values():
@@ -446,7 +448,7 @@ def _local_data(recipe: Recipe) -> Iterable[str]:
             for entry in value:
                 yield from walk(entry)
 
-    return dict.fromkeys(walk([stage.plain() for stage in recipe.stages if stage.stage != "publish"]))
+    return dict.fromkeys(walk([origin.public(stage.plain()) for stage in recipe.stages if stage.stage != "publish"]))
 
 
 def _version() -> str:

@@ -2,15 +2,20 @@
 
 This file is copied into an empty folder and run there by `python -I`. It imports the standard library and what any user
 of the checkpoint has: torch, transformers, and peft for an adapter. Nothing of Finery can be imported, not even where
-it is installed, and the Hub is out of reach.
+it is installed, and the Hub is out of reach. Before transformers is imported the folder is looked through: Python whose
+hash is not among those that were told, and JSON that names code which is not there, are refused.
 
     python -I clean_room.py FOLDER QUESTIONS.json ANSWERS.safetensors
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.machinery
+import importlib.util
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -20,15 +25,102 @@ LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits"
 FORBIDDEN = ("pipelines", "service", "finery")
 
 
-def load(folder: str, auto_class: str, adapter: bool) -> tuple[Any, Any]:
-    """(model, tokenizer) by the lines that the model card shows. Refuses weights that are missing from the folder."""
+IMPORTABLE = (*importlib.machinery.all_suffixes(), ".pyo", ".pyd", ".pth", ".egg", ".zip", ".whl")
+"""Endings of what Python can be made to import."""
+CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*")
+"""A class of a file beside the JSON that names it."""
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RUNS_CODE = ("auto_map", "custom_pipelines", "custom_generate", "auto_mapping", "megatron_config", "kernel_config", "tokenizer_kwargs")
+"""Keys below which transformers and PEFT look for code, or for words to open code with."""
+CLASSES = (
+    "tokenizer_class", "processor_class", "image_processor_class", "image_processor_type", "feature_extractor_class",
+    "feature_extractor_type", "video_processor_class", "video_processor_type", "audio_processor_class", "audio_processor_type",
+)  # fmt: skip
+"""Keys that name a class of transformers, and no code of elsewhere."""
+KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset")
+"""Keys that name a way to compute attention; one with a slash is a repository whose code is loaded."""
+MEGATRON = "megatron.core"
+"""The module that PEFT writes into every config, and imports where `megatron_config` asks for it."""
+FILES = ("transformers_weights",)
+"""Keys that name a file to read instead of the usual one."""
+
+
+def importable(name: str) -> bool:
+    """Whether Python would import a file of this name."""
+    return name.endswith(IMPORTABLE)
+
+
+def names_code(key: str, value: Any) -> bool:
+    """Whether an entry of a JSON beside weights leads to code. A vocabulary's words are keys too, and have numbers."""
+    if value is None or isinstance(value, bool | int | float):
+        return False
+    if key in RUNS_CODE or key in FILES:
+        return True
+    if key in CLASSES:
+        return not all(each is None or (isinstance(each, str) and NAME.fullmatch(each)) for each in (value if isinstance(value, list) else [value]))
+    if key == "megatron_core":
+        return bool(value != MEGATRON)
+    if key in KERNELS:
+        return "/" in json.dumps(value)
+    return False
+
+
+def modules_beside(name: str, code: Any) -> frozenset[str]:
+    """The modules of `code` that lie in the folder of the file `name`."""
+    place = os.path.dirname(name)
+    return frozenset(os.path.basename(path)[: -len(".py")] for path in code if path.endswith(".py") and os.path.dirname(path) == place)
+
+
+def refuse_foreign_code(folder: str, code: Any) -> None:
+    """Raise ValueError unless all that could run from `folder` is in `code`, relative path -> SHA-256."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            told = os.path.relpath(path, folder).replace(os.sep, "/")
+            if os.path.islink(path) or not (os.path.isfile(path) or os.path.isdir(path)):
+                raise ValueError(f"'{told}' is no plain file")
+            if name in folders:
+                continue
+            if importable(name):
+                with open(path, "rb") as file:
+                    if hashlib.sha256(file.read()).hexdigest() != code.get(told):
+                        raise ValueError(f"'{told}' is code that Finery did not write")
+            elif name.endswith(".json"):
+                with open(path, encoding="utf-8") as file:
+                    _refuse_named(json.load(file), told, modules_beside(told, code), top=True)
+
+
+def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> None:
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if key == "auto_map" and top and modules:
+                targets = [each for one in (entry.values() if isinstance(entry, dict) else [entry]) for each in (one if isinstance(one, list) else [one])]
+                if all(each is None or (CLASS.fullmatch(str(each)) and str(each).partition(".")[0] in modules) for each in targets):
+                    continue
+            if names_code(key, entry):
+                raise ValueError(f"'{told}' names code that is not beside it: {key}")
+            _refuse_named(entry, told, modules)
+    elif isinstance(value, list):
+        for entry in value:
+            _refuse_named(entry, told, modules)
+
+
+def load(folder: str, auto_class: str, adapter: bool, code: Any = None) -> tuple[Any, Any]:
+    """(model, tokenizer) by the lines that the model card shows. Refuses weights that are missing from the folder.
+
+    `code` is the Python that may run, relative path -> SHA-256; without it none may. Anything else is refused before transformers
+    sees the folder.
+    """
+    code = code or {}
+    refuse_foreign_code(folder, code)
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    model_class = getattr(transformers, auto_class)
     place = os.path.join(folder, "base") if adapter else folder
+    trust = bool(modules_beside(os.path.relpath(os.path.join(place, "config.json"), folder), code))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
+    model_class = getattr(transformers, auto_class)
     model, report = model_class.from_pretrained(
-        place, trust_remote_code=True, use_safetensors=True, output_loading_info=True, dtype="float32"
+        place, trust_remote_code=trust, use_safetensors=True, output_loading_info=True, dtype="float32"
     )
     missing = sorted(report["missing_keys"])
     if missing:
@@ -37,12 +129,24 @@ def load(folder: str, auto_class: str, adapter: bool) -> tuple[Any, Any]:
         from peft import PeftModel
 
         for module in beside(folder):
-            sys.path.insert(0, folder)
-            sys.dont_write_bytecode = True  # the folder is to stay as it is
-            __import__(module)
-            sys.path.remove(folder)
+            _import(folder, module)
         model = PeftModel.from_pretrained(model, folder)
     return model.eval(), tokenizer
+
+
+def _import(folder: str, module: str) -> None:
+    """Import one file by its path: nothing else in its folder becomes importable, and the folder stays as it is."""
+    if module in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(module, os.path.join(folder, f"{module}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def beside(folder: str) -> list[str]:
@@ -209,7 +313,7 @@ def main(folder: str, questions: str, answers: str) -> None:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails from here on
     with open(questions, encoding="utf-8") as file:
         asked = json.load(file)
-    model, tokenizer = load(folder, asked["auto_class"], asked["adapter"])
+    model, tokenizer = load(folder, asked["auto_class"], asked["adapter"], asked.get("code"))
     found = {
         name: answer(model, tokenizer, **group).contiguous()
         for name, group in asked["groups"].items()

@@ -1,11 +1,19 @@
 """What a checkpoint that a model began with is called: a Hub name, a publication's, a stage's, or a folder's last part.
 
 Nobody is told how the author's disk is arranged, and `model`, the folder in which every stage keeps its model, says nothing.
+
+On a server `FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and likewise `job:NAME`
+and `model:NAME`. What is published names these, and none of the server's folders (`public`).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +21,42 @@ from pipelines.publishing.marker import MARKER
 
 STAGES, RECORD = "stages", "stage.json"
 """Of a run folder: the folder of its stages; of a stage: what says that it is complete."""
+
+REFERENCES = "FINERY_REFERENCES"
+FOLDERS = ("FINERY_HOME", "FINERY_SHARED_STAGES", "FINERY_DATA", "FINERY_SECRETS", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TMPDIR", "HOME")
+"""Variables that name folders of a server."""
+
+
+def public(value: Any) -> Any:
+    """Plain data as it may be published: on a server with references in place of its paths; elsewhere as it is."""
+    place = os.environ.get(REFERENCES)
+    return value if not place else _public(value, _references(place))
+
+
+def _public(value: Any, known: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _public_text(value, known)
+    if isinstance(value, Mapping):
+        return {_public(key, known): _public(entry, known) for key, entry in value.items()}
+    return type(value)(_public(entry, known) for entry in value) if isinstance(value, list | tuple) else value
+
+
+def _public_text(text: str, known: Mapping[str, str]) -> str:
+    for path in sorted(known, key=len, reverse=True):
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _, name=known[path]: name, text)  # type: ignore[misc]
+    named = [os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])]
+    named += [part for variable in FOLDERS for part in os.environ.get(variable, "").split(os.pathsep)]
+    folders = {form for folder in named for form in (folder.rstrip("/"), os.path.realpath(folder) if folder else "") if form.count("/") > 1}
+    if not folders:
+        return text
+    places = "|".join(map(re.escape, sorted(folders, key=len, reverse=True)))
+    return re.sub(rf"(?:{places})(/|(?![\w.-]))", lambda found: "" if found.group(1) else ".", text)
+
+
+@cache
+def _references(place: str) -> dict[str, str]:
+    found = _read(Path(place))
+    return {form: str(name) for path, name in found.items() if path.startswith("/") for form in (path, os.path.realpath(path))}
 
 
 def is_hub_id(checkpoint: str) -> bool:
@@ -24,6 +68,8 @@ def name_of(checkpoint: str) -> str:
     """The name alone: `google-bert/bert-base-uncased`, `my-model`, or `mrpc` for what that stage left."""
     if is_hub_id(checkpoint):
         return checkpoint
+    if (reference := _reference(checkpoint)) is not None:
+        return reference
     folder = Path(checkpoint)
     published = _read(folder / MARKER).get("to")
     if isinstance(published, str) and published:
@@ -38,10 +84,15 @@ def told(checkpoint: str) -> str:
     """As it stands in a sentence behind "made from" or "starts from": `` `my-model` ``, or ``the model of stage `mrpc` in run `demo` ``."""
     name = f"`{name_of(checkpoint)}`"
     folder = Path(checkpoint)
-    if is_hub_id(checkpoint) or (folder / MARKER).is_file() or _stage(folder) is None:
+    if is_hub_id(checkpoint) or _reference(checkpoint) is not None or (folder / MARKER).is_file() or _stage(folder) is None:
         return name
     run = next((place.parent.name for place in folder.parents if place.name == STAGES and (place.parent / "recipe.yaml").is_file()), None)
     return f"the model of stage {name}" + (f" in run `{run}`" if run else "")
+
+
+def _reference(checkpoint: str) -> str | None:
+    place = os.environ.get(REFERENCES)
+    return _references(place).get(checkpoint) if place else None
 
 
 def _stage(folder: Path) -> str | None:
@@ -61,4 +112,4 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-__all__ = ["is_hub_id", "name_of", "told"]
+__all__ = ["REFERENCES", "is_hub_id", "name_of", "public", "told"]

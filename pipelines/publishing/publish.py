@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pipelines.blocks import Found, Mistakes, show
 from pipelines.errors import DiskFull, PublishError
-from pipelines.publishing import marker
+from pipelines.marks import write_yaml
+from pipelines.publishing import marker, origin
 from pipelines.publishing.benchmarks import evaluations, metrics_of, scored_before
 from pipelines.publishing.checksums import MARKER, write_sums
 from pipelines.publishing.destination import destination_of, kind_of
@@ -198,26 +199,25 @@ class Publish(Stage):
             shutil.rmtree(place, ignore_errors=True)  # left by an attempt that was killed
         try:
             context.events.emit("progress", what="writing the checkpoint")
-            assemble(context, head, source, written, adapter, self.bake)
+            code = assemble(context, head, source, written, adapter, self.bake)
             written.rename(assembled)  # moved before it is proven: no file may know where it was written
         finally:
             shutil.rmtree(written, ignore_errors=True)
         auto_class = USES[head.kind].auto_class
-        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored)
+        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored, code)
         self._report(context, proof)
 
         history = [stage.id for stage in made_by(context.recipe, self)]
-        manifest = manifest_of(
-            context, [*history, *(each for each in self.reads(context.recipe) if each.partition("/")[0] not in history)]
-        )
-        _write(assembled / "recipe.yaml", context.recipe.to_yaml())
+        others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
+        manifest = origin.public(manifest_of(context, [*history, *others]))
+        _write(assembled / "recipe.yaml", write_yaml(origin.public(context.recipe.plain())))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
             context.recipe, self, head, assembled, destination, scored,
             {each: read_json(context.stage_folders[each] / "metrics.json") for each in history},
             proof.plain(), manifest, self.license, self.require,
         )  # fmt: skip
-        _write(assembled / "README.md", text)
+        _write(assembled / "README.md", origin.public(text))
         return {
             "name": context.recipe.name, "fingerprint": context.fingerprint, "to": self.to,
             "checksums": write_sums(assembled), "verification": proof.plain(),

@@ -198,13 +198,19 @@ def _written(part: Mapping[str, Any], about: Mapping[str, Any]) -> Questions:
     return Questions(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
 
 
-def clean_answers(folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool) -> dict[str, Any]:
-    """Logits by group, computed by a process that has never heard of Finery. Raises PublishError."""
+def clean_answers(
+    folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Logits by group, computed by a process that has never heard of Finery. Raises PublishError.
+
+    `code` is the Python in the folder that may run there, relative path -> SHA-256.
+    """
     from safetensors.numpy import load_file
 
     asked = {
         "auto_class": auto_class,
         "adapter": adapter,
+        "code": dict(code or {}),
         "groups": {name: group.asked() for name, group in groups.items()},
     }
     with TemporaryDirectory(prefix="clean-room-") as place:
@@ -309,8 +315,11 @@ def prove(
     mergeable: bool,
     adapter: bool,
     scored: Scored,
+    code: Mapping[str, str] | None = None,
 ) -> Proof:
     """Everything that must hold before `folder` may be published. Raises PublishError.
+
+    `code` is the Python that was put there, relative path -> SHA-256: nothing else runs in the clean process.
 
     `adapter` says that the folder holds an adapter beside its base, `mergeable` that the stage left one that is published
     merged or could be: then both ways must agree.
@@ -323,7 +332,7 @@ def prove(
         choices = 1 if head.kind == "multiple_choice" else None
         groups = {FIXED: Questions(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
     context.events.emit("progress", what="loading the checkpoint in a clean process")
-    clean = clean_answers(folder, groups, auto_class, adapter)
+    clean = clean_answers(folder, groups, auto_class, adapter, code)
     compare(groups, clean, proof)
 
     probes = {name: group.first(PROBE_ROWS) for name, group in groups.items()}

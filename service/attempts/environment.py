@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.secrets import HOSTS
+from service.attempts.folders import CACHE, INPUTS, REFERENCES
 from service.jobs.job import Attempt, Job
 from service.safety import secret_store
 from service.safety.secret_store import Secret
@@ -34,7 +35,9 @@ def environment_of(settings: Settings, job: Job, attempt: Attempt, outer: Mappin
     return {
         **found,
         **_hub(settings, job.project, outer),
-        "FINERY_HOME": str(stage_cache(settings, outer)),
+        "FINERY_HOME": str(settings.jobs / job.id / CACHE),
+        "FINERY_SHARED_STAGES": str(shared_stages(settings, job.project, outer)),
+        "FINERY_REFERENCES": str(settings.jobs / job.id / INPUTS / REFERENCES),
         "FINERY_JOB_ID": job.id,
         "OMP_NUM_THREADS": outer.get("OMP_NUM_THREADS", str(threads)),
         "FINERY_PUBLIC_ENDPOINTS_ONLY": "0" if settings.private_endpoints else "1",
@@ -62,8 +65,13 @@ def _hub(settings: Settings, project: str, outer: Mapping[str, str]) -> dict[str
     return found
 
 
+def shared_stages(settings: Settings, project: str, outer: Mapping[str, str] | None = None) -> Path:
+    """The finished stages of a project, by fingerprint: its attempts read them, the server alone writes them."""
+    return stage_cache(settings, outer) / project / "stages"
+
+
 def stage_cache(settings: Settings, outer: Mapping[str, str] | None = None) -> Path:
-    """Where complete stages are kept for all jobs: `FINERY_HOME` of the service, else `HOME/cache`."""
+    """Where complete stages are kept, a folder for each project: `FINERY_HOME` of the service, else `HOME/cache`."""
     given = (os.environ if outer is None else outer).get("FINERY_HOME")
     return Path(given).expanduser().absolute() if given else settings.home / "cache"
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import CommandError
 from pipelines.marks import read_yaml_text
-from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, stage_cache
-from service.attempts.folders import INPUTS, RECIPE, Folders, folders_of
+from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, shared_stages
+from service.attempts.folders import INPUTS, RECIPE, REFERENCES, Folders, folders_of
 from service.attempts.places import sandbox_of
+from service.attempts.stage_store import model_in
 from service.executors.protocol import AttemptSpec, Placement
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
@@ -42,8 +44,9 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     """Everything the executor needs. Raises RecipeError or Missing when the recipe can no longer be resolved."""
     folders = folders_of(settings.jobs, job)
     folders.job.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stage_cache(settings).mkdir(parents=True, exist_ok=True)
     hub_folder(settings, job.project).mkdir(parents=True, exist_ok=True, mode=0o700)
+    folders.cache.mkdir(exist_ok=True, mode=0o700)
+    shared_stages(settings, job.project).mkdir(parents=True, exist_ok=True)
     wanted = needs(job.request.recipe, job.request.overrides)
     if wanted.code:
         _refuse_code(store, settings, job)
@@ -53,6 +56,7 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
         checkpoints[f"job:{name}"] = model_of_job(store, settings, job.project, name)
     for name in wanted.models:
         checkpoints[f"model:{name}"] = Path(store.model(job.project, name).path)
+    _name_references(folders, {f"file:{name}": path for name, path in files.items()} | checkpoints)
     made = materialise(job.request.recipe, job.request.overrides, files=files, checkpoints=checkpoints)
     if not folders.recipe.is_file() or folders.recipe.read_text(encoding="utf-8") != made.recipe:
         write_file(str(folders.job), RECIPE, made.recipe.encode())
@@ -66,6 +70,12 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
         log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
         sandbox=sandbox_of(settings, folders, attempt.id, environment, checkpoints.values()),
     )  # fmt: skip
+
+
+def _name_references(folders: Folders, places: Mapping[str, Path]) -> None:
+    """What the recipe's paths stand for, so that what is published names that."""
+    (folders.job / INPUTS).mkdir(exist_ok=True)
+    write_file(str(folders.job / INPUTS), REFERENCES, json.dumps({str(path): name for name, path in places.items()}).encode())
 
 
 def _refuse_code(store: Store, settings: Settings, job: Job) -> None:
@@ -121,14 +131,8 @@ def model_of_job(store: Store, settings: Settings, project: str, name: str) -> P
     done = [job for job in found if job.state is State.SUCCEEDED]
     if not done:
         raise Missing(f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on")
-    models = list(_models(folders_of(settings.jobs, done[0]).run))
+    stages = sorted(folders_of(settings.jobs, done[0]).run.glob("stages/*"))
+    models = [model for stage in stages if (model := model_in(settings, done[0], stage)) is not None]
     if not models:
         raise Missing(f"'job:{name}' left no model: none of its stages trains one")
     return models[-1]
-
-
-def _models(run: Path) -> Iterator[Path]:
-    """The models of a run's stages, in the order of the recipe."""
-    for stage in sorted(run.glob("stages/*")):
-        if (stage / "model" / "config.json").is_file():
-            yield (stage / "model").resolve()

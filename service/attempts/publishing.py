@@ -1,25 +1,41 @@
 """What a finished job published becomes a model of its project: one folder, one row, however often it is tried.
 
-The publish stage leaves `published/<name>` in the job's folder, marked complete by `publication.json`. It is linked,
+The publish stage leaves `published/<name>` in the job's folder, marked complete by `publication.json`. It is copied,
 file by file, into a hidden folder beside its place, which then takes the name `models/<project>/<name>/<fingerprint>`
 in one rename; the row is written last and is unique by project, name and fingerprint. A service that is killed anywhere
 in between does it again and finds what is done. The job's own copy stays, so that a retried job finds its publish
 stage complete.
+
+An attempt may have left anything under these names. Plain files alone are copied, never linked, so that nobody but the
+service can write what a model consists of; each is held against the checksum that its publication states.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.attempts.folders import PUBLISHED, Folders
+from service.attempts.folders import PUBLISHED, Folders, Unfit, open_folder, plain_files, read_regular
+from service.safety.references import MODEL_NAME, REFERENCE
 
 MARKER = "publication.json"
+FINGERPRINT = re.compile(r"[0-9a-f]{8,128}")
+LARGEST_RECORD = 16 << 20
+"""Bytes of a publication's JSON."""
+LARGEST_RECIPE = 1 << 18
+MOST_PUBLICATIONS = 1000
+MOST_SCORES = 10_000
+LARGEST_COUNT = 2**53
+CHUNK = 1 << 20
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -32,88 +48,126 @@ class Publication:
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     parameters: int | None = None
     base: str = ""
+    below: Path = Path("/")
+    """The job's folder, below which nothing is followed."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of its files, as its marker states them."""
 
 
 def publications(folders: Folders) -> Iterator[Publication]:
     """The complete publications of a job's folder, whatever hidden or unfinished things lie beside them."""
-    for marker in sorted((folders.job / PUBLISHED).glob(f"*/{MARKER}")):
-        said = _read(marker)
-        if marker.parent.name.startswith(".") or said.get("complete") is not True:
+    for name in _names(folders):
+        folder = folders.job / PUBLISHED / name
+        said = _read(folder / MARKER, folders.job)
+        mark, checksums = said.get("fingerprint"), said.get("checksums")
+        if said.get("complete") is not True or not isinstance(mark, str) or FINGERPRINT.fullmatch(mark) is None:
             continue
-        manifest = _read(marker.parent / "manifest.json")
+        manifest = _read(folder / "manifest.json", folders.job)
         yield Publication(
-            marker.parent.name, str(said["fingerprint"]), marker.parent, _scores(manifest), _parameters(manifest), _base(marker.parent)
-        )
+            name, mark, folder, _scores(manifest), _parameters(manifest), _base(folder, folders.job), folders.job,
+            checksums if isinstance(checksums, dict) else {},
+        )  # fmt: skip
+
+
+def _names(folders: Folders) -> list[str]:
+    """The folders that may be publications: those with a name that a model can have."""
+    try:
+        at = open_folder(folders.job / PUBLISHED, folders.job)
+    except OSError:
+        return []
+    try:
+        with os.scandir(at) as entries:
+            found = [entry.name for entry, _ in zip(entries, range(MOST_PUBLICATIONS), strict=False) if MODEL_NAME.fullmatch(entry.name)]
+    finally:
+        os.close(at)
+    return sorted(found)
 
 
 def place(publication: Publication, models: Path, project: str) -> Path:
-    """Give the publication its place below `models`; returns it. What lies there under this fingerprint is the same."""
+    """Give the publication its place below `models`; returns it. What lies there under this fingerprint is the same.
+
+    Raises Unfit when something in it is no plain file, or is not what its checksum says; OSError.
+    """
     final = models / project / publication.name / publication.fingerprint
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     incoming = final.with_name(f".{final.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)  # left by a service that was killed
-    shutil.copytree(publication.folder, incoming, copy_function=_link)
     try:
+        _copy(publication, incoming)
         os.rename(incoming, final)
-    except OSError:  # another server of this home was faster
+    except OSError as error:
         shutil.rmtree(incoming, ignore_errors=True)
-        if not final.is_dir():
+        if isinstance(error, Unfit) or not final.is_dir():  # else another server of this home was faster
             raise
     return final
 
 
-def _link(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
-    return target
+def _copy(publication: Publication, incoming: Path) -> None:
+    incoming.mkdir()
+    copied = set()
+    for name, source in plain_files(publication.folder, publication.below):
+        target = incoming / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with open(target, "xb") as file:
+            while chunk := source.read(CHUNK):
+                digest.update(chunk)
+                file.write(chunk)
+        if publication.checksums.get(name, digest.hexdigest()) != digest.hexdigest():
+            raise Unfit(f"'{name}' of the publication '{publication.name}' is not what its checksum says")
+        copied.add(name)
+    if lost := sorted(publication.checksums.keys() - copied):
+        raise Unfit(f"'{str(lost[0])[:200]}' of the publication '{publication.name}' is missing")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, below: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content = json.loads(read_regular(path, below, LARGEST_RECORD))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def _stages(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [stage for stage in manifest.get("stages", ()) if isinstance(stage, dict) and isinstance(stage.get("metrics"), dict)]
+    stages = manifest.get("stages")
+    return [stage for stage in stages if isinstance(stage, dict) and isinstance(stage.get("metrics"), dict)] if isinstance(stages, list) else []
 
 
 def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The scores of its evaluate stages: finite numbers by benchmark and metric."""
     found: dict[str, dict[str, float]] = {}
+    left = MOST_SCORES
     for stage in _stages(manifest):
-        if stage.get("stage") == "evaluate":
-            found |= {name: dict(values) for name, values in stage["metrics"].items() if isinstance(values, dict)}
+        if stage.get("stage") != "evaluate":
+            continue
+        for name, values in stage["metrics"].items():
+            if isinstance(values, dict) and len(name) <= 200 and left > 0:
+                numbers = {metric[:200]: value for metric, value in values.items() if _is_number(value)}
+                found[name] = dict(list(numbers.items())[:left])
+                left -= len(found[name])
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value)
 
 
 def _parameters(manifest: Mapping[str, Any]) -> int | None:
     counts = [stage["metrics"].get("all_parameters") for stage in _stages(manifest)]
-    known = [count for count in counts if isinstance(count, int)]
+    known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= LARGEST_COUNT]
     return known[-1] if known else None
 
 
-def _base(folder: Path) -> str:
-    """The model that it began with, as its recipe names it; empty when it was made from scratch."""
+def _base(folder: Path, below: Path) -> str:
+    """The model that it began with, as its recipe names it; empty when it was made from scratch, or names a place of its own."""
     from pipelines.errors import RecipeError
-    from pipelines.marks import read_yaml
+    from pipelines.marks import read_yaml_text
 
     try:
-        data, _ = read_yaml(folder / "recipe.yaml")
-        return _named(str(data["model"].get("checkpoint") or ""))
-    except (RecipeError, OSError, KeyError, AttributeError, TypeError):
+        data, _ = read_yaml_text(read_regular(folder / "recipe.yaml", below, LARGEST_RECIPE).decode())
+        checkpoint = str(data["model"].get("checkpoint") or "")
+    except (RecipeError, OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return ""
-
-
-def _named(checkpoint: str) -> str:
-    """A folder of the server by what lies in it: the name of the model that was published there, or the stage that left it."""
-    if not checkpoint.startswith("/"):
-        return checkpoint
-    folder = Path(checkpoint)
-    published, left = _read(folder / "publication.json").get("to"), _read(folder.parent / "stage.json").get("id")
-    return Path(published).name if isinstance(published, str) else left if isinstance(left, str) else checkpoint
+    return checkpoint if len(checkpoint) <= 300 and (HUB_NAME.fullmatch(checkpoint) or REFERENCE.fullmatch(checkpoint)) else ""

@@ -20,6 +20,7 @@ from service.attempts.environment import secrets_of
 from service.attempts.folders import folders_of, record_of
 from service.attempts.outcome import Outcome, outcome_of
 from service.attempts.preparing import PIPELINES, Missing, prepare
+from service.attempts.stage_store import take_over
 from service.attempts.taking_in import Intake, plain_record
 from service.executors.console import tail
 from service.executors.protocol import Executor, ExecutorError, Exited, Handle, Lost, Running
@@ -193,6 +194,7 @@ class Watcher:
 
     def _end(self, attempt: Attempt, job: Job, outcome: Outcome, fencing: int | None = None) -> None:
         delete_secrets(folders_of(self._settings.jobs, job).record(attempt.id), parts=True)
+        take_over(self._settings, job)  # it is proven dead: what it finished serves the project
         message = self._redactor_of(job).text(outcome.message)
         reason, losses, stops = outcome.reason, 0, 0
         if reason is None and outcome.exit_code == EXIT_STOPPED and job.state is State.RECOVERING:

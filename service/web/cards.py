@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from service.attempts.folders import open_regular
+
 LARGEST = 400_000
 """Characters of a card that are shown."""
 LINKS = ("http://", "https://", "mailto:", "#")
@@ -47,8 +49,8 @@ def without_front_matter(text: str) -> str:
 def read_card(folder: Path) -> str | None:
     """The README.md of a published model, or None when it has none that can be read."""
     try:
-        with open(folder / "README.md", encoding="utf-8", errors="replace") as file:
-            return file.read(LARGEST + 1)
+        with open_regular(folder / "README.md", folder) as file:
+            return file.read(4 * LARGEST).decode(errors="replace")[: LARGEST + 1]
     except OSError:
         return None
 

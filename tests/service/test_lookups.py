@@ -31,7 +31,9 @@ def ended(store, job, code=0):
 
 def left(settings, job, *stages):
     for place in stages:
-        (settings.jobs / job.id / "runs" / job.name / "stages" / place / "model").mkdir(parents=True)
+        model = settings.jobs / job.id / "runs" / job.name / "stages" / place / "model"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text("{}")
 
 
 def test_the_newest_succeeded_job_of_a_name_is_meant_even_when_a_newer_one_waits(store, settings):

@@ -19,12 +19,15 @@ from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
 from service.api.documents import ModelDocument, Page, ScoreDocument, page
 from service.api.problems import Problem, described
 from service.api.routes.jobs import LIMIT, clean
+from service.attempts.folders import open_regular
 from service.store.errors import NotFound
 from service.store.results import Model
 
 router = APIRouter(tags=["models"], responses=described())
 Fingerprint = Annotated[str | None, Query(max_length=128, description="Of an older publication of the same name.")]
 BLOCK = 1 << 18
+LARGEST_CARD = 4 << 20
+"""Bytes of a card that are sent."""
 
 
 @router.get("/models")
@@ -57,10 +60,13 @@ def model(name: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerprin
 @router.get("/models/{name}/card", response_class=PlainTextResponse, responses={200: {"content": {"text/markdown": {"schema": {"type": "string"}}}}, **described(404)})
 def card(name: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerprint = None) -> Response:
     """The model card, in Markdown."""
-    path = folder_of(model_of(service, caller, name, fingerprint)) / "README.md"
-    if not path.is_file():
-        raise NotFound("card of model", name)
-    return PlainTextResponse(path.read_text(encoding="utf-8", errors="replace"), media_type="text/markdown")
+    folder = folder_of(model_of(service, caller, name, fingerprint))
+    try:
+        with open_regular(folder / "README.md", folder) as file:
+            text = file.read(LARGEST_CARD).decode(errors="replace")
+    except OSError:
+        raise NotFound("card of model", name) from None
+    return PlainTextResponse(text, media_type="text/markdown")
 
 
 class ModelFile(BaseModel):
@@ -114,7 +120,7 @@ def _tar(folder: Path, name: str) -> Iterator[bytes]:
     """The folder as a tar, a block at a time; owners and times of this machine are left out."""
     for path in _files(folder):
         info = tarfile.TarInfo(f"{name}/{path.relative_to(folder)}")
-        with open(path, "rb") as content:
+        with open_regular(path, folder) as content:
             info.size = os.fstat(content.fileno()).st_size
             yield info.tobuf(tarfile.PAX_FORMAT)
             left = info.size

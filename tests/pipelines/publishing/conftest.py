@@ -328,7 +328,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer for the clean process in this one, for tests that are about something else."""
     from pipelines.publishing import clean_room, verify
 
-    def here(folder: Path, groups: Any, auto_class: str, adapter: bool) -> dict[str, Any]:
-        return verify.answers_here(*clean_room.load(str(folder), auto_class, adapter), groups)
+    def here(folder: Path, groups: Any, auto_class: str, adapter: bool, code: Any = None) -> dict[str, Any]:
+        return verify.answers_here(*clean_room.load(str(folder), auto_class, adapter, code), groups)
 
     monkeypatch.setattr(verify, "clean_answers", here)

@@ -12,6 +12,8 @@ import pytest
 
 from pipelines.errors import PublishError
 from pipelines.publishing import clean_room
+from pipelines.publishing.checksums import checksums_of
+from pipelines.publishing.foreign_code import of_finery
 from pipelines.publishing.verify import Questions, clean_answers
 
 
@@ -20,7 +22,7 @@ def test_it_imports_nothing_of_ours():
     modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     roots = {module.partition(".")[0] for module in modules}
-    assert roots <= {"__future__", "json", "os", "sys", "typing", "torch", "transformers", "peft", "safetensors"}
+    assert roots <= {"__future__", "hashlib", "importlib", "json", "os", "re", "sys", "typing", "torch", "transformers", "peft", "safetensors"}
 
 
 def test_finery_cannot_be_imported_there_even_where_it_is_installed(tmp_path):
@@ -50,7 +52,7 @@ def test_a_batch_gives_what_one_text_at_a_time_gives(job):
     made = job("finery")
     table = pq.read_table(made.folder / "stages/evaluate/predictions.parquet").to_pydict()
     folder = made.folder / "stages/mrpc/model"
-    model, tokenizer = clean_room.load(str(folder), "AutoModelForSequenceClassification", False)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForSequenceClassification", False, of_finery())
     logits = clean_room.answer(model, tokenizer, table["text"], table["text_pair"], 24).numpy()
     np.testing.assert_allclose(logits, np.array(table["logits"]), atol=1e-5)
     assert len({round(float(value), 3) for value in logits[:, 0]}) == len(logits)  # the rows differ, so order matters
@@ -67,7 +69,7 @@ def test_a_writer_answers_with_its_logits_after_every_token_of_the_target(pretra
     made = pretrained(model_type, "seq2seq", **words)
     folder = made.folder / "stages/lm/model"
     made.tokenizer.save_pretrained(folder)
-    model, tokenizer = clean_room.load(str(folder), "AutoModelForSeq2SeqLM", False)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForSeq2SeqLM", False, of_finery())
     texts, targets = ["why", "she read the letter twice", "nine trains"], ["because it rains", "ten", ""]
     expected = []
     for text, target in zip(texts, targets, strict=True):
@@ -87,7 +89,7 @@ def test_two_heads_answer_together(pretrained):
     made = pretrained("bert", "next_sentence")
     folder = made.folder / "stages/lm/model"
     made.tokenizer.save_pretrained(folder)
-    model, tokenizer = clean_room.load(str(folder), "AutoModelForPreTraining", False)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForPreTraining", False, of_finery())
     with torch.no_grad():
         outputs = model(**tokenizer("nine trains", return_tensors="pt"))
     expected = torch.cat([outputs.prediction_logits.flatten(), outputs.seq_relationship_logits.flatten()])
@@ -100,7 +102,7 @@ def test_a_tokenizer_that_cannot_pad_is_asked_one_text_at_a_time(pretrained):
     made = pretrained("gpt2", "causal_lm")
     folder = made.folder / "stages/lm/model"
     made.tokenizer.save_pretrained(folder)
-    model, tokenizer = clean_room.load(str(folder), "AutoModelForCausalLM", False)
+    model, tokenizer = clean_room.load(str(folder), "AutoModelForCausalLM", False, of_finery())
     texts = ["why", "she read the letter twice"]
     padded = clean_room.answer(model, tokenizer, texts)
     tokenizer.pad_token = None
@@ -116,7 +118,7 @@ def test_a_weight_that_is_missing_is_refused(job):
     del weights["classifier.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"1 weights are missing from the folder, the first is classifier\.weight"):
-        clean_room.load(str(folder), "AutoModelForSequenceClassification", False)
+        clean_room.load(str(folder), "AutoModelForSequenceClassification", False, of_finery())
 
 
 @pytest.mark.long
@@ -128,7 +130,7 @@ def test_code_that_needs_finery_is_refused(job):
     code.write_text("import pipelines.errors\n" + code.read_text().replace("from __future__ import annotations\n", ""))
     group = {"x": Questions(["why"], None, None)}
     with pytest.raises(PublishError, match=r"cannot be loaded by a process without Finery: .*pipelines"):
-        clean_answers(folder, group, "AutoModelForSequenceClassification", False)
+        clean_answers(folder, group, "AutoModelForSequenceClassification", False, checksums_of(folder))
 
 
 @pytest.mark.long

@@ -37,10 +37,13 @@ def test_threads_are_as_many_as_the_placement_has_cores_unless_the_server_was_to
     assert environment_of(settings, JOB, ATTEMPT, {**OUTER, "OMP_NUM_THREADS": "1"})["OMP_NUM_THREADS"] == "1"
 
 
-def test_finished_stages_are_shared_by_all_jobs(settings, tmp_path):
+def test_stages_are_made_in_the_job_s_own_home_and_read_from_its_project_s_store(settings, tmp_path):
     other = replace(JOB, id="job-2")
-    homes = {environment_of(settings, job, ATTEMPT, OUTER)["FINERY_HOME"] for job in (JOB, other)}
-    assert homes == {str(tmp_path / "cache")}
+    found = [environment_of(settings, job, ATTEMPT, OUTER) for job in (JOB, other)]
+    assert [each["FINERY_HOME"] for each in found] == [str(tmp_path / "jobs" / job / "cache") for job in (JOB.id, "job-2")]
+    assert {each["FINERY_SHARED_STAGES"] for each in found} == {str(tmp_path / "cache" / "default" / "stages")}
+    strange = replace(JOB, request=replace(JOB.request, project="other"))
+    assert environment_of(settings, strange, ATTEMPT, OUTER)["FINERY_SHARED_STAGES"] == str(tmp_path / "cache" / "other" / "stages")
     assert str(stage_cache(settings, {"FINERY_HOME": "/cache"})) == "/cache"
 
 
