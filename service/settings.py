@@ -82,6 +82,13 @@ class Settings(BaseModel):
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""
 
+    check_workers: int = Field(2, ge=2, le=64)
+    """Processes that check recipes; one caller has at most all but one of them."""
+    check_seconds: float = Field(10.0, gt=0)
+    """How long checking one recipe may take."""
+    check_memory: int = Field(512 * MEGABYTE, ge=16 * MEGABYTE)
+    """Bytes that checking one recipe may take."""
+
     @field_validator("server_secrets")
     @classmethod
     def _bound(cls, value: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,13 +8,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api import health, problems
 from service.api.context import make_service
-from service.api.limits import BodyLimit, BodyTooLarge
+from service.api.limits import BodyLimit
 from service.api.routes import administration, files, jobs, models, watching
+from service.checking import Checker, checker_of
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
@@ -33,13 +35,16 @@ PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
 
 
-def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lambda: None) -> FastAPI:
-    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick."""
+def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lambda: None, checker: Checker | None = None) -> FastAPI:
+    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick.
+
+    `checker` checks recipes; without one it is made of the settings, and its processes begin with the first recipe.
+    """
     app = FastAPI(
         title="Finery", version=health.version(), description=DESCRIPTION, openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    equip(app, settings, store, wake)
+    equip(app, settings, store, wake, checker)
     problems.install(app)
     app.include_router(health.router)
     for part in (jobs, watching, files, models, administration):
@@ -53,9 +58,9 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
     return app
 
 
-def equip(app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None]) -> None:
+def equip(app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None], checker: Checker | None = None) -> None:
     """Give the application its store, settings and counters."""
-    service = make_service(settings, store, wake)
+    service = make_service(settings, store, wake, checker or checker_of(settings))
     service.measurements = health.Measurements(service)
     administration.refresh(service)
     app.state.service = service
@@ -69,7 +74,7 @@ def _limit(scope: Scope) -> int:
     return BODY_BYTES
 
 
-def _refuse(scope: Scope, error: BodyTooLarge) -> ASGIApp:
+def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
     response: Response = problems.respond(Request(scope), problems.problem_of(error))
     return response
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.api.limits import RateLimiter
 from service.api.problems import Problem
+from service.checking import Checker, Lane
 from service.safety.secrets import Redactor, of_environment
 from service.settings import Settings
 from service.store.store import Store
@@ -20,9 +22,21 @@ from service.tokens import PROJECT, matches, may, parts
 if TYPE_CHECKING:
     from service.api.health import Measurements
 
+Work = TypeVar("Work", bound=Callable[..., Any])
 FAILED_LOGINS = 2.0
 """Wrong tokens a second that one address may send, after a burst of ten times as many."""
 bearer = HTTPBearer(auto_error=False, description="A token from `finery token create`, or HOME/admin.token.")
+
+
+@dataclass
+class Lanes:
+    """Threads for what takes long, apart from those that answer everything else."""
+
+    checks: Lane
+    fetches: Lane = field(default_factory=lambda: Lane("a download to the server", 4))
+    """Files from URLs, and those that are examined or hashed as a whole."""
+    readings: Lane = field(default_factory=lambda: Lane("a whole log or curve", 4))
+    health: Lane = field(default_factory=lambda: Lane("health", 2, each=256))
 
 
 @dataclass
@@ -34,6 +48,8 @@ class Service:
     wake: Callable[[], None]
     limiter: RateLimiter
     failures: RateLimiter
+    checker: Checker
+    lanes: Lanes
     redactor: Redactor = field(default_factory=lambda: Redactor(of_environment()))
     measurements: Measurements | None = None
     """Set by the application."""
@@ -52,7 +68,7 @@ class Caller:
     """The project whose things can be seen; None for an admin, who sees all."""
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """The parts that routes share."""
     service: Service = request.app.state.service
     return service
@@ -61,10 +77,11 @@ def service_of(request: Request) -> Service:
 ServiceOf = Annotated[Service, Depends(service_of)]
 
 
-def make_service(settings: Settings, store: Store, wake: Callable[[], None]) -> Service:
+def make_service(settings: Settings, store: Store, wake: Callable[[], None], checker: Checker) -> Service:
     """The shared parts of one application."""
     limiter = RateLimiter(settings.requests_per_second, settings.burst)
-    return Service(settings, store, wake, limiter, RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10)))
+    lanes = Lanes(Lane("a check of recipes", settings.check_workers))
+    return Service(settings, store, wake, limiter, RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10)), checker, lanes)
 
 
 def authenticate(service: Service, text: str | None, address: str = "") -> Caller:
@@ -104,6 +121,25 @@ def caller(
     if PROJECT.fullmatch(acting_for) is None:
         raise Problem(422, f"X-Finery-Project must match {PROJECT.pattern}.", "invalid_request")
     return replace(found, project=acting_for, scope=acting_for)
+
+
+def apart(lane: str, register: Callable[[Callable[..., Any]], Any]) -> Callable[[Work], Work]:
+    """Register a route whose work is done on the threads of a lane: `@apart("readings", router.get("/jobs/{job_id}/logs"))`.
+
+    The function itself stays as it is, for others that call it. It takes `service` and `caller`, or `request` and `visitor`.
+    """
+
+    def decorate(work: Work) -> Work:
+        @functools.wraps(work)
+        async def route(**given: Any) -> Any:
+            service = given.get("service") or given["request"].app.state.service
+            asking = given["caller"].token if "caller" in given else given["visitor"].token.id
+            return await getattr(service.lanes, lane).run(asking, work, **given)
+
+        register(route)
+        return work
+
+    return decorate
 
 
 def _at_least(role: str) -> Callable[..., Caller]:

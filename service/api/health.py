@@ -38,9 +38,9 @@ def version() -> str:
 
 
 @router.get("/healthz", responses={503: described(503)[503]})
-def healthz(service: ServiceOf) -> Health:
+async def healthz(service: ServiceOf) -> Health:
     """200 when the database answers, else 503."""
-    if not service.store.healthy():
+    if not await service.lanes.health.run("", service.store.healthy):
         raise Problem(503, "The database does not answer.", "unavailable", headers={"Retry-After": "5"})
     return Health(version=version())
 

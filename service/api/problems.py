@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pipelines.errors import CommandError, FineryError, RecipeError
+from service.checking import Crowded
 from service.jobs.transitions import IllegalTransition
 from service.safety.fetching import Refused
 from service.store.errors import Conflict, NotFound, QuotaExceeded, Unavailable
@@ -93,6 +94,8 @@ def problem_of(error: Exception) -> Problem:
             if isinstance(error, WrongOffset):
                 headers = {"Upload-Offset": str(error.expected)}
             return Problem(status, str(error), getattr(error, "reason", ""), headers=headers)
+    if isinstance(error, Crowded):
+        return Problem(error.status, str(error), "crowded", headers={"Retry-After": "5"})
     if isinstance(error, FineryError):
         return Problem(400, str(error), error.reason)
     return Problem(500, "The error was logged; try again, and tell an admin if it stays.", "internal")

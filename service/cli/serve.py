@@ -121,10 +121,12 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
     import uvicorn
 
     from service.api.app import create_app
+    from service.checking import checker_of
     from service.serving import Supervisor
 
     supervisor = Supervisor(settings, store)
-    app = create_app(settings, store, wake=supervisor.wake)
+    checker = checker_of(settings)
+    app = create_app(settings, store, supervisor.wake, checker)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=GRACE, timeout_keep_alive=30
     )
@@ -136,12 +138,14 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
     # uvicorn sends itself the signal again when it has ended gracefully; without a handler that would kill the process
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
+    checker.start()
     supervisor.start()
     try:
         _announce(settings, listener, as_json, fresh)
         server.run(sockets=[listener])
     finally:
         supervisor.stop()
+        checker.close()
 
 
 def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.api.app import create_app, equip
+from service.checking import Checker
 from service.jobs.job import Attempt, Job
 from service.jobs.resources import Host, Part
 from service.settings import Settings, read_settings
@@ -39,6 +41,14 @@ def application() -> FastAPI:
     return create_app(read_settings({}), None)  # type: ignore[arg-type]
 
 
+@cache
+def checker() -> Checker:
+    """One checker for all tests: its processes import for half a second."""
+    made = Checker()
+    atexit.register(made.close)
+    return made
+
+
 class Served:
     """The application, its store, and clients."""
 
@@ -47,7 +57,7 @@ class Served:
         self.store = store
         self.woken = 0
         self.app = application()
-        equip(self.app, settings, store, self._wake)
+        equip(self.app, settings, store, self._wake, checker())
         self.service = self.app.state.service
         self.viewer = self.client("viewer")
         self.submitter = self.client("submitter")
