@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from pipelines.errors import CommandError
 from service.safety.remote_code import MOST, PINNED
 from service.safety.secret_store import binding_of
 
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
 
@@ -89,6 +91,24 @@ class Settings(BaseModel):
     check_memory: int = Field(512 * MEGABYTE, ge=16 * MEGABYTE)
     """Bytes that checking one recipe may take."""
 
+    max_connections: int = Field(2_000, ge=8)
+    """Open at once; never more than half of the files that the process may open."""
+    max_connections_per_address: int = Field(200, ge=1)
+    """Of one address that is no trusted proxy."""
+    header_seconds: float = Field(10.0, gt=0)
+    """How long a client may take to send a request's headers."""
+    idle_seconds: float = Field(30.0, ge=1)
+    """How long a connection stays open between two requests."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count; several by commas."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that requests may be sent to (the header Host), several by commas; `*` for any. Empty: localhost where the server listens
+    on loopback, so that no page elsewhere reaches it by a name of its own, else any."""
+    log_format: Literal["text", "json"] = "text"
+    """How the lines of the log are written."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written; `info` has one for each request."""
+
     @field_validator("server_secrets")
     @classmethod
     def _bound(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -99,7 +119,17 @@ class Settings(BaseModel):
                 raise ValueError(str(error)) from None
         return value
 
-    @field_validator("allow_remote_code", "server_secrets", mode="before")
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError(f"'{each}' must be an address or a network such as 10.0.0.0/8") from None
+        return value
+
+    @field_validator("allow_remote_code", "server_secrets", "trusted_proxies", "allowed_hosts", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -116,6 +146,18 @@ class Settings(BaseModel):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @property
+    def host_names(self) -> frozenset[str] | None:
+        """Names that requests may be sent to, in small letters; None for any."""
+        if "*" in self.allowed_hosts:
+            return None
+        own = self.host.strip("[]").lower()
+        loopback = own in LOOPBACK or own.startswith("127.")
+        if not self.allowed_hosts and not loopback:
+            return None
+        named = {each.strip("[]").rstrip(".").lower() for each in self.allowed_hosts}
+        return frozenset(named | (LOOPBACK | {own} if loopback else set()))
 
     @property
     def url(self) -> str:

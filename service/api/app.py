@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service import logs
 from service.api import health, problems
 from service.api.context import make_service
 from service.api.limits import BodyLimit
@@ -52,8 +53,10 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
     app.include_router(openai_routes.router, prefix="/v1")
     mount_pages(app)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
+    app.add_middleware(KnownHosts)
     app.add_middleware(health.Measured)
     app.add_middleware(SafeHeaders)
+    app.add_middleware(logs.Requests, route_of=health.route_of, method_of=health.method_of)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
@@ -77,6 +80,34 @@ def _limit(scope: Scope) -> int:
 def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
     response: Response = problems.respond(Request(scope), problems.problem_of(error))
     return response
+
+
+class KnownHosts:
+    """Middleware that answers 421 to a request for a host that is not ours.
+
+    A page elsewhere may give its own name our address (DNS rebinding): its scripts then read what we answer, unless the name is asked.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in health.PROBES:
+            await self.app(scope, receive, send)
+            return
+        allowed = scope["app"].state.service.settings.host_names
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if allowed is None or (len(given) == 1 and _name(given[0]) in allowed):
+            await self.app(scope, receive, send)
+            return
+        problem = problems.Problem(421, "This server is not known by the name in the header Host; its admin lists names in FINERY_ALLOWED_HOSTS.", "unknown_host")
+        await problems.respond(Request(scope), problem)(scope, receive, send)
+
+
+def _name(host: str) -> str:
+    """The header Host without its port."""
+    name = host.rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host
+    return name.strip("[]").rstrip(".").lower()
 
 
 class SafeHeaders:

@@ -114,6 +114,7 @@ def caller(
     """Who sent this request; a page's session may stand in for the header."""
     text = credentials.credentials if credentials is not None else getattr(request.state, "token", None)
     found = authenticate(service, text, request.client.host if request.client else "")
+    request.state.token_id = found.token
     if acting_for is None or acting_for == found.project:
         return found
     if found.role != "admin":

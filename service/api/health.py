@@ -17,6 +17,8 @@ from service.api.problems import Problem, described
 from service.store.hosts import STATES
 
 router = APIRouter(tags=["health"])
+PROBES = ("/healthz", "/livez", "/readyz")
+"""Asked by whatever watches the server, which may know no name of it."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -89,6 +91,14 @@ def route_of(scope: Scope) -> str:
     return str(path) if str(path).startswith(prefix) else f"{prefix}{path}"
 
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def method_of(scope: Scope) -> str:
+    """The method, or `other`: a client may invent as many as it likes, and each would be a series."""
+    return scope["method"] if scope["method"] in METHODS else "other"
+
+
 class Measured:
     """Middleware that counts requests by route, never by address: ids would make a series each."""
 
@@ -105,8 +115,8 @@ class Measured:
             if message["type"] == "http.response.start":
                 route = route_of(scope)
                 measurements: Measurements = scope["app"].state.service.measurements
-                measurements.requests.labels(scope["method"], route, str(message["status"])).inc()
-                measurements.seconds.labels(scope["method"], route).observe(time.perf_counter() - begun)
+                measurements.requests.labels(method_of(scope), route, str(message["status"])).inc()
+                measurements.seconds.labels(method_of(scope), route).observe(time.perf_counter() - begun)
             await send(message)
 
         await self.app(scope, receive, sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this", 404: "Not found",
-    405: "Method not allowed", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
+    405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
     413: "Too large", 415: "The media type is not supported", 416: "The range is not there", 422: "The content has mistakes",
     429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
 }  # fmt: skip
@@ -52,6 +53,7 @@ class ProblemDocument(BaseModel):
     detail: str = Field("", description="What happened, in a sentence.")
     code: str = Field("", description="The reason as a word, such as bad_recipe.")
     errors: list[MistakeDocument] = Field(default_factory=list, description="Every mistake, where there can be several.")
+    request_id: str = Field("", description="As in the header X-Request-ID, and in the server's log.")
 
 
 class Problem(Exception):
@@ -118,8 +120,16 @@ def respond(request: Request, problem: Problem) -> Response:
     if request.url.path.startswith("/v1/"):
         from service.openai.envelope import envelope, status_of
 
-        return JSONResponse(envelope(problem), status_of(problem), headers)
-    return JSONResponse(problem.document().model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+        return _Json(envelope(problem), status_of(problem), headers)
+    document = problem.document().model_copy(update={"request_id": request.scope.get("state", {}).get("request_id", "")})
+    return _Json(document.model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+
+
+class _Json(JSONResponse):
+    """JSON of whatever a client sent: halves of characters become question marks."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def install(app: FastAPI) -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 LOCK = "serve.lock"
 ADMIN_TOKEN = "admin.token"
 PROJECT = "default"
-GRACE = 5
-"""Seconds that open connections have to end when the server stops."""
 
 
 def serve(
@@ -75,16 +73,10 @@ def _only_server(home: Path) -> Iterator[None]:
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """The listening socket; bound before anything else begins, so that a taken port changes nothing."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    from service.api.connections import listen
+
+    listener = listen(settings.host, settings.port)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no valid name"
-            raise CommandError(f"cannot listen on {settings.host}, port {settings.port}: {reason}; choose another --host or --port") from None
-        listener.listen(2048)
         yield listener
     finally:
         listener.close()
@@ -118,19 +110,17 @@ def first_token(store: Store, home: Path) -> Path | None:
 
 
 def _run(settings: Settings, store: Store, listener: socket.socket, as_json: bool, fresh: Path | None) -> None:
-    import uvicorn
-
+    from service import logs
     from service.api.app import create_app
+    from service.api.connections import raise_file_limit, server_of
     from service.checking import checker_of
     from service.serving import Supervisor
 
+    logs.configure(settings.log_format, settings.log_level)
     supervisor = Supervisor(settings, store)
     checker = checker_of(settings)
     app = create_app(settings, store, supervisor.wake, checker)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=GRACE, timeout_keep_alive=30
-    )
-    server = uvicorn.Server(config)
+    server = server_of(app, settings, raise_file_limit())
 
     def end(*_: object) -> None:
         server.should_exit = True

@@ -38,7 +38,7 @@ YAML = {"Content-Type": "application/yaml"}
 @cache
 def application() -> FastAPI:
     """One application for all tests: building its routes takes longer than a test. Each test equips it anew."""
-    return create_app(read_settings({}), None)  # type: ignore[arg-type]
+    return create_app(read_settings({}, allowed_hosts=("*",)), None)  # type: ignore[arg-type]
 
 
 @cache
@@ -53,7 +53,7 @@ class Served:
     """The application, its store, and clients."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        self.settings = settings
+        self.settings = settings = settings.model_copy(update={"allowed_hosts": ("*",)})  # clients here ask for `testserver`
         self.store = store
         self.woken = 0
         self.app = application()
