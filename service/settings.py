@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -99,6 +100,8 @@ class Settings(BaseModel):
     """How long a client may take to send a request's headers."""
     idle_seconds: float = Field(30.0, ge=1)
     """How long a connection stays open between two requests."""
+    disk_reserve: int = Field(256 * MEGABYTE, ge=0)
+    """Bytes of the home's disk below which no new jobs and files are taken."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count; several by commas."""
     allowed_hosts: tuple[str, ...] = ()
@@ -117,6 +120,13 @@ class Settings(BaseModel):
                 binding_of(each)
             except CommandError as error:
                 raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        if value and not value.startswith(("postgresql://", "postgres://", "postgresql+psycopg://", "sqlite:///")):
+            raise ValueError("must begin with postgresql:// or sqlite:///; other databases are not supported")
         return value
 
     @field_validator("trusted_proxies")
@@ -216,4 +226,5 @@ def _sentence(mistake: dict[str, Any], given: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     source = f"--{name.replace('_', '-')}" if given.get(name) is not None else variable_of(name)
     message = mistake["msg"].removeprefix("Value error, ")
-    return f"{source} is {mistake['input']!r}: {message[0].lower()}{message[1:]}"
+    given_value = re.sub(r"//[^/@]*@", "//…@", str(mistake["input"])) if name == "database_url" else mistake["input"]
+    return f"{source} is {given_value!r}: {message[0].lower()}{message[1:]}"

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import logs
+from service import disk, logs
 from service.api import health, problems
 from service.api.context import make_service
 from service.api.limits import BodyLimit
@@ -30,6 +30,8 @@ Errors are problem+json (RFC 9457); those of a recipe list every mistake with it
 BODY_BYTES = 2 << 20
 """Of requests that carry no file."""
 CHUNKS = re.compile(r"/api/v1/files/[^/]+|/v1/files")
+SPENDS = re.compile(r"/api/v1/jobs|/api/v1/files(/[^/]+)?|/v1/files|/v1/fine_tuning/jobs|/submit")
+"""What takes room on the disk."""
 ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
 PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
@@ -53,6 +55,7 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
     app.include_router(openai_routes.router, prefix="/v1")
     mount_pages(app)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
+    app.add_middleware(Room)
     app.add_middleware(KnownHosts)
     app.add_middleware(health.Measured)
     app.add_middleware(SafeHeaders)
@@ -80,6 +83,22 @@ def _limit(scope: Scope) -> int:
 def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
     response: Response = problems.respond(Request(scope), problems.problem_of(error))
     return response
+
+
+class Room:
+    """Middleware that answers 507 to requests for more work and more files while the disk has no reserve; all else goes on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in ("POST", "PATCH") and SPENDS.fullmatch(scope["path"]):
+            settings: Settings = scope["app"].state.service.settings
+            full = disk.sentence(settings.home, settings.disk_reserve)
+            if full is not None:
+                await problems.respond(Request(scope), problems.Problem(507, full, "disk_full"))(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
 class KnownHosts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -51,6 +51,8 @@ class Service:
     checker: Checker
     lanes: Lanes
     redactor: Redactor = field(default_factory=lambda: Redactor(of_environment()))
+    stopped: Callable[[], Sequence[str]] = tuple
+    """Names of the supervisor's threads that have ended."""
     measurements: Measurements | None = None
     """Set by the application."""
 

@@ -12,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import disk
 from service.api.context import Service, ServiceOf
 from service.api.problems import Problem, described
 from service.store.hosts import STATES
@@ -45,6 +46,33 @@ async def healthz(service: ServiceOf) -> Health:
     if not await service.lanes.health.run("", service.store.healthy):
         raise Problem(503, "The database does not answer.", "unavailable", headers={"Retry-After": "5"})
     return Health(version=version())
+
+
+@router.get("/livez")
+async def livez() -> Health:
+    """200 while the process answers at all. What restarts servers asks this: a full disk or a database that is away is no reason."""
+    return Health(version=version())
+
+
+@router.get("/readyz", responses={503: described(503)[503]})
+async def readyz(service: ServiceOf) -> Health:
+    """200 when jobs can be taken and run: the database can be written, the disk has its reserve, the supervisor works. Else 503 with reasons."""
+    lacking = await service.lanes.health.run("", _lacking, service)
+    if lacking:
+        raise Problem(503, " ".join(lacking), "not_ready", headers={"Retry-After": "5"})
+    return Health(version=version())
+
+
+def _lacking(service: Service) -> list[str]:
+    """What keeps the service from its work, a sentence each."""
+    settings, found = service.settings, []
+    if not service.store.healthy():
+        found.append("The database does not answer.")
+    elif not service.store.writable():
+        found.append("The database cannot be written.")
+    if (full := disk.sentence(settings.home, settings.disk_reserve)) is not None:
+        found.append(full)
+    return found + [f"The supervisor's thread '{name}' has ended; look at the log, and start the server again." for name in service.stopped()]
 
 
 class Measurements:

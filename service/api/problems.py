@@ -18,7 +18,7 @@ from pipelines.errors import CommandError, FineryError, RecipeError
 from service.checking import Crowded
 from service.jobs.transitions import IllegalTransition
 from service.safety.fetching import Refused
-from service.store.errors import Conflict, NotFound, QuotaExceeded, Unavailable
+from service.store.errors import Conflict, NoSpace, NotFound, QuotaExceeded, Unavailable
 from service.uploads import TooLarge, WrongOffset
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ TITLES = {
     429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
 }  # fmt: skip
 STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (NotFound, 404), (Conflict, 409), (IllegalTransition, 409), (WrongOffset, 409), (QuotaExceeded, 429), (TooLarge, 413), (Unavailable, 503),
+    (NotFound, 404), (Conflict, 409), (IllegalTransition, 409), (WrongOffset, 409), (QuotaExceeded, 429), (TooLarge, 413), (NoSpace, 507), (Unavailable, 503),
     (RecipeError, 422), (CommandError, 422), (Refused, 422),
 )  # fmt: skip
 """Errors of the service -> the status they are answered with."""

@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LOCK = "serve.lock"
 ADMIN_TOKEN = "admin.token"
 PROJECT = "default"
+PRIVATE = ("finery.db", "finery.db-wal", "finery.db-shm", "finery.db.migrating")
 
 
 def serve(
@@ -29,6 +31,7 @@ def serve(
     allow_remote_code: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Serve until a signal. Raises CommandError when it cannot start."""
+    from service.disk import keep_ballast
     from service.settings import read_settings
 
     settings = read_settings(
@@ -36,11 +39,10 @@ def serve(
     )
     _make_home(settings.home)
     with _only_server(settings.home), _listening(settings) as listener:
-        from service.store.store import open_store
-
-        store = open_store(settings)
+        store = _opened(settings)
         try:
             fresh = first_token(store, settings.home)
+            keep_ballast(settings.home, settings.disk_reserve)
             _run(settings, store, listener, as_json, fresh)
         finally:
             store.close()
@@ -48,10 +50,49 @@ def serve(
 
 
 def _make_home(home: Path) -> None:
+    """The folder, for this user alone: the database and the keys lie in it. Raises CommandError."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+            raise CommandError(f"--home {home} cannot be used: it may not be written; name a folder that you can write to")
+        _keep_private(home, 0o700)
+        for name in (ADMIN_TOKEN, "web.key", LOCK, *PRIVATE):
+            _keep_private(home / name, 0o600)
     except OSError as error:
         raise CommandError(f"--home {home} cannot be used: {error.strerror}; name a folder that you can write to") from None
+
+
+def _keep_private(path: Path, mode: int) -> None:
+    """Take everybody else's rights from a path that is there. Raises CommandError where it belongs to somebody else."""
+    if path.is_symlink() or not path.exists() or not stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return
+    try:
+        path.chmod(mode)
+    except PermissionError:
+        raise CommandError(f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name another --home") from None
+
+
+def _opened(settings: Settings) -> Store:
+    """The store, migrated. Raises CommandError, or FineryError, with one sentence."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from service.disk import drop_ballast
+    from service.store.store import open_store
+
+    drop_ballast(settings.home)
+    place = settings.url.removeprefix("sqlite:///") if settings.url.startswith("sqlite:///") else ""
+    try:
+        if place:
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
+            for each in (place, f"{place}-wal", f"{place}-shm"):
+                _keep_private(Path(each), 0o600)
+        return open_store(settings)
+    except OSError as error:
+        raise CommandError(f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name another --database-url") from None
+    except (SQLAlchemyError, ModuleNotFoundError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise CommandError(f"the database cannot be opened: {reason}; name another --database-url, or restore the file from a backup") from None
 
 
 @contextmanager
@@ -64,9 +105,10 @@ def _only_server(home: Path) -> Iterator[None]:
             file.seek(0)
             held = f" by process {pid}" if (pid := file.read().strip()).isdigit() else ""
             raise CommandError(f"{home} is in use{held}: stop that server first, or serve from another --home") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # on a full disk: the lock holds all the same
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
         yield
 
 
@@ -114,12 +156,18 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
     from service.api.app import create_app
     from service.api.connections import raise_file_limit, server_of
     from service.checking import checker_of
+    from service.executors.protocol import ExecutorError
     from service.serving import Supervisor
 
     logs.configure(settings.log_format, settings.log_level)
-    supervisor = Supervisor(settings, store)
+    try:
+        supervisor = Supervisor(settings, store)
+        supervisor.executor.capacity()
+    except ExecutorError as error:
+        raise CommandError(str(error)) from None
     checker = checker_of(settings)
     app = create_app(settings, store, supervisor.wake, checker)
+    app.state.service.stopped = supervisor.stopped
     server = server_of(app, settings, raise_file_limit())
 
     def end(*_: object) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -284,7 +285,7 @@ def server(tmp_path):
 
 def test_a_server_with_few_files_raises_its_limit_and_stays_reachable(server):
     process, port, log = server
-    soft = re.search(r"Max open files +(\d+)", open(f"/proc/{process.pid}/limits").read()).group(1)
+    soft = re.search(r"Max open files +(\d+)", Path(f"/proc/{process.pid}/limits").read_text()).group(1)
     assert soft == "256", "as many as the hard limit allows"
     idle = []
     for _ in range(300):
