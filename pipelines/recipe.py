@@ -542,7 +542,7 @@ def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None
             of_stages = place == ["stages"]
             if of_stages and part in ids:
                 key = list(ids).index(part)
-            elif part.isdigit() and int(part) < len(here):
+            elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
                 key = int(part)
             else:
                 known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]

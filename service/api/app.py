@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -44,12 +45,21 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
     `checker` checks recipes; without one it is made of the settings, and its processes begin with the first recipe.
     """
     app = FastAPI(
-        title="Finery", version=health.version(), description=DESCRIPTION, openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None,
+        title="Finery", version=health.version(), description=DESCRIPTION, openapi_url=None, docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,
     )  # fmt: skip
     equip(app, settings, store, wake, checker)
     problems.install(app)
     app.include_router(health.router)
+    described: list[bytes] = []
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False)
+    async def openapi_document() -> Response:
+        """It names routes and no data, so that it needs no token; it is written once."""
+        if not described:
+            described.append(json.dumps(app.openapi()).encode())
+        return Response(described[0], media_type="application/json")
+
     for part in (jobs, watching, files, models, administration):
         app.include_router(part.router, prefix="/api/v1")
     app.include_router(openai_routes.router, prefix="/v1")

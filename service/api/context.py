@@ -51,6 +51,8 @@ class Service:
     checker: Checker
     lanes: Lanes
     redactor: Redactor = field(default_factory=lambda: Redactor(of_environment()))
+    public: RateLimiter = field(default_factory=lambda: RateLimiter(5.0, 100))
+    """Of one address without a token, where an answer costs something."""
     stopped: Callable[[], Sequence[str]] = tuple
     """Names of the supervisor's threads that have ended."""
     measurements: Measurements | None = None
@@ -89,20 +91,21 @@ def make_service(settings: Settings, store: Store, wake: Callable[[], None], che
 def authenticate(service: Service, text: str | None, address: str = "") -> Caller:
     """Who a token belongs to. Raises Problem 401 or 429."""
     if text is None:
-        _refuse_busy(service.failures.take(address))
+        refuse_busy(service.failures.take(address))
         raise Problem(401, "Send a token: `Authorization: Bearer fin_…`.", "no_token")
     found = parts(text)
     token = service.store.token_by_prefix(found[0]) if found else None
     right = matches(found[1] if found else "", token.sha256 if token else None)
     if not right or token is None or not token.valid(time.time()):
-        _refuse_busy(service.failures.take(address))
+        refuse_busy(service.failures.take(address))
         raise Problem(401, "The token is unknown, expired or revoked.", "bad_token")
-    _refuse_busy(service.limiter.take(token.id))
+    refuse_busy(service.limiter.take(token.id))
     service.store.touch_token(token)
     return Caller(token.id, token.project, token.role, None if token.role == "admin" else token.project)
 
 
-def _refuse_busy(seconds: float) -> None:
+def refuse_busy(seconds: float) -> None:
+    """Raise Problem 429 where a limiter says how long to wait."""
     if seconds > 0:
         raise Problem(429, f"Too many requests; try again in {seconds:.1f} s.", "rate_limited", headers={"Retry-After": str(max(1, round(seconds)))})
 

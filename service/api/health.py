@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import disk
-from service.api.context import Service, ServiceOf
+from service.api.context import Service, ServiceOf, refuse_busy
 from service.api.problems import Problem, described
 from service.store.hosts import STATES
 
@@ -104,8 +104,9 @@ class Measurements:
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
-def metrics(service: ServiceOf) -> Response:
-    """Numbers for Prometheus."""
+def metrics(request: Request, service: ServiceOf) -> Response:
+    """Numbers for Prometheus. Counting them asks the database, so that one address may not do it as often as it likes."""
+    refuse_busy(service.public.take(request.client.host if request.client else ""))
     assert service.measurements is not None
     return Response(generate_latest(service.measurements.registry), media_type=CONTENT_TYPE_LATEST)
 

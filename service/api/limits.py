@@ -129,7 +129,7 @@ class BodyLimit:
             return
         limit = self.limit_of(scope)
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > limit:
+        if announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
             await self.refuse(scope, BodyTooLarge(limit))(scope, receive, send)
             return
         size = 0

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipelines.errors import CommandError, FineryError, RecipeError
 from service.checking import Crowded
@@ -134,17 +135,40 @@ class _Json(JSONResponse):
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application this way."""
-
-    async def answer(request: Request, error: Exception) -> Response:
-        problem = problem_of(error)
-        if problem.status >= 500:
-            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        problem.detail = request.app.state.service.redactor.text(problem.detail)
-        return respond(request, problem)
-
-    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused, Exception]
+    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused]
     for kind in kinds:
-        app.add_exception_handler(kind, answer)
+        app.add_exception_handler(kind, _answer)
+    app.add_middleware(Unforeseen)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    problem = problem_of(error)
+    if problem.status >= 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    problem.detail = request.app.state.service.redactor.text(problem.detail)
+    return respond(request, problem)
+
+
+class Unforeseen:
+    """Middleware that answers what no route foresaw, inside of all that count, name and log the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sent)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            await (await _answer(Request(scope), error))(scope, receive, send)
 
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import EXIT_DONE, CommandError
 
@@ -28,14 +28,14 @@ PRIVATE = ("finery.db", "finery.db-wal", "finery.db-shm", "finery.db.migrating")
 
 def serve(
     host: str | None, port: int | None, home: Path | None, database_url: str | None, executor: str | None, as_json: bool,
-    allow_remote_code: Sequence[str] = (),
+    allow_remote_code: Sequence[str] = (), **more: Any,
 ) -> int:  # fmt: skip
-    """Serve until a signal. Raises CommandError when it cannot start."""
+    """Serve until a signal. `more` are further settings by name. Raises CommandError when it cannot start."""
     from service.disk import keep_ballast
     from service.settings import read_settings
 
     settings = read_settings(
-        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None
+        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None, **more
     )
     _make_home(settings.home)
     with _only_server(settings.home), _listening(settings) as listener:

@@ -63,7 +63,7 @@ async def upload(
     """Send a small file at once, as the body of the request."""
     store, settings = service.store, service.settings
     length = request.headers.get("content-length", "")
-    size = int(length) if length.isdigit() else None
+    size = int(length) if length.isascii() and length.isdigit() and len(length) < 19 else None
     file = await run_in_threadpool(
         lambda: begin(store, settings, caller.project, clean(filename) or "", purpose, size=size, sha256=sha256, by=caller.token)
     )

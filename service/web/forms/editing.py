@@ -21,9 +21,14 @@ def edited(draft: Mapping[str, Any], order: str) -> dict[str, Any]:
     elif word in ("remove", "up", "down"):
         holder, _, number = path.rpartition(".")
         rows = _at(data, holder)
-        if isinstance(rows, list) and number.isdigit() and int(number) < len(rows):
+        if isinstance(rows, list) and is_place(number) and int(number) < len(rows):
             _reorder(rows, word, int(number))
     return data
+
+
+def is_place(text: str) -> bool:
+    """Whether a text is the number of a row: `²` is a digit too, and Python reads no number of 5,000 digits."""
+    return text.isascii() and text.isdigit() and len(text) < 6
 
 
 def _reorder(rows: list[Any], word: str, at: int) -> None:
@@ -45,7 +50,7 @@ def _at(data: Any, path: str, make: bool = False) -> Any:
     here = data
     for place, part in enumerate(parts):
         if isinstance(here, list):
-            if not part.isdigit() or int(part) >= len(here):
+            if not is_place(part) or int(part) >= len(here):
                 return None
             here = here[int(part)]
         elif isinstance(here, dict):
