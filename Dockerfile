@@ -48,7 +48,7 @@ VOLUME ["/data", "/cache"]
 EXPOSE 8080
 # A run answers no port, so its container is healthy as long as nothing listens for what it should serve.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s \
-    CMD ["python3", "-c", "import os, sys, urllib.request as u; b'serve' not in open('/proc/1/cmdline', 'rb').read().split(b'\\0') or u.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
+    CMD ["python3", "-c", "import os, sys, urllib.request as u; b'serve' not in open('/proc/1/cmdline', 'rb').read().split(b'\\0') or u.urlopen('http://127.0.0.1:8080/livez', timeout=4)"]
 # tini takes over the children of what was killed, so that no process stays behind
 ENTRYPOINT ["tini", "--", "finery"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8080", "--home", "/data"]

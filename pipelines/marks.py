@@ -6,12 +6,13 @@ The core schema reads `1e-3` as a number and `no` and `on` as texts. Lists becom
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from pipelines.blocks import Place
@@ -19,6 +20,9 @@ from pipelines.errors import Mistake, RecipeError
 
 LARGEST_FILE = 1 << 20
 """Bytes. A recipe is some hundred lines; more is a mistake or an attack."""
+warnings.filterwarnings("ignore", category=ReusedAnchorWarning)  # a line of the log for each anchor of a document that others wrote
+MOST_BITS = 1024
+"""Of a whole number: Python refuses to write out those of more than 4,300 digits."""
 MOST_VALUES = 100_000
 """Values after aliases are written out, against files that unfold without end."""
 
@@ -85,6 +89,7 @@ def _plain(value: Any, place: Place, lines: dict[Place, int], count: list[int] |
         marks = getattr(value, "lc", None)
         for key, entry in value.items():
             below = (*place, str(key))
+            _encodable(str(key), place)
             if marks is not None and marks.data and key in marks.data:
                 lines[below] = marks.data[key][0] + 1
             plain[str(key)] = _plain(entry, below, lines, count)
@@ -100,10 +105,22 @@ def _plain(value: Any, place: Place, lines: dict[Place, int], count: list[int] |
         return tuple(entries)
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise RecipeError([Mistake(".".join(map(str, place)), f"is a whole number of more than {MOST_BITS} bits: no recipe needs one")])
+    if isinstance(value, str) and not value.isascii():
+        _encodable(value, place)
     for kind in (int, float, str):
         if isinstance(value, kind):
             return kind(value)
     return bool(value) if type(value).__name__ == "ScalarBoolean" else str(value)
+
+
+def _encodable(text: str, place: Place) -> None:
+    """Raises RecipeError for a text with half of a character, which an escape such as "\\ud800" makes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RecipeError([Mistake(".".join(map(str, place)), "holds half of a character, must be Unicode text")]) from None
 
 
 def write_yaml(data: Any) -> str:

@@ -41,6 +41,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 TOO_SHORT = re.compile(r"^has \d+ entries, must have at least ")
 SHORT_FORMS = ("tuner", "objective", "train", "reward")
 """Keys whose block may be written as its name alone."""
+MOST_PARTS = 100
+"""Of an override path."""
 START = "model"
 """`from: model` reads the recipe's model as it was before any stage."""
 
@@ -529,6 +531,8 @@ def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None
     A stage that is set to null is left out: `stages.pretrain=null`.
     """
     parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if len(parts) > MOST_PARTS:
+        raise Mistakes([((path[:40],), f"has {len(parts)} parts, an override path at most {MOST_PARTS}")])
     place: list[str | int] = []
     here: Any = data
     while parts:
@@ -538,7 +542,7 @@ def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None
             of_stages = place == ["stages"]
             if of_stages and part in ids:
                 key = list(ids).index(part)
-            elif part.isdigit() and int(part) < len(here):
+            elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
                 key = int(part)
             else:
                 known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from service.attempts.preparing import PIPELINES
 from service.attempts.stage_store import free_stages
 from service.attempts.watching import Watcher
+from service.disk import keep_ballast
 from service.executors.protocol import Executor, HostCapacity
 from service.executors.registry import executor_of
 from service.jobs.resources import Host, Slot
@@ -48,13 +49,21 @@ class Supervisor:
 
     def start(self) -> None:
         """Report the hosts, take over what runs on them, and begin. Returns when the first round is under way."""
-        self._report()
         hosts = [host.name for host in self.executor.capacity()]
-        for attempt, job in self._store.adopt(self.holder, self._settings.lease_seconds, hosts=hosts):
-            log.info("attempt %s of job %s (%s) is taken over", attempt.id, job.id, job.state)
+        try:
+            self._report()
+            for attempt, job in self._store.adopt(self.holder, self._settings.lease_seconds, hosts=hosts):
+                log.info("attempt %s of job %s (%s) is taken over", attempt.id, job.id, job.state)
+        except Unavailable as error:  # a full disk, say: what is there can be read, and leases that run out are taken over later
+            log.error("nothing can be written now: %s", error)
         self._keeper.start()
         self._watcher.start()
         self._scheduler.start()
+
+    def stopped(self) -> list[str]:
+        """Names of the threads that are no longer at work."""
+        threads = {"leases": self._keeper, "attempts": self._watcher._thread, "scheduler": self._scheduler._thread}
+        return [name for name, thread in threads.items() if thread is None or not thread.is_alive()]
 
     def stop(self) -> None:
         """Stop deciding and watching. Attempts keep running; the next start takes them over."""
@@ -85,6 +94,7 @@ class Supervisor:
                     swept = renewed
                     sweep(self._store, self._settings)
                     free_stages(self._settings)
+                    keep_ballast(self._settings.home, self._settings.disk_reserve)
                 for attempt, job in self._store.claim_expired(self.holder, self._settings.lease_seconds, hosts=self._within_reach()):
                     log.warning("attempt %s of job %s is taken over: its server no longer answers", attempt.id, job.id)
             except Unavailable as error:

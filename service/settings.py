@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,7 @@ from pipelines.errors import CommandError
 from service.safety.remote_code import MOST, PINNED
 from service.safety.secret_store import binding_of
 
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
 
@@ -90,6 +93,33 @@ class Settings(BaseModel):
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""
 
+    check_workers: int = Field(2, ge=2, le=64)
+    """Processes that check recipes; one caller has at most all but one of them."""
+    check_seconds: float = Field(10.0, gt=0)
+    """How long checking one recipe may take."""
+    check_memory: int = Field(512 * MEGABYTE, ge=16 * MEGABYTE)
+    """Bytes that checking one recipe may take."""
+
+    max_connections: int = Field(2_000, ge=8)
+    """Open at once; never more than half of the files that the process may open."""
+    max_connections_per_address: int = Field(200, ge=1)
+    """Of one address that is no trusted proxy."""
+    header_seconds: float = Field(10.0, gt=0)
+    """How long a client may take to send a request's headers."""
+    idle_seconds: float = Field(30.0, ge=1)
+    """How long a connection stays open between two requests."""
+    disk_reserve: int = Field(256 * MEGABYTE, ge=0)
+    """Bytes of the home's disk below which no new jobs and files are taken."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count; several by commas."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that requests may be sent to (the header Host), several by commas; `*` for any. Empty: localhost where the server listens
+    on loopback, so that no page elsewhere reaches it by a name of its own, else any."""
+    log_format: Literal["text", "json"] = "text"
+    """How the lines of the log are written."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written; `info` has one for each request."""
+
     @field_validator("server_secrets")
     @classmethod
     def _bound(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,7 +130,24 @@ class Settings(BaseModel):
                 raise ValueError(str(error)) from None
         return value
 
-    @field_validator("allow_remote_code", "server_secrets", mode="before")
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        if value and not value.startswith(("postgresql://", "postgres://", "postgresql+psycopg://", "sqlite:///")):
+            raise ValueError("must begin with postgresql:// or sqlite:///; other databases are not supported")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError(f"'{each}' must be an address or a network such as 10.0.0.0/8") from None
+        return value
+
+    @field_validator("allow_remote_code", "server_secrets", "trusted_proxies", "allowed_hosts", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -124,6 +171,18 @@ class Settings(BaseModel):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @property
+    def host_names(self) -> frozenset[str] | None:
+        """Names that requests may be sent to, in small letters; None for any."""
+        if "*" in self.allowed_hosts:
+            return None
+        own = self.host.strip("[]").lower()
+        loopback = own in LOOPBACK or own.startswith("127.")
+        if not self.allowed_hosts and not loopback:
+            return None
+        named = {each.strip("[]").rstrip(".").lower() for each in self.allowed_hosts}
+        return frozenset(named | (LOOPBACK | {own} if loopback else set()))
 
     @property
     def url(self) -> str:
@@ -182,4 +241,5 @@ def _sentence(mistake: dict[str, Any], given: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     source = f"--{name.replace('_', '-')}" if given.get(name) is not None else variable_of(name)
     message = mistake["msg"].removeprefix("Value error, ")
-    return f"{source} is {mistake['input']!r}: {message[0].lower()}{message[1:]}"
+    given_value = re.sub(r"//[^/@]*@", "//…@", str(mistake["input"])) if name == "database_url" else mistake["input"]
+    return f"{source} is {given_value!r}: {message[0].lower()}{message[1:]}"

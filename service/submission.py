@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
-from pipelines.errors import CommandError, Mistake, RecipeError
-from pipelines.marks import write_yaml
+from pipelines.errors import CommandError
+from service.checking import Checker, Outline
 from service.jobs.job import Job, JobRequest, Kind
 from service.jobs.resources import Resources
 from service.lookups import LookedUp, look_up
 from service.safety import secret_store
-from service.safety.endpoints import unfit_keys
-from service.safety.materialise import needs
-from service.safety.network_recipes import FILE, MOST_DEPTH, CheckedRecipe, Known, check, read_network
-from service.safety.secret_store import Secret
 from service.settings import Settings
 from service.store.store import Store
 
@@ -41,73 +36,42 @@ class Wish:
     secrets: tuple[str, ...] = ()
     idempotency_key: str | None = None
 
-    @property
-    def text(self) -> str:
-        """The recipe as text. Raises RecipeError for data that is too deep to be written."""
-        if isinstance(self.recipe, str):
-            return self.recipe
-        if _depth(self.recipe) > MOST_DEPTH:
-            raise RecipeError([Mistake("", f"is nested more than {MOST_DEPTH} levels deep: not a recipe", FILE)])
-        return write_yaml(self.recipe)
-
-
-def _depth(value: Any) -> int:
-    """How deep lists and mappings are nested, level by level: data from a client may be deeper than the stack."""
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        inner = [each.values() if isinstance(each, Mapping) else each for each in level if isinstance(each, Mapping | list | tuple)]
-        level = [entry for each in inner for entry in each] if depth <= MOST_DEPTH else []
-    return depth
-
 
 @dataclass(frozen=True)
 class Fitting:
     """A wish that can be granted."""
 
     text: str
-    checked: CheckedRecipe
+    checked: Outline
     found: LookedUp
     resources: Resources
 
 
-def fit(store: Store, settings: Settings, project: str, wish: Wish) -> Fitting:
+def fit(store: Store, settings: Settings, checker: Checker, project: str, wish: Wish) -> Fitting:
     """Check a wish in its project. Raises RecipeError with every mistake, or CommandError."""
-    text = wish.text
-    found = look_up(store, settings, project, needs(text, wish.overrides))
-    resources = resources_of(wish.resources, _processes(text, wish.overrides))
+    reading = checker.read(wish.recipe, wish.overrides)
+    found = look_up(store, settings, project, reading.needs)
+    resources = resources_of(wish.resources, _processes(reading.data))
     most = max(resources.gpus, resources.cpus, 1) * resources.hosts
-    # the dictionaries of a frozen value cannot be hashed: their items are the cache's key
-    checked = _checked(text, wish.overrides, tuple(found.files.items()), tuple(found.checkpoints.items()), found.code, found.private_endpoints, most)
-    if isinstance(checked, RecipeError):
-        raise RecipeError(checked.mistakes)
-    _refuse_secrets(settings, project, wish.secrets, checked)
-    return Fitting(text, checked, found, resources)
+    return Fitting(reading.text, checker.check(reading.text, wish.overrides, found, most, _hosts(settings, project, wish.secrets)), found, resources)
 
 
-def _refuse_secrets(settings: Settings, project: str, named: tuple[str, ...], checked: CheckedRecipe) -> None:
-    """Outside the cache of checked recipes, because secrets come, go and change their hosts. Raises CommandError and RecipeError."""
+def _hosts(settings: Settings, project: str, named: tuple[str, ...]) -> dict[str, tuple[str, ...] | None]:
+    """The hosts that each secret of a job may be sent to, None for any; never the secret itself. Raises CommandError for what is no name."""
     if wrong := next((name for name in named if not secret_store.is_name(name)), None):
         raise CommandError(f"secrets: {secret_store.unfit_name(wrong)}")
-    source = checked.source
-
-    def secret_of(name: str) -> Secret | None:
-        return secret_store.given(settings, project, name)
-
-    mistakes = list(unfit_keys(source.data, named, secret_of))
-    for cell in checked.study.cells if checked.study is not None else ():
-        mistakes += [(("matrix",), message) for _, message in unfit_keys(cell.draft.data, named, secret_of)]
-    if mistakes:
-        raise source.error(dict.fromkeys(mistakes))
+    found = {name: secret_store.given(settings, project, name) for name in named}
+    return {name: None if secret is None else secret.hosts for name, secret in found.items()}
 
 
 def submit(
-    store: Store, settings: Settings, project: str, token: str, wish: Wish, kind: Kind = "api", openai: Mapping[str, Any] | None = None
-) -> tuple[Job, bool]:
+    store: Store, settings: Settings, checker: Checker, project: str, token: str, wish: Wish, kind: Kind = "api",
+    openai: Mapping[str, Any] | None = None,
+) -> tuple[Job, bool]:  # fmt: skip
     """Take the job. Returns it, and whether it is new. Raises as `fit` and as the store's `submit`."""
-    fitting = fit(store, settings, project, wish)
+    fitting = fit(store, settings, checker, project, wish)
     request = JobRequest(
-        recipe=fitting.text, project=project, name=fitting.checked.recipe.name, overrides=wish.overrides, priority=wish.priority,
+        recipe=fitting.text, project=project, name=fitting.checked.name, overrides=wish.overrides, priority=wish.priority,
         resources=fitting.resources, depends_on=tuple(dict.fromkeys((*wish.depends_on, *fitting.found.depends_on))),
         deadline=wish.deadline, expected_seconds=wish.expected_seconds,
         max_retries=settings.max_retries if wish.max_retries is None else wish.max_retries,
@@ -128,18 +92,7 @@ def resources_of(given: Mapping[str, Any], processes: int | None) -> Resources:
     return resources
 
 
-def _processes(text: str, overrides: Sequence[str]) -> int | None:
-    launch = read_network(text, overrides).data.get("launch")
+def _processes(data: Mapping[str, Any]) -> int | None:
+    launch = data.get("launch")
     number = launch.get("num_processes") if isinstance(launch, Mapping) else None
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
-
-
-@lru_cache(maxsize=256)
-def _checked(
-    text: str, overrides: tuple[str, ...], files: tuple[Any, ...], checkpoints: tuple[Any, ...], code: frozenset[str], private: bool, processes: int
-) -> CheckedRecipe | RecipeError:
-    """The same recipe is often submitted again, and checking it takes longer than all the rest. What is wrong is kept too."""
-    try:
-        return check(text, overrides, Known(dict(files), dict(checkpoints), code, private), processes)
-    except RecipeError as error:
-        return error

@@ -94,6 +94,10 @@ MARKS = {"chatml": ("<|im_start|>", "<|im_end|>"), "zephyr": ("<|system|>", "<|u
 """Tokens that a tokenizer trained for a template has beside the usual ones."""
 
 
+LARGEST = 1 << 18
+"""Bytes of a template in a file; the longest in use have some tens of kilobytes."""
+
+
 def _known(value: str, info: ValidationInfo) -> str:
     """A name of the table stays, a file becomes absolute and must hold a template."""
     if value in TEMPLATES:
@@ -117,12 +121,28 @@ def _problem(place: Path) -> str | None:
     from jinja2 import TemplateSyntaxError
 
     try:
-        _parsed(place.read_text(encoding="utf-8"))
+        _parsed(_read(place))
     except UnicodeDecodeError:
         return "is not UTF-8 text, must be a Jinja template"
     except TemplateSyntaxError as error:
         return f"is no valid Jinja template: line {error.lineno}: {error.message}"
+    except RecursionError:
+        return "is nested too deeply for a Jinja template"
+    except ValueError as error:
+        return str(error)
     return None
+
+
+def _read(place: Path) -> str:
+    """The text of a template. Raises ValueError, before anything is read, for a file that is too large."""
+    size = place.stat().st_size
+    if size > LARGEST:
+        raise ValueError(f"has {size:,} bytes, a chat template has at most {LARGEST:,}")
+    with open(place, "rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"has more than {LARGEST:,} bytes, a chat template has at most that")
+    return content.decode("utf-8")
 
 
 def _parsed(text: str) -> None:
@@ -136,7 +156,7 @@ def _parsed(text: str) -> None:
 
 def text_of(name: str) -> str:
     """The template behind a name or an absolute path."""
-    return TEMPLATES[name] if name in TEMPLATES else Path(name).read_text(encoding="utf-8")
+    return TEMPLATES[name] if name in TEMPLATES else _read(Path(name))
 
 
 def content_of(name: str) -> str:

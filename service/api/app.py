@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service import disk, logs
 from service.api import health, problems
 from service.api.context import make_service
-from service.api.limits import BodyLimit, BodyTooLarge
+from service.api.limits import BodyLimit
 from service.api.routes import administration, files, jobs, models, watching
+from service.checking import Checker, checker_of
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
@@ -27,35 +31,52 @@ Errors are problem+json (RFC 9457); those of a recipe list every mistake with it
 BODY_BYTES = 2 << 20
 """Of requests that carry no file."""
 CHUNKS = re.compile(r"/api/v1/files/[^/]+|/v1/files")
+SPENDS = re.compile(r"/api/v1/jobs|/api/v1/files(/[^/]+)?|/v1/files|/v1/fine_tuning/jobs|/submit")
+"""What takes room on the disk."""
 ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
 PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
 
 
-def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lambda: None) -> FastAPI:
-    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick."""
+def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lambda: None, checker: Checker | None = None) -> FastAPI:
+    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick.
+
+    `checker` checks recipes; without one it is made of the settings, and its processes begin with the first recipe.
+    """
     app = FastAPI(
-        title="Finery", version=health.version(), description=DESCRIPTION, openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None,
+        title="Finery", version=health.version(), description=DESCRIPTION, openapi_url=None, docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    equip(app, settings, store, wake)
+    equip(app, settings, store, wake, checker)
     problems.install(app)
     app.include_router(health.router)
+    described: list[bytes] = []
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False)
+    async def openapi_document() -> Response:
+        """It names routes and no data, so that it needs no token; it is written once."""
+        if not described:
+            described.append(json.dumps(app.openapi()).encode())
+        return Response(described[0], media_type="application/json")
+
     for part in (jobs, watching, files, models, administration):
         app.include_router(part.router, prefix="/api/v1")
     app.include_router(openai_routes.router, prefix="/v1")
     mount_pages(app)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
+    app.add_middleware(Room)
+    app.add_middleware(KnownHosts)
     app.add_middleware(health.Measured)
     app.add_middleware(SafeHeaders)
+    app.add_middleware(logs.Requests, route_of=health.route_of, method_of=health.method_of)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
 
-def equip(app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None]) -> None:
+def equip(app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None], checker: Checker | None = None) -> None:
     """Give the application its store, settings and counters."""
-    service = make_service(settings, store, wake)
+    service = make_service(settings, store, wake, checker or checker_of(settings))
     service.measurements = health.Measurements(service)
     administration.refresh(service)
     app.state.service = service
@@ -69,9 +90,53 @@ def _limit(scope: Scope) -> int:
     return BODY_BYTES
 
 
-def _refuse(scope: Scope, error: BodyTooLarge) -> ASGIApp:
+def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
     response: Response = problems.respond(Request(scope), problems.problem_of(error))
     return response
+
+
+class Room:
+    """Middleware that answers 507 to requests for more work and more files while the disk has no reserve; all else goes on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in ("POST", "PATCH") and SPENDS.fullmatch(scope["path"]):
+            settings: Settings = scope["app"].state.service.settings
+            full = disk.sentence(settings.home, settings.disk_reserve)
+            if full is not None:
+                await problems.respond(Request(scope), problems.Problem(507, full, "disk_full"))(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+class KnownHosts:
+    """Middleware that answers 421 to a request for a host that is not ours.
+
+    A page elsewhere may give its own name our address (DNS rebinding): its scripts then read what we answer, unless the name is asked.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in health.PROBES:
+            await self.app(scope, receive, send)
+            return
+        allowed = scope["app"].state.service.settings.host_names
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if allowed is None or (len(given) == 1 and _name(given[0]) in allowed):
+            await self.app(scope, receive, send)
+            return
+        problem = problems.Problem(421, "This server is not known by the name in the header Host; its admin lists names in FINERY_ALLOWED_HOSTS.", "unknown_host")
+        await problems.respond(Request(scope), problem)(scope, receive, send)
+
+
+def _name(host: str) -> str:
+    """The header Host without its port."""
+    name = host.rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host
+    return name.strip("[]").rstrip(".").lower()
 
 
 class SafeHeaders:

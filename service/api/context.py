@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.api.limits import RateLimiter
 from service.api.problems import Problem
+from service.checking import Checker, Lane
 from service.safety.secrets import Redactor, of_environment
 from service.settings import Settings
 from service.store.store import Store
@@ -20,9 +22,21 @@ from service.tokens import PROJECT, matches, may, parts
 if TYPE_CHECKING:
     from service.api.health import Measurements
 
+Work = TypeVar("Work", bound=Callable[..., Any])
 FAILED_LOGINS = 2.0
 """Wrong tokens a second that one address may send, after a burst of ten times as many."""
 bearer = HTTPBearer(auto_error=False, description="A token from `finery token create`, or HOME/admin.token.")
+
+
+@dataclass
+class Lanes:
+    """Threads for what takes long, apart from those that answer everything else."""
+
+    checks: Lane
+    fetches: Lane = field(default_factory=lambda: Lane("a download to the server", 4))
+    """Files from URLs, and those that are examined or hashed as a whole."""
+    readings: Lane = field(default_factory=lambda: Lane("a whole log or curve", 4))
+    health: Lane = field(default_factory=lambda: Lane("health", 2, each=256))
 
 
 @dataclass
@@ -34,7 +48,13 @@ class Service:
     wake: Callable[[], None]
     limiter: RateLimiter
     failures: RateLimiter
+    checker: Checker
+    lanes: Lanes
     redactor: Redactor = field(default_factory=lambda: Redactor(of_environment()))
+    public: RateLimiter = field(default_factory=lambda: RateLimiter(5.0, 100))
+    """Of one address without a token, where an answer costs something."""
+    stopped: Callable[[], Sequence[str]] = tuple
+    """Names of the supervisor's threads that have ended."""
     measurements: Measurements | None = None
     """Set by the application."""
     isolated: bool = True
@@ -54,7 +74,7 @@ class Caller:
     """The project whose things can be seen; None for an admin, who sees all."""
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """The parts that routes share."""
     service: Service = request.app.state.service
     return service
@@ -63,29 +83,31 @@ def service_of(request: Request) -> Service:
 ServiceOf = Annotated[Service, Depends(service_of)]
 
 
-def make_service(settings: Settings, store: Store, wake: Callable[[], None]) -> Service:
+def make_service(settings: Settings, store: Store, wake: Callable[[], None], checker: Checker) -> Service:
     """The shared parts of one application."""
     limiter = RateLimiter(settings.requests_per_second, settings.burst)
-    return Service(settings, store, wake, limiter, RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10)))
+    lanes = Lanes(Lane("a check of recipes", settings.check_workers))
+    return Service(settings, store, wake, limiter, RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10)), checker, lanes)
 
 
 def authenticate(service: Service, text: str | None, address: str = "") -> Caller:
     """Who a token belongs to. Raises Problem 401 or 429."""
     if text is None:
-        _refuse_busy(service.failures.take(address))
+        refuse_busy(service.failures.take(address))
         raise Problem(401, "Send a token: `Authorization: Bearer fin_…`.", "no_token")
     found = parts(text)
     token = service.store.token_by_prefix(found[0]) if found else None
     right = matches(found[1] if found else "", token.sha256 if token else None)
     if not right or token is None or not token.valid(time.time()):
-        _refuse_busy(service.failures.take(address))
+        refuse_busy(service.failures.take(address))
         raise Problem(401, "The token is unknown, expired or revoked.", "bad_token")
-    _refuse_busy(service.limiter.take(token.id))
+    refuse_busy(service.limiter.take(token.id))
     service.store.touch_token(token)
     return Caller(token.id, token.project, token.role, None if token.role == "admin" else token.project)
 
 
-def _refuse_busy(seconds: float) -> None:
+def refuse_busy(seconds: float) -> None:
+    """Raise Problem 429 where a limiter says how long to wait."""
     if seconds > 0:
         raise Problem(429, f"Too many requests; try again in {seconds:.1f} s.", "rate_limited", headers={"Retry-After": str(max(1, round(seconds)))})
 
@@ -99,6 +121,7 @@ def caller(
     """Who sent this request; a page's session may stand in for the header."""
     text = credentials.credentials if credentials is not None else getattr(request.state, "token", None)
     found = authenticate(service, text, request.client.host if request.client else "")
+    request.state.token_id = found.token
     if acting_for is None or acting_for == found.project:
         return found
     if found.role != "admin":
@@ -112,6 +135,25 @@ def refuse_without_isolation(service: Service, caller: Caller) -> None:
     """Raise Problem 403 for a job that would run with all that the server may do, unless an admin submits it."""
     if not service.isolated and caller.role != "admin":
         raise Problem(403, "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see `finery doctor`.", "no_isolation")
+
+
+def apart(lane: str, register: Callable[[Callable[..., Any]], Any]) -> Callable[[Work], Work]:
+    """Register a route whose work is done on the threads of a lane: `@apart("readings", router.get("/jobs/{job_id}/logs"))`.
+
+    The function itself stays as it is, for others that call it. It takes `service` and `caller`, or `request` and `visitor`.
+    """
+
+    def decorate(work: Work) -> Work:
+        @functools.wraps(work)
+        async def route(**given: Any) -> Any:
+            service = given.get("service") or given["request"].app.state.service
+            asking = given["caller"].token if "caller" in given else given["visitor"].token.id
+            return await getattr(service.lanes, lane).run(asking, work, **given)
+
+        register(route)
+        return work
+
+    return decorate
 
 
 def _at_least(role: str) -> Callable[..., Caller]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.context import Service, ServiceOf
+from service import disk
+from service.api.context import Service, ServiceOf, refuse_busy
 from service.api.problems import Problem, described
 from service.store.hosts import STATES
 
 router = APIRouter(tags=["health"])
+PROBES = ("/healthz", "/livez", "/readyz")
+"""Asked by whatever watches the server, which may know no name of it."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -38,11 +41,38 @@ def version() -> str:
 
 
 @router.get("/healthz", responses={503: described(503)[503]})
-def healthz(service: ServiceOf) -> Health:
+async def healthz(service: ServiceOf) -> Health:
     """200 when the database answers, else 503."""
-    if not service.store.healthy():
+    if not await service.lanes.health.run("", service.store.healthy):
         raise Problem(503, "The database does not answer.", "unavailable", headers={"Retry-After": "5"})
     return Health(version=version())
+
+
+@router.get("/livez")
+async def livez() -> Health:
+    """200 while the process answers at all. What restarts servers asks this: a full disk or a database that is away is no reason."""
+    return Health(version=version())
+
+
+@router.get("/readyz", responses={503: described(503)[503]})
+async def readyz(service: ServiceOf) -> Health:
+    """200 when jobs can be taken and run: the database can be written, the disk has its reserve, the supervisor works. Else 503 with reasons."""
+    lacking = await service.lanes.health.run("", _lacking, service)
+    if lacking:
+        raise Problem(503, " ".join(lacking), "not_ready", headers={"Retry-After": "5"})
+    return Health(version=version())
+
+
+def _lacking(service: Service) -> list[str]:
+    """What keeps the service from its work, a sentence each."""
+    settings, found = service.settings, []
+    if not service.store.healthy():
+        found.append("The database does not answer.")
+    elif not service.store.writable():
+        found.append("The database cannot be written.")
+    if (full := disk.sentence(settings.home, settings.disk_reserve)) is not None:
+        found.append(full)
+    return found + [f"The supervisor's thread '{name}' has ended; look at the log, and start the server again." for name in service.stopped()]
 
 
 class Measurements:
@@ -74,8 +104,9 @@ class Measurements:
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
-def metrics(service: ServiceOf) -> Response:
-    """Numbers for Prometheus."""
+def metrics(request: Request, service: ServiceOf) -> Response:
+    """Numbers for Prometheus. Counting them asks the database, so that one address may not do it as often as it likes."""
+    refuse_busy(service.public.take(request.client.host if request.client else ""))
     assert service.measurements is not None
     return Response(generate_latest(service.measurements.registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -87,6 +118,14 @@ def route_of(scope: Scope) -> str:
         return "unknown"
     prefix = next((each for each in ("/api/v1", "/v1") if str(scope["path"]).startswith(f"{each}/")), "")
     return str(path) if str(path).startswith(prefix) else f"{prefix}{path}"
+
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def method_of(scope: Scope) -> str:
+    """The method, or `other`: a client may invent as many as it likes, and each would be a series."""
+    return scope["method"] if scope["method"] in METHODS else "other"
 
 
 class Measured:
@@ -105,8 +144,8 @@ class Measured:
             if message["type"] == "http.response.start":
                 route = route_of(scope)
                 measurements: Measurements = scope["app"].state.service.measurements
-                measurements.requests.labels(scope["method"], route, str(message["status"])).inc()
-                measurements.seconds.labels(scope["method"], route).observe(time.perf_counter() - begun)
+                measurements.requests.labels(method_of(scope), route, str(message["status"])).inc()
+                measurements.seconds.labels(method_of(scope), route).observe(time.perf_counter() - begun)
             await send(message)
 
         await self.app(scope, receive, sent)

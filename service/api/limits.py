@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,21 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BUCKETS = 10_000
+NO_TEXT = "is not UTF-8 text"
+MOST_VALUES = 20_000
+"""Of a JSON body."""
+MOST_DEPTH = 64
+MOST_DIGITS = 1_000
+"""Of a number in JSON."""
+JSON = re.compile(rb"\s*(application/json|[^;]*\+json)\s*(;|$)", re.IGNORECASE)
+FORM = re.compile(rb"\s*multipart/", re.IGNORECASE)
+CHARSET = re.compile(rb"charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE)
+CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii", b"latin-1", b"iso-8859-1")
+"""Those that a form may name: others decode to halves of characters, or not at all."""
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+BRACKET = re.compile(rb"[\[\]{}]")
+DIGITS = re.compile(rb"[0-9]{%d}" % (MOST_DIGITS + 1))
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass
@@ -61,10 +78,47 @@ class BodyTooLarge(HTTPException):
         super().__init__(413, f"The body is larger than {limit} bytes, which is all that this address takes.")
 
 
-class BodyLimit:
-    """Middleware that answers 413 to a body above the limit of its path, before or while it arrives."""
+class BadJson(HTTPException):
+    """The body is no JSON that a parser should see."""
 
-    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int], refuse: Callable[[Scope, BodyTooLarge], ASGIApp]) -> None:
+    def __init__(self, problem: str) -> None:
+        super().__init__(400 if problem == NO_TEXT else 422, f"The body {problem}.")
+
+
+def unfit_json(body: bytes) -> str | None:
+    """Why a body is not even parsed as JSON: counted in its bytes, because parsing millions of values costs what others wait for."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return NO_TEXT
+    if SURROGATE.search(body):
+        try:
+            json.dumps(json.loads(body), ensure_ascii=False).encode() if _unfit_structure(body) is None else None
+        except UnicodeEncodeError:
+            return "holds half of a character"
+        except ValueError:
+            return None  # the route tells it
+    return _unfit_structure(body)
+
+
+def _unfit_structure(body: bytes) -> str | None:
+    plain = STRING.sub(b"", body)
+    if plain.count(b",") + plain.count(b"[") + plain.count(b"{") > MOST_VALUES:
+        return f"holds more than {MOST_VALUES} values"
+    depth = 0
+    for bracket in BRACKET.finditer(plain):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > MOST_DEPTH:
+            return f"is nested more than {MOST_DEPTH} levels deep"
+    if DIGITS.search(plain):
+        return f"holds a number of more than {MOST_DIGITS} digits"
+    return None
+
+
+class BodyLimit:
+    """Middleware that answers 413 to a body above the limit of its path, before or while it arrives, and 400 to JSON beyond all use."""
+
+    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int], refuse: Callable[[Scope, HTTPException], ASGIApp]) -> None:
         self.app = app
         self.limit_of = limit_of
         self.refuse = refuse
@@ -75,7 +129,7 @@ class BodyLimit:
             return
         limit = self.limit_of(scope)
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > limit:
+        if announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
             await self.refuse(scope, BodyTooLarge(limit))(scope, receive, send)
             return
         size = 0
@@ -88,4 +142,41 @@ class BodyLimit:
                 raise BodyTooLarge(limit)
             return message
 
-        await self.app(scope, counted, send)
+        kind = _header(scope, b"content-type")
+        if FORM.match(kind) and (charset := CHARSET.search(kind)) is not None and charset[1].lower() not in CHARSETS:
+            await self.refuse(scope, HTTPException(415, "The form's charset is not offered; send utf-8."))(scope, receive, send)
+            return
+        if not JSON.match(kind):
+            await self.app(scope, counted, send)
+            return
+        parts, more = [], True
+        try:
+            while more:
+                message = await counted()
+                if message["type"] != "http.request":
+                    return  # the client is gone
+                parts.append(message.get("body", b""))
+                more = message.get("more_body", False)
+        except BodyTooLarge as error:
+            await self.refuse(scope, error)(scope, receive, send)
+            return
+        body = b"".join(parts)
+        problem = unfit_json(body)
+        if problem is not None:
+            await self.refuse(scope, BadJson(problem))(scope, receive, send)
+            return
+        sent = False
+
+        async def again() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, again, send)
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    found: bytes = dict(scope["headers"]).get(name, b"")
+    return found

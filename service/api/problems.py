@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,23 +13,25 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipelines.errors import CommandError, FineryError, RecipeError
+from service.checking import Crowded
 from service.jobs.transitions import IllegalTransition
 from service.safety.fetching import Refused
-from service.store.errors import Conflict, NotFound, QuotaExceeded, Unavailable
+from service.store.errors import Conflict, NoSpace, NotFound, QuotaExceeded, Unavailable
 from service.uploads import TooLarge, WrongOffset
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this", 404: "Not found",
-    405: "Method not allowed", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
+    405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
     413: "Too large", 415: "The media type is not supported", 416: "The range is not there", 422: "The content has mistakes",
     429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
 }  # fmt: skip
 STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (NotFound, 404), (Conflict, 409), (IllegalTransition, 409), (WrongOffset, 409), (QuotaExceeded, 429), (TooLarge, 413), (Unavailable, 503),
+    (NotFound, 404), (Conflict, 409), (IllegalTransition, 409), (WrongOffset, 409), (QuotaExceeded, 429), (TooLarge, 413), (NoSpace, 507), (Unavailable, 503),
     (RecipeError, 422), (CommandError, 422), (Refused, 422),
 )  # fmt: skip
 """Errors of the service -> the status they are answered with."""
@@ -51,6 +54,7 @@ class ProblemDocument(BaseModel):
     detail: str = Field("", description="What happened, in a sentence.")
     code: str = Field("", description="The reason as a word, such as bad_recipe.")
     errors: list[MistakeDocument] = Field(default_factory=list, description="Every mistake, where there can be several.")
+    request_id: str = Field("", description="As in the header X-Request-ID, and in the server's log.")
 
 
 class Problem(Exception):
@@ -93,6 +97,8 @@ def problem_of(error: Exception) -> Problem:
             if isinstance(error, WrongOffset):
                 headers = {"Upload-Offset": str(error.expected)}
             return Problem(status, str(error), getattr(error, "reason", ""), headers=headers)
+    if isinstance(error, Crowded):
+        return Problem(error.status, str(error), "crowded", headers={"Retry-After": "5"})
     if isinstance(error, FineryError):
         return Problem(400, str(error), error.reason)
     return Problem(500, "The error was logged; try again, and tell an admin if it stays.", "internal")
@@ -115,23 +121,54 @@ def respond(request: Request, problem: Problem) -> Response:
     if request.url.path.startswith("/v1/"):
         from service.openai.envelope import envelope, status_of
 
-        return JSONResponse(envelope(problem), status_of(problem), headers)
-    return JSONResponse(problem.document().model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+        return _Json(envelope(problem), status_of(problem), headers)
+    document = problem.document().model_copy(update={"request_id": request.scope.get("state", {}).get("request_id", "")})
+    return _Json(document.model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+
+
+class _Json(JSONResponse):
+    """JSON of whatever a client sent: halves of characters become question marks."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application this way."""
-
-    async def answer(request: Request, error: Exception) -> Response:
-        problem = problem_of(error)
-        if problem.status >= 500:
-            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        problem.detail = request.app.state.service.redactor.text(problem.detail)
-        return respond(request, problem)
-
-    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused, Exception]
+    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused]
     for kind in kinds:
-        app.add_exception_handler(kind, answer)
+        app.add_exception_handler(kind, _answer)
+    app.add_middleware(Unforeseen)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    problem = problem_of(error)
+    if problem.status >= 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    problem.detail = request.app.state.service.redactor.text(problem.detail)
+    return respond(request, problem)
+
+
+class Unforeseen:
+    """Middleware that answers what no route foresaw, inside of all that count, name and log the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sent)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            await (await _answer(Request(scope), error))(scope, receive, send)
 
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:

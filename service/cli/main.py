@@ -524,12 +524,24 @@ def serve(
     isolation: Annotated[
         str | None, typer.Option("--isolation", help="What keeps jobs apart from the server: auto, bubblewrap, landlock, or none for no protection.")
     ] = None,
+    trusted_proxies: Annotated[
+        list[str] | None, typer.Option("--trusted-proxy", metavar="ADDRESS", help="A proxy, or a network of proxies, whose X-Forwarded-For counts; may be repeated.")
+    ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name that requests may be sent to, `*` for any; may be repeated.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", help="text or json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the API and the web pages, and run what is submitted."""
     from service.cli.serve import serve as begin
 
-    raise typer.Exit(begin(host, port, home, database_url, executor, as_json, allow_remote_code or (), isolation))
+    raise typer.Exit(
+        begin(
+            host, port, home, database_url, executor, as_json, allow_remote_code or (), isolation=isolation,
+            trusted_proxies=tuple(trusted_proxies or ()) or None, allowed_hosts=tuple(allowed_hosts or ()) or None, log_format=log_format,
+        )
+    )
 
 
 if __name__ == "__main__":

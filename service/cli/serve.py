@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import EXIT_DONE, CommandError
 from service.executors.isolation import REMEDY, Isolation
@@ -23,28 +24,26 @@ if TYPE_CHECKING:
 LOCK = "serve.lock"
 ADMIN_TOKEN = "admin.token"
 PROJECT = "default"
-GRACE = 5
-"""Seconds that open connections have to end when the server stops."""
+PRIVATE = ("finery.db", "finery.db-wal", "finery.db-shm", "finery.db.migrating")
 
 
 def serve(
     host: str | None, port: int | None, home: Path | None, database_url: str | None, executor: str | None, as_json: bool,
-    allow_remote_code: Sequence[str] = (), isolation: str | None = None,
+    allow_remote_code: Sequence[str] = (), **more: Any,
 ) -> int:  # fmt: skip
-    """Serve until a signal. Raises CommandError when it cannot start."""
+    """Serve until a signal. `more` are further settings by name. Raises CommandError when it cannot start."""
+    from service.disk import keep_ballast
     from service.settings import read_settings
 
     settings = read_settings(
-        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None,
-        isolation=isolation,
+        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None, **more
     )
     _make_home(settings.home)
     with _only_server(settings.home), _listening(settings) as listener:
-        from service.store.store import open_store
-
-        store = open_store(settings)
+        store = _opened(settings)
         try:
             fresh = first_token(store, settings.home)
+            keep_ballast(settings.home, settings.disk_reserve)
             _run(settings, store, listener, as_json, fresh)
         finally:
             store.close()
@@ -52,10 +51,49 @@ def serve(
 
 
 def _make_home(home: Path) -> None:
+    """The folder, for this user alone: the database and the keys lie in it. Raises CommandError."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+            raise CommandError(f"--home {home} cannot be used: it may not be written; name a folder that you can write to")
+        _keep_private(home, 0o700)
+        for name in (ADMIN_TOKEN, "web.key", LOCK, *PRIVATE):
+            _keep_private(home / name, 0o600)
     except OSError as error:
         raise CommandError(f"--home {home} cannot be used: {error.strerror}; name a folder that you can write to") from None
+
+
+def _keep_private(path: Path, mode: int) -> None:
+    """Take everybody else's rights from a path that is there. Raises CommandError where it belongs to somebody else."""
+    if path.is_symlink() or not path.exists() or not stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return
+    try:
+        path.chmod(mode)
+    except PermissionError:
+        raise CommandError(f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name another --home") from None
+
+
+def _opened(settings: Settings) -> Store:
+    """The store, migrated. Raises CommandError, or FineryError, with one sentence."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from service.disk import drop_ballast
+    from service.store.store import open_store
+
+    drop_ballast(settings.home)
+    place = settings.url.removeprefix("sqlite:///") if settings.url.startswith("sqlite:///") else ""
+    try:
+        if place:
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
+            for each in (place, f"{place}-wal", f"{place}-shm"):
+                _keep_private(Path(each), 0o600)
+        return open_store(settings)
+    except OSError as error:
+        raise CommandError(f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name another --database-url") from None
+    except (SQLAlchemyError, ModuleNotFoundError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise CommandError(f"the database cannot be opened: {reason}; name another --database-url, or restore the file from a backup") from None
 
 
 @contextmanager
@@ -68,25 +106,20 @@ def _only_server(home: Path) -> Iterator[None]:
             file.seek(0)
             held = f" by process {pid}" if (pid := file.read().strip()).isdigit() else ""
             raise CommandError(f"{home} is in use{held}: stop that server first, or serve from another --home") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # on a full disk: the lock holds all the same
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
         yield
 
 
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """The listening socket; bound before anything else begins, so that a taken port changes nothing."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    from service.api.connections import listen
+
+    listener = listen(settings.host, settings.port)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no valid name"
-            raise CommandError(f"cannot listen on {settings.host}, port {settings.port}: {reason}; choose another --host or --port") from None
-        listener.listen(2048)
         yield listener
     finally:
         listener.close()
@@ -120,19 +153,25 @@ def first_token(store: Store, home: Path) -> Path | None:
 
 
 def _run(settings: Settings, store: Store, listener: socket.socket, as_json: bool, fresh: Path | None) -> None:
-    import uvicorn
-
+    from service import logs
     from service.api.app import create_app
+    from service.api.connections import raise_file_limit, server_of
+    from service.checking import checker_of
+    from service.executors.protocol import ExecutorError
     from service.serving import Supervisor
 
-    supervisor = Supervisor(settings, store)
-    app = create_app(settings, store, wake=supervisor.wake)
+    logs.configure(settings.log_format, settings.log_level)
+    try:
+        supervisor = Supervisor(settings, store)
+        supervisor.executor.capacity()
+    except ExecutorError as error:
+        raise CommandError(str(error)) from None
+    checker = checker_of(settings)
+    app = create_app(settings, store, supervisor.wake, checker)
+    app.state.service.stopped = supervisor.stopped
     force = supervisor.executor.isolation
     app.state.service.isolated = force.kept or settings.isolation == "none"
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=GRACE, timeout_keep_alive=30
-    )
-    server = uvicorn.Server(config)
+    server = server_of(app, settings, raise_file_limit())
 
     def end(*_: object) -> None:
         server.should_exit = True
@@ -140,12 +179,14 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
     # uvicorn sends itself the signal again when it has ended gracefully; without a handler that would kill the process
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
+    checker.start()
     supervisor.start()
     try:
         _announce(settings, listener, as_json, fresh, force)
         server.run(sockets=[listener])
     finally:
         supervisor.stop()
+        checker.close()
 
 
 def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh: Path | None, force: Isolation) -> None:

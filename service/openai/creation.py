@@ -140,7 +140,7 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
         "seed": seed, "metadata": asked.metadata or {}, "fine_tuned_model": name, "method": method,
         "hyperparameters": numbers.told(), **({"grader": asked.method.reinforcement.grader} if asked.method and asked.method.reinforcement else {}),
     }  # fmt: skip
-    job, created = submit(service.store, service.settings, caller.project, caller.token, Wish(recipe, idempotency_key=key), "openai", kept)
+    job, created = submit(service.store, service.settings, service.checker, caller.project, caller.token, Wish(recipe, idempotency_key=key), "openai", kept)
     if created:
         service.wake()
     return job

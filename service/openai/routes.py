@@ -6,11 +6,10 @@ import re
 from typing import IO, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from starlette.datastructures import UploadFile
 
-from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
+from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer, apart
 from service.api.problems import Problem
 from service.api.routes.files import file_of, refuse_used, sent
 from service.api.routes.jobs import Key, clean
@@ -79,7 +78,7 @@ async def upload(request: Request, service: ServiceOf, caller: Submitter) -> dic
             raise Problem(400, f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}'.", "invalid_purpose", param="purpose")
         if not isinstance(file, UploadFile):
             raise Problem(400, "The field 'file' is missing.", "invalid_request", param="file")
-        return await run_in_threadpool(_kept, service, caller, clean(file.filename) or "file.jsonl", file.file)
+        return await service.lanes.fetches.run(caller.token, _kept, service, caller, clean(file.filename) or "file.jsonl", file.file)
 
 
 def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes]) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def delete_file(file_id: str, service: ServiceOf, caller: Submitter) -> dict[str
     return {"id": found.id, "object": "file", "deleted": True}
 
 
-@router.post("/fine_tuning/jobs")
+@apart("checks", router.post("/fine_tuning/jobs"))
 def create(body: NewJob, service: ServiceOf, caller: Submitter, key: Key = None) -> dict[str, Any]:
     """Make a fine-tuning job."""
     return job_object(create_job(service, caller, body, key), service.redactor)
@@ -148,7 +147,7 @@ def _job(service: Service, caller: Caller, identifier: str) -> Job:
     return job
 
 
-@router.get("/fine_tuning/jobs")
+@apart("readings", router.get("/fine_tuning/jobs"))
 def jobs(request: Request, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20) -> dict[str, Any]:
     """The fine-tuning jobs, newest first. `metadata[key]=value` keeps those with that entry."""
     wanted = {match.group(1): value for key, value in request.query_params.items() if (match := METADATA.fullmatch(key)) is not None}
@@ -190,7 +189,7 @@ def resume(job_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]
     return _moved(service, caller, job_id, Move.RESUME)
 
 
-@router.get("/fine_tuning/jobs/{job_id}/events")
+@apart("readings", router.get("/fine_tuning/jobs/{job_id}/events"))
 def events(job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20) -> dict[str, Any]:
     """What happened, newest first."""
     found = _job(service, caller, job_id)
@@ -215,7 +214,7 @@ def _total_steps(service: Service, job: Job) -> int | None:
     return next((int(row.fields["total"]) for row in rows if row.stage in STAGE_IDS and isinstance(row.fields.get("total"), int)), None)
 
 
-@router.get("/fine_tuning/jobs/{job_id}/checkpoints")
+@apart("readings", router.get("/fine_tuning/jobs/{job_id}/checkpoints"))
 def checkpoints(job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 10) -> dict[str, Any]:
     """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve resuming only."""
     found = _job(service, caller, job_id)
@@ -239,7 +238,7 @@ def _checkpoint(job: Job, event: Event, numbers: dict[str, Any], last: bool) -> 
     }  # fmt: skip
 
 
-@router.get("/models")
+@apart("readings", router.get("/models"))
 def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
     """What can be trained from scratch, and what fine-tuning jobs have published."""
     found = [model_object(name, 0, "finery") for name in scratch()]

@@ -50,7 +50,11 @@ class Needs:
 
 def needs(text: str, overrides: Sequence[str] = ()) -> Needs:
     """What a recipe refers to. Raises RecipeError when it cannot be read."""
-    data = read_network(text, overrides).data
+    return needs_of(read_network(text, overrides).data)
+
+
+def needs_of(data: Any) -> Needs:
+    """The same for a recipe that was read."""
     found = references(data)
     return Needs(
         _named(found, "file"), _named(found, "job"), _named(found, "model"),
@@ -104,4 +108,4 @@ def _publications(data: Any) -> list[tuple[Place, str]]:
     return found
 
 
-__all__ = ["Materialised", "Needs", "RecipeError", "materialise", "needs"]
+__all__ = ["Materialised", "Needs", "RecipeError", "materialise", "needs", "needs_of"]

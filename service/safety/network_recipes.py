@@ -30,7 +30,12 @@ NOWHERE = Path("/nonexistent")
 """The folder that relative paths are looked for in: there is none, so none is found."""
 MOST_CHARACTERS = 1 << 16
 """Of a recipe that comes over the network; reading YAML costs time that others wait for."""
+MOST_VALUES = 10_000
+"""Lines and values of a recipe; one of some hundred is long."""
+MOST_OVERRIDES = 200
 MOST_DEPTH = 40
+"""Brackets within each other, and parts of an override's path."""
+BRACKET = re.compile(r"[\[\]{}]")
 MOST_MERGES = 20
 MOST_CELLS = 256
 MOST_WORKERS = 16
@@ -98,10 +103,7 @@ def check(
 
 def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
     """The recipe as plain data, its overrides applied. Raises RecipeError."""
-    problem = next((found for each in (text, *overrides) if (found := _too_costly(each)) is not None), None)
-    size = sum(map(len, (text, *overrides)))
-    if problem is None and size > MOST_CHARACTERS:
-        problem = f"has {size} characters, its overrides included; at most {MOST_CHARACTERS} are allowed"
+    problem = too_costly(text, overrides)
     if problem is not None:
         raise RecipeError([Mistake("", problem, FILE)])
     try:
@@ -111,21 +113,63 @@ def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
         raise RecipeError([Mistake("", f"cannot be read as a recipe: {type(error).__name__}", FILE)]) from None
 
 
-def _too_costly(text: str) -> str | None:
-    """Why a text is not even parsed: some kilobytes of YAML can keep a parser busy for a minute."""
+def too_costly(recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> str | None:
+    """Why a recipe, text or plain data, is not even parsed: some kilobytes can keep a parser busy for a minute."""
+    if len(overrides) > MOST_OVERRIDES:
+        return f"has {len(overrides)} overrides; at most {MOST_OVERRIDES} are allowed"
+    size = sum(map(len, overrides)) + (len(recipe) if isinstance(recipe, str) else 0)
+    if size > MOST_CHARACTERS:
+        return f"has {size} characters, its overrides included; at most {MOST_CHARACTERS} are allowed"
+    for override in overrides:
+        path = override.partition("=")[0]
+        if path.count(".") + path.count("[") >= MOST_DEPTH:
+            return f"has an override whose path has more than {MOST_DEPTH} parts"
+    written = (recipe, *overrides) if isinstance(recipe, str) else tuple(overrides)
+    if sum(text.count(mark) for text in written for mark in ",\n[{") > MOST_VALUES:
+        return f"has more than {MOST_VALUES} lines and values: not a recipe"
+    problem = next((found for each in written if (found := _costly_text(each)) is not None), None)
+    return problem if isinstance(recipe, str) or problem is not None else _costly_data(recipe, MOST_CHARACTERS - size)
+
+
+def _costly_text(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
         return "holds half of a character, must be Unicode text"
     depth = deepest = 0
-    for letter in text:
-        depth = depth + 1 if letter in "[{" else max(0, depth - 1) if letter in "]}" else depth
+    for bracket in BRACKET.finditer(text):
+        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
         deepest = max(deepest, depth)
     if deepest > MOST_DEPTH:
         return f"is nested more than {MOST_DEPTH} brackets deep: not a recipe"
     if text.count("<<") > MOST_MERGES:
         return f"merges mappings more than {MOST_MERGES} times; write the keys out"
     return None
+
+
+def _costly_data(data: Any, room: int) -> str | None:
+    """The same for plain data, looked at level by level: it may be deeper than the stack, and is given up where it is too much."""
+    level, count, size = [data], 0, 0
+    for _ in range(MOST_DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                count += len(value)
+                size += sum(len(str(key)) for key in value) if count <= MOST_VALUES else 0
+                below += value.values() if count <= MOST_VALUES else ()
+            elif isinstance(value, list | tuple):
+                count += len(value)
+                below += value if count <= MOST_VALUES else ()
+            elif isinstance(value, str):
+                size += len(value)
+            if count > MOST_VALUES:
+                return f"has more than {MOST_VALUES} values: not a recipe"
+            if size > room:
+                return f"has more than {MOST_CHARACTERS} characters, its overrides included; at most {MOST_CHARACTERS} are allowed"
+        if not below:
+            return None
+        level = below
+    return f"is nested more than {MOST_DEPTH} levels deep: not a recipe"
 
 
 def _complete(source: Source) -> CheckedRecipe:

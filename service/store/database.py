@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from service.store.changes import Changes
-from service.store.errors import Unavailable
+from service.store.errors import NoSpace, Unavailable
 from service.store.watching import tell_others, watch_for
 
 Result = TypeVar("Result")
@@ -129,10 +129,14 @@ class Database:
             try:
                 return once()
             except _InDoubt as doubt:
+                if _full(doubt.error):
+                    raise NoSpace("the database's disk is full; free some space, then send the request again") from doubt
                 if not repeatable and not _clash(doubt.error):
                     raise Unavailable("the database went away while a change was being written; look whether it is there before sending it again") from doubt
                 error: DBAPIError = doubt.error
             except (OperationalError, InterfaceError) as raised:
+                if _full(raised):
+                    raise NoSpace("the database's disk is full; free some space, then send the request again") from raised
                 if not _passes(raised):
                     raise
                 error = raised
@@ -147,6 +151,16 @@ class Database:
             with self.engine.connect() as connection:
                 connection.execute(text("SELECT 1"))
         except DBAPIError:
+            return False
+        return True
+
+    def writable(self) -> bool:
+        """Whether a change could be written now."""
+        try:
+            if self.engine.dialect.name == "postgresql":
+                return self.read(lambda transaction: transaction.execute(text("SHOW transaction_read_only")).scalar()) == "off"
+            self.write(lambda transaction: None)
+        except (DBAPIError, Unavailable):
             return False
         return True
 
@@ -167,6 +181,12 @@ class _InDoubt(Exception):
 def _clash(error: DBAPIError) -> bool:
     """Whether the database says that it rolled back, so that nothing was written."""
     return getattr(error.orig, "sqlstate", None) in CLASH_CODES or "database is locked" in str(error.orig)
+
+
+def _full(error: DBAPIError) -> bool:
+    """Whether there is no room for the change: SQLite's word for it, PostgreSQL's 53100."""
+    text = str(error.orig)
+    return "database or disk is full" in text or getattr(error.orig, "sqlstate", None) == "53100" or "attempt to write a readonly database" in text
 
 
 def _passes(error: DBAPIError) -> bool:

@@ -6,6 +6,7 @@ FineryError
 ├── QuotaExceeded   the project's limit is reached
 ├── Fenced          the attempt was replaced by a later one and may write nothing any more
 └── Unavailable     the database did not answer; whether the last change was written is unknown
+    └── NoSpace     its disk is full; the change was not written
 """
 
 from __future__ import annotations
@@ -50,3 +51,9 @@ class Unavailable(FineryError):
     """The database did not answer; whether the last change was written is unknown."""
 
     reason = "unavailable"
+
+
+class NoSpace(Unavailable):
+    """The database's disk is full; the change was not written."""
+
+    reason = "disk_full"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from service.api.routes.watching import comparable
+
 AROUND = 3
 """Equal lines that are shown before and after a change."""
 
@@ -25,6 +27,9 @@ class Line:
 def difference(left: str, right: str) -> list[Line]:
     """What turns `left` into `right`; empty when they are equal."""
     before, after = left.splitlines(), right.splitlines()
+    if not comparable(before, after):
+        gone, new = (enumerate(lines, start=1) for lines in (before, after))
+        return [*(Line("gone", line, left=at) for at, line in gone), *(Line("new", line, right=at) for at, line in new)] if before != after else []
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     if all(tag == "equal" for tag, *_ in blocks):
         return []

@@ -53,6 +53,7 @@ def signed_in(request: Request) -> Visitor:
     visitor = visitor_of(request)
     if visitor is None or visitor.token is None:
         raise SignInNeeded
+    request.state.token_id = visitor.token.id
     wait = service_of(request).limiter.take(visitor.token.id)
     if wait > 0:
         raise Problem(429, f"Too many requests; try again in {wait:.0f} s.", "rate_limited", headers={"Retry-After": str(max(1, round(wait)))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.api.app import create_app, equip
+from service.checking import Checker
 from service.jobs.job import Attempt, Job
 from service.jobs.resources import Host, Part
 from service.settings import Settings, read_settings
@@ -36,18 +38,26 @@ YAML = {"Content-Type": "application/yaml"}
 @cache
 def application() -> FastAPI:
     """One application for all tests: building its routes takes longer than a test. Each test equips it anew."""
-    return create_app(read_settings({}), None)  # type: ignore[arg-type]
+    return create_app(read_settings({}, allowed_hosts=("*",)), None)  # type: ignore[arg-type]
+
+
+@cache
+def checker() -> Checker:
+    """One checker for all tests: its processes import for half a second."""
+    made = Checker()
+    atexit.register(made.close)
+    return made
 
 
 class Served:
     """The application, its store, and clients."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        self.settings = settings
+        self.settings = settings = settings.model_copy(update={"allowed_hosts": ("*",)})  # clients here ask for `testserver`
         self.store = store
         self.woken = 0
         self.app = application()
-        equip(self.app, settings, store, self._wake)
+        equip(self.app, settings, store, self._wake, checker())
         self.service = self.app.state.service
         self.viewer = self.client("viewer")
         self.submitter = self.client("submitter")

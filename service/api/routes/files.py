@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
+from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer, apart
 from service.api.documents import FileDocument, Page, page
 from service.api.problems import Problem, described
 from service.api.routes.jobs import LIMIT, clean
@@ -36,7 +36,7 @@ class NewFile(BaseModel):
     url: str | None = Field(None, max_length=4000, description="Fetched at once; private addresses are refused.")
 
 
-@router.post("/files", status_code=201, responses={200: {"model": FileDocument, "description": "The project's file with this checksum."}, **described(409)})
+@apart("fetches", router.post("/files", status_code=201, responses={200: {"model": FileDocument, "description": "The project's file with this checksum."}, **described(409)}))
 def create(body: NewFile, response: Response, service: ServiceOf, caller: Submitter) -> FileDocument:
     """Announce a file, which is then sent with PATCH and completed; or fetch one from a URL."""
     store, settings = service.store, service.settings
@@ -63,13 +63,13 @@ async def upload(
     """Send a small file at once, as the body of the request."""
     store, settings = service.store, service.settings
     length = request.headers.get("content-length", "")
-    size = int(length) if length.isdigit() else None
+    size = int(length) if length.isascii() and length.isdigit() and len(length) < 19 else None
     file = await run_in_threadpool(
         lambda: begin(store, settings, caller.project, clean(filename) or "", purpose, size=size, sha256=sha256, by=caller.token)
     )
     try:
         await append(store, settings, file, 0, request.stream())
-        return FileDocument.of(await run_in_threadpool(finish, store, settings, file, sha256))
+        return FileDocument.of(await service.lanes.fetches.run(caller.token, finish, store, settings, file, sha256))
     except BaseException:
         await run_in_threadpool(discard, store, settings, file)
         raise
@@ -118,7 +118,7 @@ class Completion(BaseModel):
     sha256: str | None = Field(None, pattern=SHA256, description="Compared with what arrived.")
 
 
-@router.post("/files/{file_id}/complete", responses=described(404, 409))
+@apart("fetches", router.post("/files/{file_id}/complete", responses=described(404, 409)))
 def complete(file_id: str, body: Completion, service: ServiceOf, caller: Submitter) -> FileDocument:
     """All chunks were sent; recipes can name the file from now on."""
     return FileDocument.of(finish(service.store, service.settings, file_of(service, caller, file_id), body.sha256))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.recipe import schema as recipe_schema
@@ -23,6 +23,7 @@ from service.submission import submit as take
 
 router = APIRouter(tags=["jobs"], responses=described())
 YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain")
+HALF = re.compile("[\ud800-\udfff]")
 LIMIT = Query(50, ge=1, le=500, description="Entries of a page.")
 JobId = Annotated[str, Field(pattern=r"^job-[0-9a-z]{26}$")]
 
@@ -116,7 +117,9 @@ async def submit(request: Request, response: Response, service: ServiceOf, calle
     """Submit a recipe. Every mistake in it comes back at once, with line and key."""
     refuse_without_isolation(service, caller)
     wish = (await submission_of(request)).wish(key)
-    job, created = await run_in_threadpool(take, service.store, service.settings, caller.project, caller.token, wish)
+    job, created = await service.lanes.checks.run(
+        caller.token, take, service.store, service.settings, service.checker, caller.project, caller.token, wish
+    )
     if created:
         service.wake()
     else:
@@ -140,10 +143,10 @@ class Validation(BaseModel):
 async def validate(request: Request, service: ServiceOf, caller: Viewer) -> Validation:
     """Check a submission without making a job of it."""
     wish = (await submission_of(request)).wish(None)
-    fitting = await run_in_threadpool(fit, service.store, service.settings, caller.project, wish)
+    fitting = await service.lanes.checks.run(caller.token, fit, service.store, service.settings, service.checker, caller.project, wish)
     checked = fitting.checked
     return Validation(
-        name=checked.recipe.name, stages=[stage.id for stage in checked.recipe.stages], cells=len(checked.study.cells) if checked.study else 1,
+        name=checked.name, stages=list(checked.stages), cells=checked.cells,
         resources=ResourcesDocument.of(fitting.resources), waits_for=list(fitting.found.depends_on),
     )  # fmt: skip
 
@@ -178,6 +181,8 @@ def clean(text: str | None) -> str | None:
     """A text that a database takes: PostgreSQL refuses the character 0."""
     if text is not None and "\x00" in text:
         raise Problem(422, "The character 0 cannot occur.", "invalid_request")
+    if text is not None and HALF.search(text):
+        raise Problem(422, "Half of a character cannot occur.", "invalid_request")
     return text
 
 

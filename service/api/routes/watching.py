@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -13,13 +14,12 @@ from starlette.responses import Response
 
 from pipelines.blocks import Mistakes, Place, key_path
 from pipelines.matrix import Axis, Entry, axes_of, combinations
-from service.api.context import Caller, Service, ServiceOf, Viewer
+from service.api.context import Caller, Service, ServiceOf, Viewer, apart
 from service.api.documents import JobDocument, Page, finite, page, plain_event
 from service.api.problems import Problem, described
 from service.api.routes.jobs import LIMIT, clean, job_of
 from service.api.streams import stream_events, stream_log, whole_log
 from service.jobs.job import Job
-from service.safety.network_recipes import read_network
 
 router = APIRouter(tags=["watching"], responses=described(404))
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200, description="The id of the last event that arrived; the stream goes on behind it.")]
@@ -28,6 +28,10 @@ SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "A page, or with Accept: text/event-stream the stream."}
 }
 MOST_LOG = 8 << 20
+MOST_PAIRS = 20_000
+"""Pairs of equal lines that two recipes may have to be compared line by line."""
+LOOKED_AT = 5_000
+"""Jobs that one page looks through for studies."""
 LARGEST_ID = 2**62
 
 
@@ -57,7 +61,7 @@ def events(
     return Events(data=[plain_event(row, service.redactor) for row in rows], last=rows[-1].id if rows else after)
 
 
-@router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, "text/event-stream": {"schema": {"type": "string"}}}, "description": "The console log, or its stream."}})
+@apart("readings", router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, "text/event-stream": {"schema": {"type": "string"}}}, "description": "The console log, or its stream."}}))
 def log(request: Request, job_id: str, service: ServiceOf, caller: Viewer, accept: Accept = "", last_event_id: LastEventId = None) -> Response:
     """What the job printed, as text or as a stream that ends with the job."""
     found = job_of(service, caller, job_id)
@@ -77,7 +81,7 @@ class Series(BaseModel):
     points: list[tuple[int, float]] = Field(description="(step, value), steps ascending.")
 
 
-@router.get("/jobs/{job_id}/metrics")
+@apart("readings", router.get("/jobs/{job_id}/metrics"))
 def metrics(
     job_id: str, service: ServiceOf, caller: Viewer,
     name: Annotated[list[str] | None, Query(max_length=50, description="Only these.")] = None,
@@ -133,21 +137,29 @@ class Difference(BaseModel):
     text: str = Field(description="The texts as a unified diff.")
 
 
-@router.get("/jobs/{job_id}/diff/{other_id}")
+@apart("readings", router.get("/jobs/{job_id}/diff/{other_id}"))
 def diff(job_id: str, other_id: str, service: ServiceOf, caller: Viewer) -> Difference:
     """How two recipes differ."""
     one, other = job_of(service, caller, job_id), job_of(service, caller, other_id)
-    before, after = (dict(_flat(service.redactor.plain(_plain(each)))) for each in (one, other))
+    before, after = (dict(_flat(service.redactor.plain(_plain(service, each)))) for each in (one, other))
     keys = [*before, *(key for key in after if key not in before)]
-    lines = difflib.unified_diff(
-        one.request.recipe.splitlines(), other.request.recipe.splitlines(), one.id, other.id, lineterm=""
-    )
+    left, right = one.request.recipe.splitlines(), other.request.recipe.splitlines()
+    if comparable(left, right):
+        lines: Iterable[str] = difflib.unified_diff(left, right, one.id, other.id, lineterm="")
+    else:
+        lines = [f"--- {one.id}", f"+++ {other.id}", *(f"-{line}" for line in left), *(f"+{line}" for line in right)]
     changes = [Change(key=key, before=before.get(key), after=after.get(key)) for key in keys if before.get(key) != after.get(key)]
     return Difference(jobs=(one.id, other.id), changes=changes, text=service.redactor.text("\n".join(lines)))
 
 
-def _plain(job: Job) -> dict[str, Any]:
-    return read_network(job.request.recipe, job.request.overrides).data
+def comparable(left: list[str], right: list[str]) -> bool:
+    """Whether two texts can be compared line by line in no time: `difflib` takes the cube of lines that repeat."""
+    counts = Counter(right)
+    return sum(counts[line] for line in left) <= MOST_PAIRS
+
+
+def _plain(service: Service, job: Job) -> dict[str, Any]:
+    return dict(service.checker.read(job.request.recipe, job.request.overrides).data)
 
 
 def _flat(value: Any, place: Place = ()) -> Iterator[tuple[str, Any]]:
@@ -173,11 +185,11 @@ class CellDocument(BaseModel):
     seconds: float | None = None
 
 
-@router.get("/jobs/{job_id}/cells")
+@apart("readings", router.get("/jobs/{job_id}/cells"))
 def cells(job_id: str, service: ServiceOf, caller: Viewer) -> list[CellDocument]:
     """The cells of a study and how each stands; an empty list for a job that is none."""
     found = job_of(service, caller, job_id)
-    matrix = _plain(found).get("matrix")
+    matrix = _plain(service, found).get("matrix")
     try:
         axes = axes_of(matrix) if isinstance(matrix, Mapping) else ()
     except Mistakes:
@@ -205,17 +217,21 @@ def _labels(axes: tuple[Axis, ...], entries: tuple[Entry, ...]) -> dict[str, str
     return {axis.name: entry.label for axis, entry in zip(axes, entries, strict=True)}
 
 
-@router.get("/studies")
+@apart("readings", router.get("/studies"))
 def studies(service: ServiceOf, caller: Viewer, after: Annotated[str | None, Query(max_length=64)] = None, limit: int = LIMIT) -> Page[JobDocument]:
     """The jobs whose recipe has a matrix, newest first."""
     found: list[JobDocument] = []
     place = clean(after)
+    looked = 0
     while rows := service.store.jobs(caller.scope, after=place, limit=500):
         place = rows[-1].id
+        looked += len(rows)
         for row in rows:
             document = JobDocument.of(row, service.redactor)
             if document.study:
                 found.append(document)
             if len(found) == limit:
                 return page(found, limit, row.id)
+        if looked >= LOOKED_AT:
+            return Page(data=found, next=place)
     return page(found, limit, None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.recipe import stage_ids
-
 
 def edited(draft: Mapping[str, Any], order: str) -> dict[str, Any]:
     """The draft after `add stages supervised`, `add stages.0.datasets`, `remove stages.1`, `up stages.1` or `down stages.1`.
@@ -23,9 +21,14 @@ def edited(draft: Mapping[str, Any], order: str) -> dict[str, Any]:
     elif word in ("remove", "up", "down"):
         holder, _, number = path.rpartition(".")
         rows = _at(data, holder)
-        if isinstance(rows, list) and number.isdigit() and int(number) < len(rows):
+        if isinstance(rows, list) and is_place(number) and int(number) < len(rows):
             _reorder(rows, word, int(number))
     return data
+
+
+def is_place(text: str) -> bool:
+    """Whether a text is the number of a row: `²` is a digit too, and Python reads no number of 5,000 digits."""
+    return text.isascii() and text.isdigit() and len(text) < 6
 
 
 def _reorder(rows: list[Any], word: str, at: int) -> None:
@@ -47,7 +50,7 @@ def _at(data: Any, path: str, make: bool = False) -> Any:
     here = data
     for place, part in enumerate(parts):
         if isinstance(here, list):
-            if not part.isdigit() or int(part) >= len(here):
+            if not is_place(part) or int(part) >= len(here):
                 return None
             here = here[int(part)]
         elif isinstance(here, dict):
@@ -61,26 +64,16 @@ def _at(data: Any, path: str, make: bool = False) -> Any:
     return here
 
 
-def field_of(key: str, draft: Mapping[str, Any], known: set[str]) -> str:
-    """The field that a mistake belongs to: the nearest one to its key that the form has; empty for the whole recipe."""
+def field_of(key: str, ids: list[str | None], known: set[str]) -> str:
+    """The field that a mistake belongs to: the nearest one to its key that the form has; empty for the whole recipe.
+
+    `ids` are those of the draft's stages, the default ones too.
+    """
     parts = key.replace("[", ".").replace("]", "").split(".")
     if len(parts) > 1 and parts[0] == "stages":
-        ids = named_ids(draft)
         parts[1] = str(ids.index(parts[1])) if parts[1] in ids else parts[1]
     for length in range(len(parts), 0, -1):
         name = ".".join(parts[:length])
         if name in known:
             return name
     return ""
-
-
-def named_ids(draft: Mapping[str, Any]) -> list[str | None]:
-    """The ids of a draft's stages, the default ones too, as the messages of a check name them."""
-    from pipelines.errors import FineryError
-    from pipelines.marks import write_yaml
-    from service.safety.network_recipes import read_network
-
-    try:
-        return stage_ids(read_network(write_yaml(draft)).data)
-    except FineryError:
-        return stage_ids(draft)

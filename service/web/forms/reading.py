@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelines.errors import FineryError
 from pipelines.marks import read_yaml_text, scalar
+from service.web.forms.editing import is_place
 from service.web.forms.fields import ABSENT, CHOICE, YAML
 from service.web.forms.schemas import Schema, followed, recipe_schema, scalar_of, union_of
 
@@ -52,7 +53,7 @@ def _value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> An
 def _rows(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
     """Every row that the form had, in the order of their numbers."""
     prefix = f"{name}."
-    numbers = {rest for each in posted if each.startswith(prefix) and (rest := each.removeprefix(prefix).split(".")[0].rstrip(YAML + CHOICE)).isdigit()}
+    numbers = {rest for each in posted if each.startswith(prefix) and is_place(rest := each.removeprefix(prefix).split(".")[0].rstrip(YAML + CHOICE))}
     rows = []
     for number in sorted(map(int, numbers))[:MOST_ROWS]:
         found = _value(items, f"{name}.{number}", "", posted)

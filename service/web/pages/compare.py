@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from pipelines.fields.scores import COUNTS, smaller_is_better
-from service.api.context import Service
+from service.api.context import Service, apart
 from service.api.routes.watching import diff
 from service.jobs.job import Job
 from service.store.errors import NotFound
@@ -36,7 +36,7 @@ def _jobs(service: Service, visitor: Visitor, ids: list[str] | None) -> tuple[li
     return found[:MOST_JOBS], missing
 
 
-@router.get("/compare")
+@apart("readings", router.get("/compare"))
 def compare(request: Request, visitor: Seen, job: Ids = None) -> Response:
     """Jobs side by side."""
     service = service_of(request)
@@ -48,7 +48,7 @@ def compare(request: Request, visitor: Seen, job: Ids = None) -> Response:
     )  # fmt: skip
 
 
-@router.get("/compare/curves")
+@apart("readings", router.get("/compare/curves"))
 def compared_curves(request: Request, visitor: Seen, job: Ids = None) -> Response:
     """The curves of these jobs."""
     service = service_of(request)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from sse_starlette import ServerSentEvent
 from starlette.responses import Response
 
-from service.api.context import Service
+from service.api.context import Service, apart
 from service.api.documents import finite
 from service.api.streams import log_folder
 from service.executors.console import tail
@@ -41,7 +41,7 @@ def parts_of(view: JobView, visitor: Visitor) -> dict[str, str]:
     return {f"part-{name}": partial(f"parts/job_{name}.html.jinja", view=view, job=view.job, visitor=visitor) for name in PARTS}
 
 
-@router.get("/jobs/{job_id}")
+@apart("readings", router.get("/jobs/{job_id}"))
 def job_page(request: Request, visitor: Seen, job_id: str, against: Annotated[str, Query(max_length=64)] = "") -> Response:
     """One job."""
     service = service_of(request)
@@ -66,7 +66,7 @@ def _compared(service: Service, visitor: Visitor, view: JobView, against: str) -
     return found
 
 
-@router.get("/jobs/{job_id}/diff")
+@apart("readings", router.get("/jobs/{job_id}/diff"))
 def diff(request: Request, visitor: Seen, job_id: str, against: Annotated[str, Query(max_length=64)] = "") -> Response:
     """The recipe against another job's, as a part of the page."""
     service = service_of(request)
@@ -74,7 +74,7 @@ def diff(request: Request, visitor: Seen, job_id: str, against: Annotated[str, Q
     return page(request, "parts/job_recipe.html.jinja", visitor, view=view, job=view.job, **_compared(service, visitor, view, against.strip()))
 
 
-@router.get("/jobs/{job_id}/curves")
+@apart("readings", router.get("/jobs/{job_id}/curves"))
 def curves(request: Request, visitor: Seen, job_id: str) -> Response:
     """Every curve as numbers, for the page's charts."""
     service = service_of(request)
@@ -82,7 +82,7 @@ def curves(request: Request, visitor: Seen, job_id: str) -> Response:
     return JSONResponse({"stages": as_json(series_of(service, visitor, job))}, headers=HEADERS)
 
 
-@router.get("/jobs/{job_id}/log")
+@apart("readings", router.get("/jobs/{job_id}/log"))
 def log(request: Request, visitor: Seen, job_id: str, attempt: Annotated[int, Query(ge=0)] = 0) -> Response:
     """The log of an attempt as plain text: its last 16 MB, of the newest attempt when no number is given."""
     service = service_of(request)

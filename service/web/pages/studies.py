@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from service.api.context import apart
 from service.api.routes.watching import cells
 from service.jobs.job import Job
 from service.web.job_view import is_study
@@ -20,7 +21,7 @@ LOOKED_AT = 2_000
 """Jobs that one page looks through for studies."""
 
 
-@router.get("/studies")
+@apart("readings", router.get("/studies"))
 def studies(request: Request, visitor: Seen, after: Annotated[str, Query(max_length=64)] = "") -> Response:
     """All studies, newest first."""
     service = service_of(request)

@@ -10,24 +10,22 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.responses import Response
 
 from pipelines.errors import FineryError, RecipeError
 from pipelines.fields.places import configs_folder
 from pipelines.marks import write_yaml
-from service.api.context import Service, refuse_without_isolation
+from pipelines.recipe import stage_ids
+from service.api.context import Service, apart, refuse_without_isolation
 from service.api.problems import Problem, problem_of
 from service.safety.endpoints import KEY_NAME
-from service.safety.network_recipes import read_network
 from service.safety.references import key_of, strings
 from service.store.errors import Conflict
 from service.submission import LARGEST_PRIORITY, Wish, fit
 from service.submission import submit as take
 from service.web.forms.editing import edited, field_of
 from service.web.forms.fields import form_of, names
-from service.web.forms.reading import draft_of
 from service.web.job_view import without_secrets
 from service.web.rendering import HEADERS, page
 from service.web.sessions import Visitor
@@ -37,6 +35,8 @@ router = new_router()
 START = {"name": "my-recipe", "model": {"architecture": {"preset": "bert-tiny"}}, "stages": [{"stage": "supervised", "task": "builtin/python-docs"}, {"stage": "evaluate"}]}
 """What an empty form begins with: a recipe that runs without a network."""
 LONGEST_KIND = 100
+MOST_FIELDS = 3_000
+"""Values of a recipe that the form shows; every one is a field."""
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RESOURCES = ("gpus", "gpu_kind", "cpus", "hosts")
 
@@ -53,11 +53,11 @@ class Draft:
     """Priority and resources as they were typed."""
 
 
-def from_text(text: str, how: Mapping[str, str] | None = None) -> Draft:
+def from_text(service: Service, text: str, how: Mapping[str, str] | None = None) -> Draft:
     """A draft that was written as YAML."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
-        return Draft(text, plain(read_network(text).data, text), how=how or {})
+        return Draft(text, plain(service.checker.read(text).data, text), how=how or {})
     except FineryError as error:
         return Draft(text, unreadable=str(error), how=how or {})
 
@@ -74,15 +74,19 @@ def plain(data: Mapping[str, Any], text: str) -> dict[str, Any]:
     return {**data, "stages": kept}
 
 
-async def posted_draft(request: Request) -> tuple[Draft, Mapping[str, str]]:
+async def posted_draft(request: Request, visitor: Visitor) -> tuple[Draft, Mapping[str, str]]:
     """The draft of a posted form, whichever of the two it was."""
+    service = service_of(request)
     form = {key: str(value) for key, value in (await request.form()).items()}
     how = {key: form.get(f"how.{key}", "") for key in ("priority", *RESOURCES)}
     if "text" in form:
-        return from_text(form["text"], how), form
+        return await service.lanes.checks.run(visitor.caller.token, from_text, service, form["text"], how), form
     fields = {key: value for key, value in form.items() if not key.startswith("how.") and key not in ("csrf", "key", "do", "mode")}
-    data = await run_in_threadpool(draft_of, fields)
-    return Draft(write_yaml(data), data, how=how), form
+    try:
+        text, data = await service.lanes.checks.run(visitor.caller.token, service.checker.draft, fields)
+    except RecipeError as error:
+        return Draft("", unreadable=str(error), how=how), form
+    return Draft(text, data, how=how), form
 
 
 def wish_of(draft: Draft, key: str | None = None) -> Wish:
@@ -108,15 +112,34 @@ def wish_of(draft: Draft, key: str | None = None) -> Wish:
 def mistakes_of(service: Service, visitor: Visitor, draft: Draft) -> list[dict[str, Any]]:
     """Everything wrong with a draft, as the API says it, with the field that each mistake belongs to."""
     try:
-        fit(service.store, service.settings, visitor.home, wish_of(draft))
+        fit(service.store, service.settings, service.checker, visitor.home, wish_of(draft))
     except RecipeError as error:
-        known = names(form_of(draft.data)) if draft.data else set()
+        known = names(form_of(draft.data)) if shown_as_form(draft) else set()
+        ids = _named_ids(service, draft) if known else []
         return [
-            {"line": each.line, "key": each.key, "message": each.message, "field": field_of(each.key, draft.data, known) if each.key else ""} for each in error.mistakes
+            {"line": each.line, "key": each.key, "message": each.message, "field": field_of(each.key, ids, known) if each.key else ""} for each in error.mistakes
         ]
     except (FineryError, Problem) as error:
         return [{"line": None, "key": "", "message": problem_of(error).detail, "field": ""}]
     return []
+
+
+def _named_ids(service: Service, draft: Draft) -> list[str | None]:
+    """The ids of a draft's stages, the default ones too, as the messages of a check name them."""
+    try:
+        return stage_ids(service.checker.read(draft.text).data)
+    except FineryError:
+        return stage_ids(draft.data)
+
+
+def shown_as_form(draft: Draft) -> bool:
+    """Whether there are fields to show; a draft of thousands of values stays text."""
+    return bool(draft.data) and _count(draft.data) <= MOST_FIELDS
+
+
+def _count(value: Any) -> int:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return 1 + sum(map(_count, inner))
 
 
 @lru_cache(maxsize=1)
@@ -129,15 +152,15 @@ def _begin(service: Service, visitor: Visitor, like: str, example: str) -> Draft
     if like:
         request = without_secrets(service, service.store.job(like, visitor.project)).request
         how = {name: str(getattr(request.resources, name)) for name in RESOURCES if getattr(request.resources, name)}
-        return from_text(request.recipe, {**how, "priority": str(request.priority)})
+        return from_text(service, request.recipe, {**how, "priority": str(request.priority)})
     if example in examples():
-        return from_text((configs_folder() / "recipes" / f"{example}.yaml").read_text(encoding="utf-8"))
+        return from_text(service, (configs_folder() / "recipes" / f"{example}.yaml").read_text(encoding="utf-8"))
     return Draft(write_yaml(START), dict(START))
 
 
 def _page(request: Request, visitor: Visitor, draft: Draft, mode: str, found: list[dict[str, Any]] | None = None, status: int = 200, say: str = "") -> Response:
-    if mode != "yaml" and not draft.data and draft.text.strip():
-        mode, say = "yaml", say or "The form cannot show this text: it is not a recipe that can be read."
+    if mode != "yaml" and not shown_as_form(draft) and (draft.text.strip() or draft.unreadable):
+        mode, say = "yaml", say or "The form cannot show this text: it is not a recipe that can be read, or too long a one."
     by_field: dict[str, list[str]] = {}
     for each in found or ():
         by_field.setdefault(each["field"], []).append(each["message"])
@@ -147,7 +170,7 @@ def _page(request: Request, visitor: Visitor, draft: Draft, mode: str, found: li
     )  # fmt: skip
 
 
-@router.get("/submit")
+@apart("checks", router.get("/submit"))
 def submit_page(
     request: Request, visitor: Seen, like: Annotated[str, Query(max_length=64)] = "", example: Annotated[str, Query(max_length=100)] = "",
     mode: Annotated[str, Query(max_length=10)] = "form",
@@ -165,7 +188,8 @@ def _refuse_viewers(visitor: Visitor) -> None:
 @router.post("/submit/form")
 async def change(request: Request, visitor: Submitting) -> Response:
     """The form again, after one of its buttons: another stage, another row, another kind, or the other way to write."""
-    draft, form = await posted_draft(request)
+    service = service_of(request)
+    draft, form = await posted_draft(request, visitor)
     order, mode = form.get("do", ""), form.get("mode", "form")
     if order == "yaml":
         mode = "yaml"
@@ -173,23 +197,25 @@ async def change(request: Request, visitor: Submitting) -> Response:
         mode = "form"
     elif order and draft.data:
         data = edited(draft.data, order)
-        draft = Draft(write_yaml(data), data, how=draft.how)
-    return await run_in_threadpool(_page, request, visitor, draft, mode)
+        reading = await service.lanes.checks.run(visitor.caller.token, service.checker.read, data)
+        draft = Draft(reading.text, data, how=draft.how)
+    return await service.lanes.checks.run(visitor.caller.token, _page, request, visitor, draft, mode)
 
 
 @router.post("/submit/check")
 async def check(request: Request, visitor: Submitting) -> Response:
     """What is wrong with the draft, as the page's script wants it."""
-    draft, _ = await posted_draft(request)
-    found = await run_in_threadpool(mistakes_of, service_of(request), visitor, draft)
+    draft, _ = await posted_draft(request, visitor)
+    service = service_of(request)
+    found = await service.lanes.checks.run(visitor.caller.token, mistakes_of, service, visitor, draft)
     return JSONResponse({"mistakes": found, "text": draft.text}, headers=HEADERS)
 
 
 @router.post("/submit")
 async def submit(request: Request, visitor: Submitting) -> Response:
     """Take the job and show it, or show what is wrong. The form's key makes a second press of the button harmless."""
-    draft, form = await posted_draft(request)
-    return await run_in_threadpool(_submit, request, visitor, draft, form)
+    draft, form = await posted_draft(request, visitor)
+    return await service_of(request).lanes.checks.run(visitor.caller.token, _submit, request, visitor, draft, form)
 
 
 def _submit(request: Request, visitor: Visitor, draft: Draft, form: Mapping[str, str]) -> Response:
@@ -201,7 +227,7 @@ def _submit(request: Request, visitor: Visitor, draft: Draft, form: Mapping[str,
         return _page(request, visitor, draft, mode, found, 422)
     try:
         key = f"web-{form['key']}" if KEY.fullmatch(form.get("key", "")) else None
-        job, created = take(service.store, service.settings, visitor.home, visitor.caller.token, wish_of(draft, key))
+        job, created = take(service.store, service.settings, service.checker, visitor.home, visitor.caller.token, wish_of(draft, key))
     except Conflict:
         return _page(request, visitor, draft, mode, [], 409, "This form was sent before with another recipe. Press Submit again to submit this one as well.")
     if created:

@@ -1,5 +1,7 @@
 import pytest
 
+from pipelines.marks import write_yaml
+from pipelines.recipe import read_text, stage_ids
 from service.web.forms.editing import edited, field_of
 from service.web.forms.fields import form_of, names
 
@@ -32,4 +34,5 @@ def test_the_first_row_of_a_list_that_is_not_there_makes_the_list():
      ("stages[1].task", "stages.1.task"), ("name", "name"), ("modle", ""), ("", "")],
 )  # fmt: skip
 def test_a_mistake_finds_the_nearest_field(key, field):
-    assert field_of(key, DRAFT, names(form_of(DRAFT)) - {""}) == field
+    ids = stage_ids(read_text(write_yaml(DRAFT)).data)
+    assert field_of(key, ids, names(form_of(DRAFT)) - {""}) == field

@@ -1,0 +1,388 @@
+"""Checking recipes in processes of their own, so that one that takes too long or too much memory costs an answer, not the service.
+
+A `Checker` keeps a few worker processes warm. They import no torch, hold none of the server's variables but those that attempts
+inherit, and get each recipe as one line of JSON. A worker that has not answered in time, dies, or runs out of memory is replaced,
+and the recipe is refused. What is plainly too large is refused before any worker sees it (`network_recipes.too_costly`).
+
+`Lane` is how requests come to such work: at most so many at once, all but one of them for the same caller, the rest waits in a
+bounded queue without holding a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+
+from pipelines.errors import CommandError, FineryError, Mistake, RecipeError
+from service.attempts.environment import INHERITED, TOLD
+from service.safety.materialise import Needs
+from service.safety.network_recipes import FILE, Known, too_costly
+from service.settings import Settings
+
+Result = TypeVar("Result")
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 60.0
+"""How long a worker may import."""
+LARGEST_ANSWER = 16 << 20
+MOST_MISTAKES = 500
+"""Of one recipe that are told."""
+KEPT = 256
+"""Recipes whose outcome is remembered: the same one is often submitted again, and checking it takes longer than all the rest."""
+log = logging.getLogger(__name__)
+
+
+class Crowded(FineryError):
+    """Too many requests of this kind wait already."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        """503 where all callers together are too many, 429 where one is."""
+
+
+class Lane:
+    """Work that takes a thread for long: `threads` at once, of one caller at most all but one; others wait, `waiting` at most."""
+
+    def __init__(self, name: str, threads: int, waiting: int = 256, each: int = 64) -> None:
+        self.name = name
+        self.threads = threads
+        self.waiting = waiting
+        self.each = each
+        self._limiter = anyio.CapacityLimiter(threads)
+        self._callers: dict[str, anyio.CapacityLimiter] = {}
+        self._count: Counter[str] = Counter()
+
+    async def run(self, caller: str, work: Callable[..., Result], /, *given: Any, **named: Any) -> Result:
+        """The result of `work`. Raises Crowded before it has begun."""
+        if self._count.total() >= self.threads + self.waiting:
+            raise Crowded(f"Too many requests wait for {self.name}; try again in a few seconds.", 503)
+        if self._count[caller] >= self.each:
+            raise Crowded(f"This token has {self.each} requests that wait for {self.name}; wait for their answers first.", 429)
+        own = self._callers.setdefault(caller, anyio.CapacityLimiter(max(1, self.threads - 1)))
+        self._count[caller] += 1
+        place = object()
+        try:
+            await own.acquire_on_behalf_of(place)
+            try:
+                return await run_sync(partial(work, *given, **named), limiter=self._limiter)
+            finally:
+                own.release_on_behalf_of(place)
+        finally:
+            self._count[caller] -= 1
+            if not self._count[caller]:
+                del self._count[caller], self._callers[caller]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A recipe that can be read, not checked yet."""
+
+    text: str
+    data: Mapping[str, Any]
+    """Plain data, overrides applied."""
+    needs: Needs
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What there is to say of a recipe that may run."""
+
+    name: str
+    stages: tuple[str, ...]
+    """Their ids."""
+    cells: int
+    """Of a study; 1 otherwise."""
+
+
+class Checker:
+    """A fixed number of worker processes. Safe from any thread."""
+
+    def __init__(self, workers: int = 2, seconds: float = 10.0, memory: int = 512 << 20) -> None:
+        self.seconds = seconds
+        self.memory = memory
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(workers):
+            self._idle.put(None)
+        self._workers = workers
+        self._closed = False
+        self._read = lru_cache(KEPT)(self._read_now)
+        self._check = lru_cache(KEPT)(self._check_now)
+
+    def start(self) -> None:
+        """Begin the workers, which import in the background."""
+        empty = [self._idle.get() for _ in range(self._workers)]
+        for each in empty:
+            self._idle.put(each or _Worker(self.seconds, self.memory))
+
+    def close(self) -> None:
+        """End the workers that are idle; those that work end with their work."""
+        self._closed = True
+        while True:
+            try:
+                worker = self._idle.get_nowait()
+            except queue.Empty:
+                return
+            if worker is not None:
+                worker.end()
+
+    def read(self, recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
+        """The recipe as text and data. Raises RecipeError, at once for what is too large."""
+        problem = too_costly(recipe, overrides)
+        if problem is not None:
+            raise RecipeError([Mistake("", problem, FILE)])
+        written = recipe if isinstance(recipe, str) else json.dumps(recipe)
+        found: Reading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
+        return found
+
+    def check(
+        self, text: str, overrides: Sequence[str], known: Known, processes: int | None, secrets: Mapping[str, tuple[str, ...] | None] | None = None
+    ) -> Outline:
+        """What the recipe is. `secrets` are the hosts of those that its job names, never their values. Raises RecipeError with every mistake."""
+        files = tuple((name, str(path)) for name, path in known.files.items())
+        checkpoints = tuple((name, None if path is None else str(path)) for name, path in known.checkpoints.items())
+        code = tuple(sorted(known.code))
+        found: Outline = _unless_mistaken(self._check(text, tuple(overrides), files, checkpoints, code, known.private_endpoints, processes, tuple((secrets or {}).items())))
+        return found
+
+    def draft(self, fields: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+        """The recipe that a filled-in form stands for, as text and as data. Raises RecipeError."""
+        size = sum(len(key) + len(value) for key, value in fields.items())
+        problem = too_costly("x" * size) or next((found for each in fields.values() if (found := too_costly(each)) is not None), None)
+        if problem is not None:
+            raise RecipeError([Mistake("", problem, FILE)])
+        said = _unless_mistaken(self._asked("draft", fields=dict(fields)))
+        return said["text"], _tuples(said["data"])
+
+    def _read_now(self, recipe: str, is_text: bool, overrides: tuple[str, ...]) -> Reading | FineryError:
+        said = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
+        if isinstance(said, FineryError):
+            return said
+        needs: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said["needs"].items()}
+        return Reading(said["text"], _tuples(said["data"]), Needs(**needs))
+
+    def _check_now(self, text: str, overrides: tuple[str, ...], files: Any, checkpoints: Any, code: Any, private: bool, most: int | None, secrets: Any) -> Outline | FineryError:
+        said = self._asked("check", text=text, overrides=overrides, files=files, checkpoints=checkpoints, code=code, private=private, processes=most, secrets=secrets)
+        return said if isinstance(said, FineryError) else Outline(said["name"], tuple(said["stages"]), said["cells"])
+
+    def _asked(self, work: str, **given: Any) -> Any:
+        """What a worker answers. Errors of the recipe are returned, so that they are remembered; one that took too long is tried again."""
+        worker = self._idle.get()
+        kept: _Worker | None = None
+        try:
+            worker = worker if worker is not None and worker.alive else _Worker(self.seconds, self.memory)
+            said = worker.ask({"work": work, **given})
+            kept = worker if said is not None and not said.get("spent") else None
+        finally:
+            if kept is None and worker is not None:
+                worker.end()
+                kept = None if self._closed else _Worker(self.seconds, self.memory)
+            self._idle.put(kept)
+            if self._closed:
+                self.close()
+        if said is None or said.get("spent"):
+            log.warning("a recipe was refused: checking it took more than %.0f s or %d MB", self.seconds, self.memory >> 20)
+            raise RecipeError([Mistake("", f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of memory); make it smaller", FILE)])
+        if "mistakes" in said:
+            return RecipeError([Mistake(*each) for each in said["mistakes"]])
+        if "refused" in said:
+            return CommandError(said["refused"])
+        if "failed" in said:
+            raise RuntimeError(f"the check failed: {said['failed']}")
+        return said["result"]
+
+
+def checker_of(settings: Settings) -> Checker:
+    """The checker that the settings ask for."""
+    return Checker(settings.check_workers, settings.check_seconds, settings.check_memory)
+
+
+def _unless_mistaken(found: Any) -> Any:
+    if isinstance(found, RecipeError):
+        raise RecipeError(found.mistakes)  # a new one each time: a raised error carries its trace
+    if isinstance(found, FineryError):
+        raise type(found)(str(found))
+    return found
+
+
+def _tuples(value: Any) -> Any:
+    """Plain data as `pipelines` has it, whose sequences are tuples."""
+    if isinstance(value, dict):
+        return {key: _tuples(entry) for key, entry in value.items()}
+    return tuple(_tuples(entry) for entry in value) if isinstance(value, list) else value
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, seconds: float, memory: int) -> None:
+        self._seconds = seconds
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from service.checking import work; work({seconds!r}, {memory!r})"
+        environment = {name: value for name, value in os.environ.items() if INHERITED.fullmatch(name) and not TOLD.search(name)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._ready = False
+        self._begun = time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer, or None when it did not come in time or the process is gone."""
+        if not self._ready and self._line(self._begun + START_SECONDS) is None:
+            raise RuntimeError("a process that checks recipes could not be started")
+        self._ready = True
+        assert self._process.stdin is not None
+        limit = time.monotonic() + self._seconds
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return None
+        line = self._line(limit)
+        return None if line is None else json.loads(line)
+
+    def _line(self, limit: float) -> bytes | None:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        poll = select.poll()  # `select` refuses descriptors above 1,023
+        poll.register(descriptor, select.POLLIN)
+        found = bytearray()
+        while (left := limit - time.monotonic()) > 0 and len(found) < LARGEST_ANSWER:
+            if not poll.poll(left * 1000):
+                continue
+            piece = os.read(descriptor, 1 << 16)
+            if not piece:
+                return None
+            found += piece
+            if piece.endswith(b"\n"):
+                return bytes(found)
+        return None
+
+    def end(self) -> None:
+        """Kill it and take its pipes back."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # it did not read everything
+                    pipe.close()
+        self._process.wait()
+
+
+def work(seconds: float, memory: int) -> None:
+    """A worker's life: a line of JSON in, a line out, until the service closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints does not speak in our place
+    with suppress(FineryError):
+        _check(_WARM, (), (), (), (), False, None, ())
+    limit = _mapped() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    out.write(b"{}\n")
+    out.flush()
+    for line in sys.stdin.buffer:
+        signal.setitimer(signal.ITIMER_REAL, seconds + 5)  # ends it by itself should the service be gone
+        said = _answer(json.loads(line))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        out.write(said + b"\n")
+        out.flush()
+        if b'"spent"' in said[:10]:
+            return
+
+
+_WARM = "name: warm\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: builtin/python-docs}, {stage: evaluate}]\n"
+
+
+def _mapped() -> int:
+    """Bytes of address space that the process has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _answer(request: dict[str, Any]) -> bytes:
+    works: dict[str, Callable[..., Any]] = {"read": _read, "check": _check, "draft": _draft}
+    try:
+        said: dict[str, Any] = {"result": works[request.pop("work")](**request)}
+    except RecipeError as error:
+        told = [(each.key, each.message[:4000], each.file, each.line) for each in error.mistakes[:MOST_MISTAKES]]
+        said = {"mistakes": told}
+    except CommandError as error:
+        said = {"refused": str(error)}
+    except MemoryError:
+        return b'{"spent": true}'
+    except RecursionError:
+        said = {"mistakes": [("", "is nested too deeply: not a recipe", FILE, None)]}
+    except Exception as error:
+        import traceback
+
+        said = {"failed": f"{type(error).__name__}: {traceback.format_exc(limit=-8)}"}
+    try:
+        return json.dumps(said).encode()
+    except MemoryError:
+        return b'{"spent": true}'
+
+
+def _read(recipe: str, is_text: bool, overrides: Sequence[str]) -> dict[str, Any]:
+    from pipelines.marks import write_yaml
+    from service.safety.materialise import needs_of
+    from service.safety.network_recipes import read_network
+
+    text = recipe if is_text else write_yaml(json.loads(recipe))
+    data = read_network(text, overrides).data
+    found = needs_of(data)
+    return {"text": text, "data": data, "needs": {name: getattr(found, name) for name in Needs.__dataclass_fields__}}
+
+
+def _check(text: str, overrides: Sequence[str], files: Any, checkpoints: Any, code: Any, private: bool, processes: int | None, secrets: Any) -> dict[str, Any]:
+    from service.safety.endpoints import unfit_keys
+    from service.safety.network_recipes import check
+    from service.safety.secret_store import Secret
+
+    known = Known(
+        {name: Path(path) for name, path in files}, {name: None if path is None else Path(path) for name, path in checkpoints}, frozenset(code), private
+    )
+    found = check(text, tuple(overrides), known, processes)
+    hosts = {name: None if listed is None else tuple(listed) for name, listed in secrets}
+
+    def secret_of(name: str) -> Secret | None:
+        return Secret("", hosts[name]) if name in hosts else None
+
+    mistakes = list(unfit_keys(found.source.data, tuple(hosts), secret_of))
+    for cell in found.study.cells if found.study is not None else ():
+        mistakes += [(("matrix",), message) for _, message in unfit_keys(cell.draft.data, tuple(hosts), secret_of)]
+    if mistakes:
+        raise found.source.error(dict.fromkeys(mistakes))
+    return {"name": found.recipe.name, "stages": [stage.id for stage in found.recipe.stages], "cells": len(found.study.cells) if found.study else 1}
+
+
+def _draft(fields: Mapping[str, str]) -> dict[str, Any]:
+    from pipelines.marks import write_yaml
+    from service.web.forms.reading import draft_of
+
+    data = draft_of(fields)
+    return {"text": write_yaml(data), "data": data}
