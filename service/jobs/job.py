@@ -143,6 +143,8 @@ class Attempt:
     """Id of the last event of the run folder's `events.jsonl` that is in the store."""
     offset: int = 0
     """Bytes of `events.jsonl` that were read for it."""
+    skipped_lines: int = 0
+    """Lines of it that were no events."""
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def attempt_of(row: RowMapping) -> Attempt:
         message=row["message"],
         ingested=row["ingested"],
         offset=row["offset"],
+        skipped_lines=row["skipped_lines"],
     )
 
 
