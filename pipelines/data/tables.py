@@ -203,7 +203,7 @@ def _encodings(about: Any, at: int) -> set[str]:
 def _rows_of_few(about: Any, at: int) -> int:
     """Rows of a column that hold FEW_VALUES values on average."""
     values = sum(about.row_group(number).column(at).num_values for number in range(about.num_row_groups))
-    return FEW_VALUES * int(about.num_rows) // max(1, values)
+    return FEW_VALUES * int(about.num_rows) // max(1, int(values))
 
 
 def _decoded_bytes(array: pa.Array) -> int:

@@ -138,7 +138,7 @@ def event_of(line: bytes, length: int) -> dict[str, Any]:
         raise OddLine("it is no object")
     event: dict[str, Any] = _Plain().value(read, 1)
     number = event.get("id")
-    if not _is_whole(number) or not 0 < number <= length + LONGEST_LINE:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= length + LONGEST_LINE:
         raise OddLine("its id does not count lines")
     if not isinstance(event.get("event"), str) or event["event"] not in EVENTS:
         raise OddLine("it is no event of a run")

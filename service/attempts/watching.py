@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from pipelines.errors import EXIT_DONE, EXIT_STOPPED, RecipeError
-from service.attempts import publishing
+from service.attempts import limits, publishing
 from service.attempts.environment import secrets_of
 from service.attempts.folders import folders_of, record_of
 from service.attempts.ingesting import plain_count, plain_scores, plain_text
@@ -42,6 +42,8 @@ KILL_SECONDS = 5.0
 """A worker waits so long for a tree to die, then lets others have their turn and looks again."""
 CANCEL_SECONDS = 10.0
 """A cancelled attempt needs no checkpoint: it has less time than one that is paused."""
+LIMITS_SECONDS = 1.0
+"""How often an attempt's time and its signs of life are looked at."""
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10
@@ -66,7 +68,9 @@ class Watcher:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="attempt")
         self._busy: dict[str, Future[None]] = {}
         self._rest: dict[str, float] = {}
-        self._told: dict[str, State] = {}
+        self._told: dict[str, State | Reason] = {}
+        self._looked: dict[str, float] = {}
+        """When an attempt's limits were last looked at."""
         self._errors: dict[str, int] = {}
         """Looks in a row that raised an error."""
         self._redactor = Redactor(of_environment())
@@ -103,7 +107,7 @@ class Watcher:
     def _look_at_all(self) -> list[Future[None]]:
         busy = {name for name, future in list(self._busy.items()) if not future.done()}
         live = self._store.live_attempts(self._holder)
-        for known in (self._busy, self._rest, self._told, self._errors):
+        for known in (self._busy, self._rest, self._told, self._errors, self._looked):
             for gone in known.keys() - {attempt.id for attempt, _ in live} - busy:
                 del known[gone]
         started = []
@@ -165,8 +169,9 @@ class Watcher:
         intake = Intake(self._store, folders_of(self._settings.jobs, job), attempt, self._redactor_of(job))
         condition = self._executor.poll(handle)
         if isinstance(condition, Running):
-            if job.state in STOPPING and self._told.get(attempt.id) is not job.state:
-                self._told[attempt.id] = job.state
+            ends = job.state if job.state in STOPPING else self._limited(attempt, job, handle)
+            if ends is not None and self._told.get(attempt.id) is not ends:
+                self._told[attempt.id] = ends
                 grace = self._settings.stop_seconds
                 self._executor.stop(handle, min(CANCEL_SECONDS, grace) if job.state is State.CANCELLING else grace)
             intake.take(attempt.fencing)
@@ -178,6 +183,8 @@ class Watcher:
                 return
             intake.take(attempt.fencing, batches=None)
             outcome = outcome_of(condition, intake.last_word(), self._console(attempt))
+            if attempt.reason is not None and outcome.exit_code != EXIT_DONE:  # the service had it stopped
+                outcome = Outcome(outcome.exit_code, attempt.reason, attempt.message)
             if outcome.exit_code == EXIT_DONE:
                 outcome = self._publish(attempt, job) or outcome
             self._end(attempt, job, outcome)
@@ -191,7 +198,26 @@ class Watcher:
             log.warning("attempt %s: %s; it could not be proven dead yet", attempt.id, lost.why)
             return
         intake.take(fencing, batches=None)
-        self._end(attempt, job, Outcome(None, Reason.NODE_LOST, lost.why), fencing)
+        self._end(attempt, job, Outcome(None, attempt.reason or Reason.NODE_LOST, attempt.message if attempt.reason else lost.why), fencing)
+
+    def _limited(self, attempt: Attempt, job: Job, handle: Handle) -> Reason | None:
+        """Why the service stops a running attempt, when it has been running or silent for too long."""
+        if attempt.reason is not None:
+            return attempt.reason
+        now = time.time()
+        if now - self._looked.get(attempt.id, 0.0) < LIMITS_SECONDS:
+            return None
+        self._looked[attempt.id] = now
+        limit = None
+        if limits.longest(job, self._settings) is not None:
+            limit = limits.over_time(job, self._store.attempts(job.id), self._settings, now)
+        record = Path(str(handle.record.get("record") or folders_of(self._settings.jobs, job).record(attempt.id)))
+        limit = limit or limits.silent(attempt, folders_of(self._settings.jobs, job), record, self._settings, now)
+        if limit is None:
+            return None
+        self._store.stop_attempt(attempt.id, attempt.fencing, limit.reason, limit.message)
+        log.warning("attempt %s: %s", attempt.id, limit.message)
+        return limit.reason
 
     def _publish(self, attempt: Attempt, job: Job) -> Outcome | None:
         """Give every publication its place and its row; what went wrong, when something did."""
