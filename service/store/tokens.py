@@ -68,6 +68,12 @@ class Tokens(Database):
         row = self.read(lambda transaction: transaction.execute(query).mappings().first())
         return None if row is None else token_of(row)
 
+    def token_by_id(self, token_id: str) -> Token | None:
+        """The token of this id, revoked ones included."""
+        query = select(tokens).where(tokens.c.id == token_id)
+        row = self.read(lambda transaction: transaction.execute(query).mappings().first())
+        return None if row is None else token_of(row)
+
     def tokens(self, project: str | None = None) -> list[Token]:
         """All tokens, oldest first."""
         query = select(tokens).order_by(tokens.c.id)
