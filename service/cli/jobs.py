@@ -1,4 +1,4 @@
-"""`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `hosts`: look at a service's jobs and steer them."""
+"""`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `delete`, `hosts`: look at a service's jobs and steer them."""
 
 from __future__ import annotations
 

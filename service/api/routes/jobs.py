@@ -1,4 +1,4 @@
-"""Jobs: submit, look up, list by pages, pause, resume, cancel, retry, priority."""
+"""Jobs: submit, look up, list by pages, pause, resume, cancel, retry, priority, delete."""
 
 from __future__ import annotations
 
