@@ -36,6 +36,8 @@ MOST_RATIO = 200
 """A file that becomes more than so many times its size, and more than LEAST_DECODED, is refused."""
 BATCH_ROWS = 10_000
 """Rows of Parquet that are decoded at a time."""
+FEW_ROWS = 256
+"""Rows that are decoded at a time where the reader stops as soon as it has enough."""
 FEW_VALUES = 256
 """Texts that are decoded at a time where their size is not known before."""
 MOST_NAMES = 2_000
@@ -133,8 +135,30 @@ def _check_size(file: Path, size: int, most: int) -> None:
         )
 
 
-def parquet_batches(file: Path, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in batches, only the first `rows` when given. Raises DataError before too much is decoded.
+def read_texts(files: Sequence[Path], column: str, texts: int) -> Dataset | None:
+    """One column of Parquet files, up to the row that makes so many texts that are not empty; nothing else is decoded.
+
+    None where that cannot be: other files, or one without the column. Raises DataError.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+
+    if any(file.suffix != ".parquet" or column not in _opened(file).schema_arrow.names for file in files):
+        return None
+    found, left = [], texts
+    for file in files:
+        for batch in parquet_batches(file, column=column, at_once=min(texts, FEW_ROWS)):
+            found.append(batch)
+            left -= sum(1 for cell in batch.column(0).to_pylist() if not isinstance(cell, str) or cell.strip())
+            if left <= 0:
+                return Dataset(pa.Table.from_batches(found))
+    return Dataset(pa.Table.from_batches(found)) if found else None
+
+
+def parquet_batches(file: Path, rows: int | None = None, column: str | None = None, at_once: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in batches, only the first `rows` or only one column when given.
+
+    Raises DataError before too much is decoded.
 
     Columns of texts that are stored as a dictionary stay one until it is known how large they are; of lists of such texts
     and of texts that are stored as differences, which cannot, few are decoded at a time.
@@ -144,23 +168,23 @@ def parquet_batches(file: Path, rows: int | None = None) -> Iterator[pa.RecordBa
     most = most_bytes(file)
     try:
         source = _opened(file)
-        schema = source.schema_arrow
+        schema = source.schema_arrow if column is None else pa.schema([source.schema_arrow.field(column)])
         about = source.metadata
-        _check_footer(file, about, most, rows)
+        _check_footer(file, about, most, rows if column is None else 1)
         folded = [at for at in range(about.num_columns) if about.schema.column(at).physical_type == "BYTE_ARRAY" and _folded(about, at)]
         names = {at: about.schema.column(at).path for at in folded}
         kept = {at for at in folded if names[at] in schema.names and not any("DELTA" in each for each in _encodings(about, at))}
         source = _opened(file, [names[at] for at in kept if not pa.types.is_dictionary(schema.field(names[at]).type)])
         decoded, left = 0, about.num_rows if rows is None else rows
-        size = min(BATCH_ROWS, left, *(_rows_of_few(about, at) for at in folded if at not in kept))
-        for batch in source.iter_batches(batch_size=max(1, size)):
+        size = min(at_once, left, *(_rows_of_few(about, at) for at in folded if at not in kept))
+        for batch in source.iter_batches(batch_size=max(1, size), columns=None if column is None else [column]):
             if left <= 0:
                 return
             part = batch.slice(0, left)
             left -= part.num_rows
-            decoded += sum(_decoded_bytes(column) for column in part.columns)
+            decoded += sum(_decoded_bytes(each) for each in part.columns)
             _check_size(file, decoded, most)
-            plain = [column if column.type == field.type else column.cast(field.type) for column, field in zip(part.columns, schema, strict=True)]
+            plain = [each if each.type == field.type else each.cast(field.type) for each, field in zip(part.columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(plain, schema=schema)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file} is not a readable Parquet file: {_first_line(error)}") from None

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.data import tables
+from pipelines.data.references import DatasetReference
 from pipelines.errors import CommandError, DataError
 from service import columns
 
@@ -83,6 +84,23 @@ def test_a_file_that_would_fill_the_memory_is_refused_with_its_size(bombs, name)
 
 def test_a_few_rows_of_such_a_file_can_be_looked_at(bombs):
     assert child(LOOK, bombs / "texts.parquet") == ["rows 50"]
+
+
+def test_a_stage_that_asks_for_few_texts_decodes_no_more(bombs, tmp_path, monkeypatch):
+    assert child("""
+from pipelines.data.references import DatasetReference
+print("texts", len(DatasetReference(path=sys.argv[1]).rows(50)))
+""", bombs / "texts.parquet") == ["texts 50"]  # fmt: skip
+    cells = ["", None, *(f"text {n}" for n in range(9_998))]
+    pq.write_table(pa.table({"id": range(10_000), "text": cells}), tmp_path / "t.parquet", row_group_size=1000)
+    whole = DatasetReference(path=str(tmp_path / "t.parquet")).rows()
+    decoded = []
+    plain = tables._decoded_bytes
+    monkeypatch.setattr(tables, "_decoded_bytes", lambda array: decoded.append(len(array)) or plain(array))
+    assert DatasetReference(path=str(tmp_path / "t.parquet")).rows(300) == whole[:300]
+    assert sum(decoded) == 512
+    with pytest.raises(DataError, match="txt"):
+        DatasetReference(path=str(tmp_path / "t.parquet"), text="txt").rows(3)
 
 
 def test_the_refusal_comes_before_a_text_is_decoded(bombs, monkeypatch):
