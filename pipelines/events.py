@@ -94,7 +94,7 @@ def _last_event(file: Any, size: int) -> tuple[int, int]:
                 break
             try:
                 return int(json.loads(tail[begin:stop])["id"]), start + stop + 1
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 end = stop
         if start == 0:
             return 0, 0
@@ -111,7 +111,8 @@ def read_events(path: Path, after: int = 0) -> Iterator[dict[str, Any]]:
                 return
             try:
                 record = json.loads(line)
-            except ValueError:
+                new = record["id"] > after
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            if record["id"] > after:
+            if new:
                 yield record

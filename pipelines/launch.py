@@ -53,7 +53,12 @@ def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, sto
             raise
     failure = read_failure(folder)
     killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
-    if killed is not None and (failure is None or isinstance(failure, Unforeseen)):
+    if killed is None and not stop.requested:
+        if child.returncode < 0:  # torchrun itself, which takes its ranks along: what they say then is that they were stopped
+            killed = _named(-child.returncode)
+        elif isinstance(failure, Stopped):  # nobody asked for a stop here
+            killed = "SIGTERM"
+    if killed is not None and (failure is None or isinstance(failure, Unforeseen | Stopped)):
         why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
         raise ProcessLost(
             f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last checkpoint, {ranks_log} has their output"
@@ -74,6 +79,13 @@ def _killed_by(log: Path, start: int) -> str | None:
         numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
     names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
     return names[0] if names else None
+
+
+def _named(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def write_failure(folder: Path, error: FineryError) -> None:

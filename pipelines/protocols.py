@@ -229,5 +229,7 @@ class Context:
     stop: StopSignal = field(default_factory=StopSignal)
     barrier: Callable[[], None] = lambda: None
     """Waits for every process of the world."""
+    beat: Callable[[], None] = lambda: None
+    """Called at every step: a sign that this process moves on."""
     gather: Callable[[Any], list[Any]] = lambda value: [value]
     """Every process's picklable value, in the order of ranks, on every process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from pipelines import recipe as recipes
@@ -13,6 +14,7 @@ from pipelines.errors import EXIT_DONE, EXIT_FAILED, FineryError, Unforeseen
 from pipelines.failures import understood
 from pipelines.launch import join_world, write_failure
 from pipelines.protocols import StopSignal
+from pipelines.ranks import Heartbeat
 from pipelines.run import Job
 from pipelines.signals import stop_on_signals
 from pipelines.workspace import RunFolder, StageStore
@@ -29,7 +31,8 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> i
             job.folders = complete_stages(run_folder)
             stage = recipe.stage(stage_id)
             mark = folder.name.removesuffix(".partial")
-            stage.run(context_for(job, stage, folder, mark, world))
+            with Heartbeat(run_folder, world.rank) as heart:
+                stage.run(replace(context_for(job, stage, folder, mark, world), beat=heart.step))
     except BaseException as error:
         failure = understood(error)
         if isinstance(failure, Unforeseen):

@@ -15,7 +15,6 @@ import csv
 import json
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.errors import CommandError
+from pipelines.data.tables import LONGEST_CELL, MOST_JSON, MOST_NAMES, parquet_batches
+from pipelines.errors import CommandError, DataError
 from pipelines.registry import nearest
 
 MOST_ROWS = 100_000
@@ -280,7 +280,7 @@ def _missing(cell: Any) -> bool:
 
 
 def _separated(file: Path, most: int, delimiter: str) -> tuple[list[str], list[list[Any]]]:
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(LONGEST_CELL)
     with open(file, encoding="utf-8-sig", newline="") as text:
         lines = (row for row in csv.reader(text, delimiter=delimiter, strict=True) if row)
         names = next(lines, [])
@@ -306,6 +306,8 @@ def _objects(file: Path, objects: Iterator[Any], most: int) -> tuple[list[str], 
             raise CommandError(f'{file}: row {number} is no object such as {{"text": "…", "label": "…"}}')
         rows.append(row)
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    if len(names) > MOST_NAMES:
+        raise CommandError(f"{file} has {len(names):,} different names in its objects, at most {MOST_NAMES:,} are allowed")
     return names, [[row.get(name) for name in names] for row in rows]
 
 
@@ -317,18 +319,20 @@ def _json_lines(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
                     continue
                 try:
                     yield json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise CommandError(f"{file}: line {number} is not valid JSON: {error}") from None
 
     return _objects(file, objects(), most)
 
 
 def _json(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
+    if file.stat().st_size > MOST_JSON:
+        raise CommandError(f"{file} has more than {MOST_JSON:,} bytes and is read whole; write one object a line and name it .jsonl")
     try:
         rows = json.loads(file.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is not valid JSON: {error}; one object a line is JSONL: name such a file .jsonl") from None
     if not isinstance(rows, list):
         raise CommandError(f"{file} must hold a list of objects, one for each row")
@@ -336,21 +340,16 @@ def _json(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
 
 
 def _parquet(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
+    names: list[str] = []
+    rows: list[list[Any]] = []
     try:
-        source = parquet.ParquetFile(file)
-        names = list(source.schema_arrow.names)
-        rows: list[list[Any]] = []
-        for batch in source.iter_batches(batch_size=10_000):
+        for batch in parquet_batches(file, most):
+            names = list(batch.schema.names)
             columns = [column.to_pylist() for column in batch.columns]
             rows += [list(row) for row in zip(*columns, strict=True)]
-            if len(rows) >= most:
-                break
-    except (pa.ArrowException, OSError) as error:
-        raise CommandError(f"{file} is not a readable Parquet file: {str(error).splitlines()[0]}") from None
-    return names, rows[:most]
+    except DataError as error:
+        raise CommandError(str(error)) from None
+    return names, rows
 
 
 _READERS = {

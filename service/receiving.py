@@ -1,11 +1,17 @@
-"""Receiving files: chunks of a resumable upload, whole bodies, and files at a URL, into the store and onto the disk."""
+"""Receiving files: chunks of a resumable upload, whole bodies, and files at a URL, into the store and onto the disk.
+
+Every byte is reserved in the store before it is written, so that many uploads at once, through several servers, never
+keep more than a project is allowed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import IO
+from contextlib import AbstractContextManager
+from typing import IO, cast
 from urllib.parse import unquote, urlsplit
 
+import anyio
 from starlette.concurrency import run_in_threadpool
 
 from service.safety.fetching import Fetched, fetch
@@ -16,6 +22,8 @@ from service.store.store import Store
 from service.uploads import TooLarge, arrived, checksum, opened_part, remove, safe_name, settle
 
 PIECE = 1 << 20
+AHEAD = 16 * PIECE
+"""Reserved at once for a file whose size nobody announced; what is not needed is given back at the end of the chunk."""
 Fetch = Callable[[str, IO[bytes], int], Fetched]
 
 
@@ -23,18 +31,45 @@ def begin(
     store: Store, settings: Settings, project: str, filename: str, purpose: str, *, size: int | None = None, sha256: str | None = None, by: str = ""
 ) -> File:
     """Announce a file. Raises TooLarge when it cannot fit."""
-    if size is not None:
-        check_room(store, settings, project, size)
-    return store.create_file(project, safe_name(filename), purpose, bytes=size, sha256=sha256, created_by=by)
-
-
-def check_room(store: Store, settings: Settings, project: str, size: int) -> None:
-    """Raise TooLarge when a file of this size is too large, or the project's files together would be."""
-    if size > settings.max_file_bytes:
+    if size is not None and size > settings.max_file_bytes:
         raise TooLarge(f"the file has {size} bytes, at most {settings.max_file_bytes} are allowed")
-    used = store.bytes_used(project)
-    if used + size > settings.max_project_bytes:
-        raise TooLarge(f"the project has {used} bytes of files, at most {settings.max_project_bytes} are allowed; delete some first")
+    return store.create_file(project, safe_name(filename), purpose, bytes=size, sha256=sha256, created_by=by, most=settings.max_project_bytes)
+
+
+class _Room:
+    """How far one file may grow; asks the store for more when what it was given is used up."""
+
+    def __init__(self, store: Store, settings: Settings, file: File) -> None:
+        self._store = store
+        self._settings = settings
+        self._file = file
+        self._granted = file.bytes or 0
+
+    def grow(self, size: int) -> None:
+        """Reserve so many bytes in all, or some more. Raises TooLarge: nothing of them may be written then."""
+        if size <= self._granted:
+            return
+        if self._file.bytes is not None:
+            raise TooLarge(f"file '{self._file.id}' may have at most {self._file.bytes} bytes, as announced")
+        most = self._settings.max_file_bytes
+        if size > most:
+            raise TooLarge(f"file '{self._file.id}' may have at most {most} bytes")
+        self._granted = self._store.reserve_file(self._file.id, size, min(most, size + AHEAD), self._settings.max_project_bytes)
+
+
+class _Writer:
+    """Writes to a part what there is room for."""
+
+    def __init__(self, part: IO[bytes], room: _Room) -> None:
+        self._part = part
+        self._room = room
+        self.size = 0
+
+    def write(self, piece: bytes) -> int:
+        """Reserve, then write. Raises TooLarge."""
+        self._room.grow(self.size + len(piece))
+        self.size += len(piece)
+        return self._part.write(piece)
 
 
 async def append(store: Store, settings: Settings, file: File, offset: int, pieces: AsyncIterator[bytes]) -> int:
@@ -44,36 +79,37 @@ async def append(store: Store, settings: Settings, file: File, offset: int, piec
     """
     if file.state == READY:
         raise Conflict(f"file '{file.id}' is complete")
-    room = await run_in_threadpool(_room, store, settings, file)
     opened = opened_part(settings, file, offset)
     part = await run_in_threadpool(opened.__enter__)
+    writer = _Writer(part, _Room(store, settings, file))
+    writer.size = offset
     try:
-        size = offset
         waiting = bytearray()
         try:
             async for piece in pieces:
-                size += len(piece)
-                if size > room:
-                    raise TooLarge(f"file '{file.id}' may have at most {room} bytes")
                 waiting += piece
                 if len(waiting) >= PIECE:
-                    await run_in_threadpool(part.write, bytes(waiting))
-                    waiting.clear()
+                    ready, waiting = bytes(waiting), bytearray()
+                    await run_in_threadpool(writer.write, ready)
         finally:
-            part.write(waiting)
+            if waiting:  # of a sender that went away too: what arrived stays
+                with anyio.CancelScope(shield=True):
+                    await run_in_threadpool(writer.write, bytes(waiting))
     finally:
-        await run_in_threadpool(opened.__exit__, None, None, None)
-    size = arrived(settings, file)
-    await run_in_threadpool(store.advance_file, file.id, size, file.project)
+        with anyio.CancelScope(shield=True):  # also when the sender went away: what is reserved and not used is given back
+            size = await run_in_threadpool(_settled, store, settings, file, opened, part)
     return size
 
 
-def _room(store: Store, settings: Settings, file: File) -> int:
-    """How large the file may become."""
-    if file.bytes is not None:
-        return file.bytes
-    left = settings.max_project_bytes - store.bytes_used(file.project) + file.offset
-    return min(settings.max_file_bytes, max(0, left))
+def _settled(store: Store, settings: Settings, file: File, opened: AbstractContextManager[IO[bytes]], part: IO[bytes]) -> int:
+    """Tell the store how much lies on the disk while the part is still locked, then let the next chunk come."""
+    try:
+        part.flush()
+        size = arrived(settings, file)
+        store.advance_file(file.id, size, file.project)
+    finally:
+        opened.__exit__(None, None, None)
+    return size
 
 
 def finish(store: Store, settings: Settings, file: File, sha256: str | None = None) -> File:
@@ -100,14 +136,10 @@ def receive(store: Store, settings: Settings, project: str, filename: str, purpo
     """Keep a whole file that is at hand. Raises TooLarge."""
     file = begin(store, settings, project, filename, purpose, by=by)
     try:
-        room = _room(store, settings, file)
         with opened_part(settings, file, 0) as part:
-            size = 0
+            writer = _Writer(part, _Room(store, settings, file))
             while piece := content.read(PIECE):
-                size += len(piece)
-                if size > room:
-                    raise TooLarge(f"the file has more than {room} bytes, which is all that may come")
-                part.write(piece)
+                writer.write(piece)
         return finish(store, settings, file)
     except BaseException:
         discard(store, settings, file)
@@ -123,7 +155,7 @@ def from_url(
     file = begin(store, settings, project, name, purpose, by=by)
     try:
         with opened_part(settings, file, 0) as part:
-            get(url, part, _room(store, settings, file))
+            get(url, cast(IO[bytes], _Writer(part, _Room(store, settings, file))), settings.max_file_bytes)
         return finish(store, settings, file, sha256)
     except BaseException:
         discard(store, settings, file)

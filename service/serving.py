@@ -23,11 +23,13 @@ from service.scheduler.loop import Scheduler
 from service.settings import Settings
 from service.store.errors import Unavailable
 from service.store.store import Store
-from service.sweeping import sweep
+from service.sweeping import sweep, sweep_folders, sweep_jobs
 
 REPORT_SECONDS = 5.0
 SWEEP_SECONDS = 3600.0
 """How often unfinished uploads are looked at; the first time when the server starts."""
+RETAIN_SECONDS = 60.0
+"""How often jobs are looked for whose time after their end is over."""
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class Supervisor:
     def _keep(self) -> None:
         """Renew the leases and report the hosts, until stopped."""
         renewed = reported = time.monotonic()
-        swept = float("-inf")
+        swept = retained = float("-inf")
         period = min(self._settings.lease_seconds / 4, REPORT_SECONDS)
         while not self._stop.wait(period):
             try:
@@ -95,6 +97,10 @@ class Supervisor:
                     sweep(self._store, self._settings)
                     free_stages(self._settings)
                     keep_ballast(self._settings.home, self._settings.disk_reserve)
+                    sweep_folders(self._store, self._settings)
+                if renewed - retained >= RETAIN_SECONDS:
+                    retained = renewed
+                    sweep_jobs(self._store, self._settings)
                 for attempt, job in self._store.claim_expired(self.holder, self._settings.lease_seconds, hosts=self._within_reach()):
                     log.warning("attempt %s of job %s is taken over: its server no longer answers", attempt.id, job.id)
             except Unavailable as error:

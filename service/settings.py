@@ -79,6 +79,12 @@ class Settings(BaseModel):
     allow_remote_code: tuple[str, ...] = Field((), max_length=MOST)
     """Repositories whose Python code submitted recipes may run, `owner/name@COMMIT` with all 40 digits; several by commas."""
 
+    max_seconds: float | None = Field(None, gt=0)
+    """How long a job may run, all its attempts together; a job may ask for less. None for no limit."""
+    stall_seconds: float = Field(3600.0, ge=0)
+    """An attempt that was not heard of for so long is stopped and tried again; 0 to wait for ever."""
+    ttl_seconds_after_finished: float | None = Field(None, ge=0)
+    """How long jobs are kept after their end, unless they say so themselves; None for ever. Published models stay."""
     private_endpoints: bool = False
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
     isolation: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"

@@ -33,6 +33,8 @@ class Wish:
     deadline: float | None = None
     expected_seconds: float | None = None
     max_retries: int | None = None
+    max_seconds: float | None = None
+    ttl_seconds_after_finished: float | None = None
     secrets: tuple[str, ...] = ()
     idempotency_key: str | None = None
 
@@ -75,6 +77,7 @@ def submit(
         resources=fitting.resources, depends_on=tuple(dict.fromkeys((*wish.depends_on, *fitting.found.depends_on))),
         deadline=wish.deadline, expected_seconds=wish.expected_seconds,
         max_retries=settings.max_retries if wish.max_retries is None else wish.max_retries,
+        max_seconds=wish.max_seconds, ttl_seconds_after_finished=wish.ttl_seconds_after_finished,
         idempotency_key=wish.idempotency_key, kind=kind, submitted_by=token, secrets=wish.secrets, openai=dict(openai or {}),
     )  # fmt: skip
     return store.submit(request, max_queued=settings.max_queued)

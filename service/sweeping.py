@@ -1,5 +1,6 @@
-"""What is not kept for ever: unfinished uploads that nobody added to for `upload_seconds`, and secrets of attempts that have ended.
+"""What is not kept for ever: uploads that nobody finished, jobs whose time after their end is over, and secrets of attempts that have ended.
 
+An upload that nobody added to for `upload_seconds` is deleted, row and bytes.
 The age of an upload is that of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
 way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two, goes likewise.
 """
@@ -9,18 +10,23 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from service.executors.records import SECRETS, delete_secrets
 from service.settings import Settings
+from service.store.errors import Conflict, NotFound
 from service.store.files import UPLOADING, File
 from service.store.store import Store
 from service.uploads import part_path
 
 PAGE = 500
 PART = ".part"
+DELETED = ".deleted"
+"""In the folder of a job that is being deleted."""
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,40 @@ def sweep_secrets(store: Store, settings: Settings) -> int:
     return len(ended) - len(left)
 
 
+def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
+    """Delete every job whose time after its end is over; returns how many. One that another job needs stays until that has ended."""
+    gone = 0
+    for identifier in store.outlived(clock(), settings.ttl_seconds_after_finished, PAGE):
+        with suppress(Conflict, NotFound):
+            forget_job(store, settings, identifier)
+            gone += 1
+    if gone:
+        log.info("%d jobs are deleted, whose time after their end is over", gone)
+    return gone
+
+
+def sweep_folders(store: Store, settings: Settings) -> int:
+    """Finish what a killed server began: delete the folders of jobs that were being deleted and have no row any more."""
+    gone = 0
+    for marker in settings.jobs.glob(f"job-*/{DELETED}"):
+        try:
+            store.job(marker.parent.name)
+        except NotFound:
+            shutil.rmtree(marker.parent, ignore_errors=True)
+            gone += 1
+    return gone
+
+
+def forget_job(store: Store, settings: Settings, job_id: str, project: str | None = None) -> None:
+    """Delete a job that has ended: its rows first, so that nothing names a folder that is gone. Raises NotFound, or Conflict."""
+    job = store.job(job_id, project)
+    folder = settings.jobs / job.id
+    if job.over and folder.is_dir():
+        (folder / DELETED).touch()
+    store.delete_job(job_id, project)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _forget(store: Store, settings: Settings, file: File, oldest: float) -> bool:
     part = part_path(settings, file)
     try:
@@ -71,8 +111,6 @@ def _forget(store: Store, settings: Settings, file: File, oldest: float) -> bool
 
 def _forget_part(store: Store, path: Path, oldest: float) -> bool:
     """A part that no row knows, or whose row is being looked at above."""
-    from service.store.errors import NotFound
-
     try:
         if path.stat().st_mtime >= oldest:
             return False

@@ -17,6 +17,7 @@ from typing import IO
 from pipelines.errors import FineryError
 from service.settings import Settings
 from service.store.errors import Conflict
+from service.store.errors import TooLarge as TooLarge
 from service.store.files import File
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".jinja", ".jinja2", ".j2")
@@ -32,12 +33,6 @@ class WrongOffset(FineryError):
     def __init__(self, expected: int, given: int) -> None:
         self.expected = expected
         super().__init__(f"the chunk begins at byte {given}, but {expected} bytes have arrived; send what follows them")
-
-
-class TooLarge(FineryError):
-    """The file, or the project's files together, would be larger than allowed."""
-
-    reason = "too_large"
 
 
 def safe_name(filename: str) -> str:

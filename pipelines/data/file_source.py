@@ -35,6 +35,13 @@ class FileSource:
         check_split(split, self.splits(), self.described)
         return read(self.files[split])
 
+    def texts(self, split: str, column: str, most: int) -> Dataset | None:
+        """One column of a split, no further than `most` texts need it; None where all has to be read. Raises DataError."""
+        from pipelines.data.tables import read_texts
+
+        check_split(split, self.splits(), self.described)
+        return read_texts(self.files[split], column, most)
+
     def content_hash(self, split: str) -> str:
         """SHA-256 over the files' endings and bytes; where they lie does not matter. Raises DataError."""
         check_split(split, self.splits(), self.described)

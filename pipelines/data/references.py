@@ -85,12 +85,14 @@ class DatasetReference(Block):
         check_columns((self.text,), list(rows.column_names), f"{source.describe()}, split '{self.split}',")
         return rows
 
-    def rows(self) -> list[str]:
-        """The texts that are not empty, in their order. Raises DataError."""
+    def rows(self, most: int | None = None) -> list[str]:
+        """The texts that are not empty, in their order, only the first `most` when given. Raises DataError."""
+        from pipelines.data.file_source import FileSource
         from pipelines.data.texts import texts_of
 
         source = self.source()
-        return texts_of(self.load(), self.text, source.describe())
+        head = source.texts(self.split, self.text, most) if most is not None and isinstance(source, FileSource) else None
+        return texts_of(self.load() if head is None else head, self.text, source.describe())[:most]
 
     def content(self) -> str:
         """Content hash of the rows. Raises DataError."""

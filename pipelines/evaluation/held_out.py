@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +117,7 @@ def measured(context: Context, stage: Any, reader: Reader, reference: Any, ngram
     """The figures of one data set."""
     from pipelines.evaluation.language_modeling import measure
 
-    texts = list(islice(reference.rows(), stage.max_eval_samples))
+    texts = reference.rows(stage.max_eval_samples)
     key = f"{tokenizer_hash(reader.tokenizer)} {reference.content()} {reference.text} {stage.max_eval_samples}"
     return measure(reader, texts, ngrams, context.cache, key, context.seed)
 

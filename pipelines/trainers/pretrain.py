@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -86,7 +86,7 @@ class Pretrain(Stage):
 
     def texts(self) -> Iterator[str]:
         """Every document, in the order of the recipe."""
-        return chain.from_iterable(islice(reference.rows(), self.max_train_samples) for reference in self.datasets)
+        return chain.from_iterable(reference.rows(self.max_train_samples) for reference in self.datasets)
 
     def special_tokens(self) -> tuple[str, ...]:
         found: tuple[str, ...] = self.objective.special_tokens()

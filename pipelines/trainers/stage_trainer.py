@@ -218,6 +218,7 @@ class Companion(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
         assert self.trainer is not None
+        self.context.beat()
         now = time.monotonic()
         if self.context.world.is_main and (
             now - self.reported >= PROGRESS_EVERY or state.global_step == state.max_steps

@@ -106,6 +106,12 @@ def authenticate(service: Service, text: str | None, address: str = "") -> Calle
     return Caller(token.id, token.project, token.role, None if token.role == "admin" else token.project)
 
 
+def still_valid(service: Service, caller: Caller) -> bool:
+    """Whether a caller's token opens anything now. What goes on for long asks again and again."""
+    token = service.store.token_by_id(caller.token)
+    return token is not None and token.valid(time.time())
+
+
 def refuse_busy(seconds: float) -> None:
     """Raise Problem 429 where a limiter says how long to wait."""
     if seconds > 0:

@@ -71,6 +71,8 @@ class JobDocument(BaseModel):
     overrides: list[str]
     depends_on: list[str]
     deadline: datetime | None
+    max_seconds: float | None = Field(description="How long it may run, where it named a limit.")
+    ttl_seconds_after_finished: float | None = Field(description="How long it is kept after its end, where it named a time.")
     created: datetime
     updated: datetime
     started: datetime | None
@@ -89,6 +91,7 @@ class JobDocument(BaseModel):
             id=job.id, name=job.name, project=job.project, kind=job.request.kind, state=job.state, reason=job.reason,
             message=redactor.text(job.message), priority=job.priority, resources=ResourcesDocument.of(job.request.resources),
             overrides=list(job.request.overrides), depends_on=list(job.request.depends_on), deadline=moment(job.request.deadline),
+            max_seconds=job.request.max_seconds, ttl_seconds_after_finished=job.request.ttl_seconds_after_finished,
             created=moment(job.created), updated=moment(job.updated), started=moment(job.started), finished=moment(job.finished),
             attempts=job.attempts, retries=job.retries, preemptions=job.preemptions, progress=redactor.plain(job.progress),
             study=is_study(job.request.recipe), actions=[ACTIONS[move] for move in allowed(job.state) if move in ACTIONS],
@@ -115,8 +118,9 @@ class AttemptDocument(BaseModel):
     started: datetime | None
     ended: datetime | None
     exit_code: int | None
-    reason: Reason | None
+    reason: Reason | None = Field(description="Why it ended early, or is being stopped.")
     message: str
+    skipped_lines: int = Field(description="Lines of its events.jsonl that were no events.")
 
     @classmethod
     def of(cls, attempt: Attempt, redactor: Redactor) -> AttemptDocument:
@@ -124,7 +128,7 @@ class AttemptDocument(BaseModel):
             id=attempt.id, number=attempt.number, executor=attempt.executor, state=attempt.state,
             hosts=[{"host": part.host, "gpus": list(part.gpus)} for part in attempt.placement], created=moment(attempt.created),
             started=moment(attempt.started), ended=moment(attempt.ended), exit_code=attempt.exit_code, reason=attempt.reason,
-            message=redactor.text(attempt.message),
+            message=redactor.text(attempt.message), skipped_lines=attempt.skipped_lines,
         )  # fmt: skip
 
 

@@ -1,4 +1,8 @@
-"""Server-sent events: a job's events and its console log, each resumable from the last id that a client has seen."""
+"""Server-sent events: a job's events and its console log, each resumable from the last id that a client has seen.
+
+A stream asks before every piece whether its caller's token is still valid, at once when a token was revoked and every
+few seconds besides, and ends with a last event that says so.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from service.api.context import Caller, Service
+from service.api.context import Caller, Service, still_valid
 from service.api.documents import plain_event
 from service.executors.console import read_console
 from service.jobs.job import Event, Job
-from service.store.changes import job_topic
+from service.store.changes import ACCESS, job_topic
+from service.store.errors import NotFound
 
 PING_SECONDS = 15
 LOOK_SECONDS = 5.0
@@ -28,6 +33,9 @@ LOG_SECONDS = 0.5
 LOG_PIECE = 1 << 16
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 PAGE = 500
+REFUSED = json.dumps({"reason": "bad_token", "detail": "The token is expired or was revoked."})
+"""What the last event says of a stream whose token opens nothing any more."""
+GONE = json.dumps({"reason": "not_found", "detail": "The job was deleted."})
 
 
 def stream_events(request: Request, service: Service, caller: Caller, job: Job, after: int) -> EventSourceResponse:
@@ -39,7 +47,14 @@ def stream_events(request: Request, service: Service, caller: Caller, job: Job, 
         last = after
         async with _woken(service, job_topic(job.id), ending) as wait:
             while not ending.is_set() and not await request.is_disconnected():
-                found, over = await run_in_threadpool(_events, service, caller, job.id, last)
+                if not await run_in_threadpool(still_valid, service, caller):
+                    yield ServerSentEvent(REFUSED, event="end", id=str(last))
+                    return
+                try:
+                    found, over = await run_in_threadpool(_events, service, caller, job.id, last)
+                except NotFound:
+                    yield ServerSentEvent(GONE, event="end", id=str(last))
+                    return
                 for event in found:
                     plain = plain_event(event, service.redactor)
                     yield ServerSentEvent(json.dumps(plain, ensure_ascii=False), event=event.event, id=str(event.id))
@@ -73,7 +88,7 @@ class _woken:
         self._service = service
         self._topic = topic
         self._event = asyncio.Event()
-        self._end: Callable[[], None] = lambda: None
+        self._end: Callable[[], object] = lambda: None
 
     async def __aenter__(self) -> Callable[[], asyncio.Future[None]]:
         loop = asyncio.get_running_loop()
@@ -81,7 +96,8 @@ class _woken:
         def wake() -> None:
             loop.call_soon_threadsafe(self._event.set)
 
-        self._end = self._service.store.changes.subscribe(self._topic, wake)
+        ends = [self._service.store.changes.subscribe(topic, wake) for topic in (self._topic, ACCESS)]
+        self._end = lambda: [end() for end in ends] and None
         return lambda: asyncio.ensure_future(self._wait())
 
     async def _wait(self) -> None:
@@ -107,7 +123,14 @@ def stream_log(request: Request, service: Service, caller: Caller, job: Job, att
     async def pieces() -> AsyncIterator[ServerSentEvent]:
         at, place = attempt, offset
         while not ending.is_set() and not await request.is_disconnected():
-            found, over = await run_in_threadpool(_log, service, caller, job.id, at, place)
+            if not await run_in_threadpool(still_valid, service, caller):
+                yield ServerSentEvent(REFUSED, event="end", id=f"{at or ''}:{place}")
+                return
+            try:
+                found, over = await run_in_threadpool(_log, service, caller, job.id, at, place)
+            except NotFound:
+                yield ServerSentEvent(GONE, event="end", id=f"{at or ''}:{place}")
+                return
             for at, place, text in found:
                 yield ServerSentEvent(json.dumps({"attempt": at, "offset": place, "text": text}, ensure_ascii=False), event="log", id=f"{at}:{place}")
             if found:

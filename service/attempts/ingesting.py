@@ -3,48 +3,291 @@
 The store keeps how far the file was read, in the same transaction as the events, and drops those whose ids it has. A
 service that was killed between two batches therefore goes on where the store says, and a file that became shorter
 (its last line was torn by a crash and cut off) is read again from the start at no harm.
+
+Whoever runs an attempt can write anything into that file. `event_of` looks at each line once: what it lets through has
+the types, the sizes and the names that the store, the pages and the API rely on. Any other line is skipped and counted.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import stat
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipelines.events import EVENTS
+
 BATCH_BYTES = 1 << 18
 """Read at once: some 2,000 events, one transaction."""
-LONGEST_LINE = 1 << 24
+LONGEST_LINE = 1 << 20
+"""Bytes; a longer line is skipped."""
+MOST_VALUES = 20_000
+"""Values in one line, inner ones counted."""
+MOST_DEPTH = 16
+"""Levels of lists and objects in one line."""
+LONGEST_NAME = 120
+"""Characters of a stage, a benchmark, a metric and every other key: databases index some of them."""
+LARGEST_WHOLE = 2**53
+"""What every JSON reader takes exactly."""
+LONGEST_SECONDS = 1e10
+EARLIEST = 946_684_800.0
+"""The year 2000; a run's clock that says less, or more than a day ahead, is not believed."""
+STAGE = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
+CELL = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*){0,3}")
 
 
-def read_batch(path: Path, offset: int, size: int = BATCH_BYTES) -> tuple[list[dict[str, Any]], int]:
-    """The whole lines after `offset`, at least one when there is one, and the offset after them.
+class OddLine(ValueError):
+    """A line that is no event; the message says why."""
 
-    A line that is no event is passed over. Nothing new: `([], offset)`.
-    """
-    try:
-        length = os.stat(path).st_size
+
+@dataclass(frozen=True)
+class Batch:
+    """What a piece of the file held."""
+
+    events: list[dict[str, Any]]
+    offset: int
+    """Behind it."""
+    odd: int = 0
+    """Lines that were skipped."""
+    why: str = ""
+    """What was wrong with the first of them."""
+
+
+def read_batch(path: Path, offset: int, size: int = BATCH_BYTES) -> Batch:
+    """The whole lines after `offset`, at least one when there is one. Nothing new: the same offset again."""
+    opened = _opened(path)
+    if opened is None:
+        return Batch([], offset)
+    with os.fdopen(opened, "rb") as file:
+        length = os.fstat(opened).st_size
         if length == offset:
-            return [], offset
+            return Batch([], offset)
         if length < offset:
             offset = 0
-        with open(path, "rb") as file:
-            file.seek(offset)
-            text = file.read(size)
-            while b"\n" not in text and len(text) < LONGEST_LINE and (more := file.read(size)):
-                text += more
-    except FileNotFoundError:
-        return [], offset
+        file.seek(offset)
+        text = file.read(size)
+        while b"\n" not in text and len(text) <= LONGEST_LINE and (more := file.read(size)):
+            text += more
     whole = text[: text.rfind(b"\n") + 1]
-    return [event for line in whole.splitlines() if (event := _event(line)) is not None], offset + len(whole)
+    if not whole and len(text) > LONGEST_LINE:
+        return Batch([], offset + len(text), 1, f"it is longer than {LONGEST_LINE} bytes")
+    events, odd, why = [], 0, ""
+    for line in whole.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            events.append(event_of(line, offset + len(whole)))
+        except OddLine as error:
+            odd, why = odd + 1, why or str(error)
+    return Batch(events, offset + len(whole), odd, why)
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
+def newest_event(path: Path) -> dict[str, Any] | None:
+    """The last line that is an event, looked for in the end of the file alone."""
+    opened = _opened(path)
+    if opened is None:
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("id"), int) and isinstance(event.get("event"), str) else None
+    with os.fdopen(opened, "rb") as file:
+        length = os.fstat(opened).st_size
+        begin = max(0, length - 2 * LONGEST_LINE)
+        file.seek(begin)
+        lines = file.read(length - begin).split(b"\n")
+    for line in reversed(lines[1 if begin else 0 : -1]):  # the last is empty, or torn
+        try:
+            return event_of(line, length)
+        except OddLine:
+            continue
+    return None
+
+
+def _opened(path: Path) -> int | None:
+    """The file for reading; None where there is none, or where something else was put in its place.
+
+    A link would lead out of the job's folder, and a pipe would hold whoever opens it.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        return None
+    return opened
+
+
+def event_of(line: bytes, length: int) -> dict[str, Any]:
+    """The event in one line of a file that is `length` bytes long. Raises OddLine.
+
+    Ids count lines, so none is much larger than the file. What is no finite number becomes text, and letters that a database
+    refuses are left out.
+    """
+    if len(line) > LONGEST_LINE:
+        raise OddLine(f"it is longer than {LONGEST_LINE} bytes")
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError):
+        raise OddLine("it is not JSON") from None
+    if not isinstance(read, dict):
+        raise OddLine("it is no object")
+    event: dict[str, Any] = _Plain().value(read, 1)
+    number = event.get("id")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= length + LONGEST_LINE:
+        raise OddLine("its id does not count lines")
+    if not isinstance(event.get("event"), str) or event["event"] not in EVENTS:
+        raise OddLine("it is no event of a run")
+    for name, check in {**CHECKS, **(OF_CELLS if event["event"] == "cell" else {})}.items():
+        if name not in event:
+            continue
+        if event[name] is None:
+            del event[name]
+            continue
+        try:
+            event[name] = check(event[name])
+        except ValueError as error:
+            raise OddLine(f"its {name} {error}") from None
+    return event
+
+
+class _Plain:
+    """Copies what was read, within bounds."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def value(self, value: Any, depth: int) -> Any:
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise OddLine(f"it holds more than {MOST_VALUES} values")
+        if isinstance(value, dict | list):
+            if depth > MOST_DEPTH:
+                raise OddLine(f"it is nested more than {MOST_DEPTH} levels deep")
+            if isinstance(value, list):
+                return [self.value(each, depth + 1) for each in value]
+            return {self._name(name): self.value(each, depth + 1) for name, each in value.items()}
+        if isinstance(value, str):
+            return plain_text(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        if _is_whole(value) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
+            return f"{value:.6e}" if abs(value) < 10**300 else "inf"
+        return value
+
+    @staticmethod
+    def _name(name: str) -> str:
+        plain = plain_text(name)
+        if len(plain) > LONGEST_NAME:
+            raise OddLine(f"it names something with more than {LONGEST_NAME} characters")
+        return plain
+
+
+def plain_text(text: str) -> str:
+    """A text as every database takes it: without NUL, and without halves of surrogate pairs."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is no text")
+    return value
+
+
+def _stage(value: Any) -> str:
+    if not isinstance(value, str) or STAGE.fullmatch(value) is None:
+        raise ValueError(f"is no name of 1 to {LONGEST_NAME} characters")
+    return value
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_NAME or CELL.fullmatch(value) is None:
+        raise ValueError("is no name such as cells/01")
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not _is_whole(value) or not 0 <= value <= LARGEST_WHOLE:
+        raise ValueError("is no whole number from 0")
+    return int(value)
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LONGEST_SECONDS:
+        raise ValueError("is no number of seconds")
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("is neither true nor false")
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("is no object")
+    return value
+
+
+def _words(value: Any) -> dict[str, str]:
+    return {name: each if isinstance(each, str) else json.dumps(each) for name, each in _object(value).items()}
+
+
+def _number(value: Any) -> Any:
+    """A number, or the text that stands for one that is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or (isinstance(value, str) and len(value) > 40):
+        raise ValueError("is no number")
+    return value
+
+
+def _time(value: Any) -> str:
+    """The time as it is written when it can be read and believed, else the time now."""
+    now = time.time()
+    try:
+        if EARLIEST <= datetime.fromisoformat(value).timestamp() <= now + 86_400:
+            return str(value)
+    except (ValueError, TypeError, OverflowError, OSError):
+        pass
+    return datetime.fromtimestamp(now, UTC).isoformat()
+
+
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "time": _time, "stage": _stage, "step": _count, "total": _count, "what": _text, "metrics": _object, "seconds": _seconds, "reused": _truth,
+    "fingerprint": _stage, "message": _text, "reason": _text, "path": _text, "loss": _number, "learning_rate": _number, "epoch": _number,
+}  # fmt: skip
+"""What the server reads of an event: field -> the check that gives its value. A null is as good as no field."""
+OF_CELLS: dict[str, Callable[[Any], Any]] = {"cell": _cell, "status": _stage, "labels": _words}
+"""The same of a study's cells."""
+
+
+def plain_scores(scores: Any) -> dict[str, dict[str, float]]:
+    """The numbers of `{"glue/mrpc": {"f1": 0.9}}`, as far as it holds some; for what a publication says of itself."""
+    found: dict[str, dict[str, float]] = {}
+    left = MOST_VALUES
+    for benchmark, values in scores.items() if isinstance(scores, Mapping) else ():
+        for metric, value in values.items() if isinstance(values, Mapping) else ():
+            left -= 1
+            names = isinstance(benchmark, str) and isinstance(metric, str) and max(len(benchmark), len(metric)) <= LONGEST_NAME
+            whole = isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST_WHOLE <= value <= LARGEST_WHOLE
+            if left >= 0 and names and whole:
+                found.setdefault(plain_text(benchmark), {})[plain_text(metric)] = float(value)
+    return found
+
+
+def plain_count(value: Any) -> int | None:
+    """A number of parameters; None for anything else."""
+    return value if _is_whole(value) and 0 <= value <= LARGEST_WHOLE else None
 
 
 def is_score(metrics: Any) -> bool:

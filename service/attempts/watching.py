@@ -8,6 +8,7 @@ is idempotent, ingesting is exactly once, publishing is idempotent, and an attem
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from pipelines.errors import EXIT_DONE, EXIT_STOPPED, RecipeError
-from service.attempts import publishing
+from service.attempts import limits, publishing
 from service.attempts.environment import secrets_of
 from service.attempts.folders import folders_of, record_of
+from service.attempts.ingesting import plain_count, plain_scores, plain_text
 from service.attempts.outcome import Outcome, outcome_of
 from service.attempts.preparing import PIPELINES, Missing, prepare
 from service.attempts.stage_store import take_over
@@ -40,8 +42,15 @@ KILL_SECONDS = 5.0
 """A worker waits so long for a tree to die, then lets others have their turn and looks again."""
 CANCEL_SECONDS = 10.0
 """A cancelled attempt needs no checkpoint: it has less time than one that is paused."""
+LIMITS_SECONDS = 1.0
+"""How often an attempt's time and its signs of life are looked at."""
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
+MOST_ERRORS = 10
+"""So many looks in a row at an attempt that has ended may raise an error that nobody foresaw; then it ends without being taken in."""
+MODEL = re.compile(r"[A-Za-z0-9][\w.:@-]{0,199}", re.ASCII)
+FINGERPRINT = re.compile(r"[0-9A-Za-z]{1,64}")
+"""What a publish stage names its folder, and its state."""
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +68,11 @@ class Watcher:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="attempt")
         self._busy: dict[str, Future[None]] = {}
         self._rest: dict[str, float] = {}
-        self._told: dict[str, State] = {}
+        self._told: dict[str, State | Reason] = {}
+        self._looked: dict[str, float] = {}
+        """When an attempt's limits were last looked at."""
+        self._errors: dict[str, int] = {}
+        """Looks in a row that raised an error."""
         self._redactor = Redactor(of_environment())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="attempts", daemon=True)
@@ -94,7 +107,7 @@ class Watcher:
     def _look_at_all(self) -> list[Future[None]]:
         busy = {name for name, future in list(self._busy.items()) if not future.done()}
         live = self._store.live_attempts(self._holder)
-        for known in (self._busy, self._rest, self._told):
+        for known in (self._busy, self._rest, self._told, self._errors, self._looked):
             for gone in known.keys() - {attempt.id for attempt, _ in live} - busy:
                 del known[gone]
         started = []
@@ -110,6 +123,7 @@ class Watcher:
                 self._begin(attempt, job)
             else:
                 self._follow(attempt, job, self._handle(attempt))
+            self._errors.pop(attempt.id, None)
         except Fenced:
             self._abandon(attempt)
         except (ExecutorError, Unavailable) as error:
@@ -117,6 +131,7 @@ class Watcher:
             self._rest[attempt.id] = time.monotonic() + 4 * TICK
         except Exception:
             log.exception("attempt %s could not be looked at; trying again", attempt.id)
+            self._errors[attempt.id] = self._errors.get(attempt.id, 0) + 1
             self._rest[attempt.id] = time.monotonic() + PATIENCE
 
     def _handle(self, attempt: Attempt) -> Handle:
@@ -154,16 +169,22 @@ class Watcher:
         intake = Intake(self._store, folders_of(self._settings.jobs, job), attempt, self._redactor_of(job))
         condition = self._executor.poll(handle)
         if isinstance(condition, Running):
-            if job.state in STOPPING and self._told.get(attempt.id) is not job.state:
-                self._told[attempt.id] = job.state
+            ends = job.state if job.state in STOPPING else self._limited(attempt, job, handle)
+            if ends is not None and self._told.get(attempt.id) is not ends:
+                self._told[attempt.id] = ends
                 grace = self._settings.stop_seconds
                 self._executor.stop(handle, min(CANCEL_SECONDS, grace) if job.state is State.CANCELLING else grace)
             intake.take(attempt.fencing)
         elif isinstance(condition, Lost):
             self._recover(attempt, job, handle, intake, condition)
         else:
+            if self._errors.get(attempt.id, 0) >= MOST_ERRORS:  # it has ended and holds its place for nothing
+                self._end(attempt, job, Outcome(condition.code or 1, Reason.INTERNAL, "what it left could not be taken in; the server's log says why"))
+                return
             intake.take(attempt.fencing, batches=None)
             outcome = outcome_of(condition, intake.last_word(), self._console(attempt))
+            if attempt.reason is not None and outcome.exit_code != EXIT_DONE:  # the service had it stopped
+                outcome = Outcome(outcome.exit_code, attempt.reason, attempt.message)
             if outcome.exit_code == EXIT_DONE:
                 outcome = self._publish(attempt, job) or outcome
             self._end(attempt, job, outcome)
@@ -177,16 +198,37 @@ class Watcher:
             log.warning("attempt %s: %s; it could not be proven dead yet", attempt.id, lost.why)
             return
         intake.take(fencing, batches=None)
-        self._end(attempt, job, Outcome(None, Reason.NODE_LOST, lost.why), fencing)
+        self._end(attempt, job, Outcome(None, attempt.reason or Reason.NODE_LOST, attempt.message if attempt.reason else lost.why), fencing)
+
+    def _limited(self, attempt: Attempt, job: Job, handle: Handle) -> Reason | None:
+        """Why the service stops a running attempt, when it has been running or silent for too long."""
+        if attempt.reason is not None:
+            return attempt.reason
+        now = time.time()
+        if now - self._looked.get(attempt.id, 0.0) < LIMITS_SECONDS:
+            return None
+        self._looked[attempt.id] = now
+        limit = None
+        if limits.longest(job, self._settings) is not None:
+            limit = limits.over_time(job, self._store.attempts(job.id), self._settings, now)
+        record = Path(str(handle.record.get("record") or folders_of(self._settings.jobs, job).record(attempt.id)))
+        limit = limit or limits.silent(attempt, folders_of(self._settings.jobs, job), record, self._settings, now)
+        if limit is None:
+            return None
+        self._store.stop_attempt(attempt.id, attempt.fencing, limit.reason, limit.message)
+        log.warning("attempt %s: %s", attempt.id, limit.message)
+        return limit.reason
 
     def _publish(self, attempt: Attempt, job: Job) -> Outcome | None:
         """Give every publication its place and its row; what went wrong, when something did."""
         try:
             for found in publishing.publications(folders_of(self._settings.jobs, job)):
+                if MODEL.fullmatch(found.name) is None or FINGERPRINT.fullmatch(found.fingerprint) is None:
+                    return Outcome(EXIT_DONE + 1, Reason.BAD_RECIPE, "what lies in published/ is not what a publish stage writes")
                 path = publishing.place(found, self._settings.models, job.project)
                 self._store.publish_model(
                     attempt.id, attempt.fencing, name=found.name, fingerprint=found.fingerprint, path=str(path),
-                    scores=dict(found.scores), base=found.base, parameters=found.parameters, openai=dict(job.request.openai) or None,
+                    scores=plain_scores(found.scores), base=plain_text(found.base)[:500], parameters=plain_count(found.parameters), openai=dict(job.request.openai) or None,
                 )  # fmt: skip
         except OSError as error:
             return Outcome(EXIT_DONE + 1, Reason.INTERNAL, f"the model could not be put into the registry: {error}")

@@ -1,9 +1,10 @@
 """The child process `python -m pipelines VERB …` that does the work, and how signals reach it.
 
 The child leads a process group of its own. A Ctrl-C in a terminal therefore reaches only the command, which hands
-it on exactly once: the child saves a checkpoint and exits 75, and a second Ctrl-C cannot tear that checkpoint. When
-the command itself is killed, the child asks the kernel for a SIGTERM (it reads FINERY_PARENT_PID), so no run is left
-without an owner.
+it on exactly once: the child saves a checkpoint and exits 75, and a second Ctrl-C cannot tear that checkpoint. A
+terminal that closes (SIGHUP) asks it to stop as SIGTERM does; where SIGHUP is ignored when the command starts, which is
+what nohup does, the command and its child go on ignoring it. When the command itself is killed, the child asks the
+kernel for a SIGTERM (it reads FINERY_PARENT_PID), so no run is left without an owner.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Child:
         for number in STOP_SIGNALS:
             before = signal.getsignal(number)
             if number == signal.SIGHUP and before == signal.SIG_IGN:
-                continue  # started with nohup: closing the terminal must not stop the run
+                continue  # started with nohup, and the child inherits it: closing the terminal must not stop the run
             self._before[number] = before
             signal.signal(number, self._stop)
         self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._pause)

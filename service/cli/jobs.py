@@ -1,4 +1,4 @@
-"""`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `hosts`: look at a service's jobs and steer them."""
+"""`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `delete`, `hosts`: look at a service's jobs and steer them."""
 
 from __future__ import annotations
 
@@ -57,6 +57,14 @@ def steer(action: str, ids: Sequence[str], server: str | None, token_file: Path 
             told.append(connection.post(f"/jobs/{quoted(job_id)}/{action}"))
     lines = [f"{job['id']}  {job['name']}  {job['state']}" for job in told]
     return tell(told[0] if len(told) == 1 else {"jobs": told}, as_json, *lines)
+
+
+def delete(ids: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
+    """Have the service delete jobs that have ended. Returns the exit code."""
+    with connect(server, token_file) as connection:
+        for job_id in ids:
+            connection.delete(f"/jobs/{quoted(job_id)}")
+    return tell({"deleted": list(ids)}, as_json, *(f"{job_id}  deleted" for job_id in ids))
 
 
 def hosts(server: str | None, token_file: Path | None, as_json: bool) -> int:

@@ -394,6 +394,8 @@ def submit(
     gpu_kind: Annotated[str | None, typer.Option("--gpu-kind", help="Part of the GPU's name, such as h200.")] = None,
     cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="Processor cores.")] = None,
     after: Annotated[list[str] | None, typer.Option("--after", metavar="JOB", help="Start when this job has succeeded; any number of times.")] = None,
+    max_seconds: Annotated[float | None, typer.Option("--max-seconds", min=0, metavar="SECONDS", help="Stop it, with a checkpoint, when it has run for so long.")] = None,
+    ttl: Annotated[float | None, typer.Option("--ttl-seconds-after-finished", min=0, metavar="SECONDS", help="Delete it so long after its end; published models stay.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Asking twice with the same key makes one job.")] = None,
     secret: Annotated[list[str] | None, typer.Option("--secret", metavar="NAME", help="A secret of the project that the job is given; may be repeated.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end.")] = False,
@@ -405,7 +407,7 @@ def submit(
     from service.cli.submit import Wanted
     from service.cli.submit import submit as hand
 
-    wanted = Wanted(priority, gpus, gpu_kind, cpus, tuple(after or ()), key, tuple(secret or ()), follow)
+    wanted = Wanted(priority, gpus, gpu_kind, cpus, tuple(after or ()), key, tuple(secret or ()), follow, max_seconds, ttl)
     raise typer.Exit(hand(recipe, overrides or [], wanted, server, token_file, as_json))
 
 
@@ -461,6 +463,14 @@ def retry(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_js
     from service.cli.jobs import steer
 
     raise typer.Exit(steer("retry", jobs, server, token_file, as_json))
+
+
+@app.command()
+def delete(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Delete jobs that have ended, with their logs and results; models that they published stay."""
+    from service.cli.jobs import delete as forget
+
+    raise typer.Exit(forget(jobs, server, token_file, as_json))
 
 
 @app.command()

@@ -30,6 +30,8 @@ class Wanted:
     secrets: tuple[str, ...] = ()
     """Names of secrets of the project that the job is given."""
     follow: bool = False
+    max_seconds: float | None = None
+    ttl_seconds_after_finished: float | None = None
 
 
 def submit(recipe: Path, overrides: Sequence[str], wanted: Wanted, server: str | None, token_file: Path | None, as_json: bool) -> int:
@@ -43,6 +45,8 @@ def submit(recipe: Path, overrides: Sequence[str], wanted: Wanted, server: str |
             "secrets": list(wanted.secrets),
             "resources": {name: value for name, value in resources.items() if value is not None},
         }  # fmt: skip
+        limits = {"max_seconds": wanted.max_seconds, "ttl_seconds_after_finished": wanted.ttl_seconds_after_finished}
+        body |= {name: value for name, value in limits.items() if value is not None}
         # a key of its own makes it safe to ask again when the answer got lost
         try:
             job = connection.post("/jobs", body, key=wanted.key or uuid.uuid4().hex)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -72,7 +73,7 @@ class Connection:
         answer = self._answer("GET", path, params=_given(parameters), headers={"Accept": "text/plain"}, again=True)
         if answer.status_code >= 300:
             raise refusal(answer)
-        return answer.text
+        return str(harmless(answer.text))
 
     def post(self, path: str, data: Any = None, *, key: str | None = None, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> Any:
         """Send JSON, or `content` as it is. `key` makes it safe to send again: the server does it once."""
@@ -107,7 +108,7 @@ class Connection:
                         if event.get("event") == "end":
                             return
                         if event.get("data"):
-                            yield _parsed(event["data"])
+                            yield harmless(_parsed(event["data"]))
             except httpx.TransportError as error:
                 tries += 1
                 if tries >= TRIES * 8:  # a server that is started again takes some seconds
@@ -133,6 +134,29 @@ class Connection:
         raise AssertionError("unreachable")
 
 
+CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"  # CSI: colours, moving the cursor, clearing
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS: titles, links, the clipboard
+    r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+"""What moves a terminal rather than being read: escape sequences, control characters, changes of the writing direction."""
+
+
+def harmless(value: Any) -> Any:
+    """What a server sent, without anything that a terminal obeys; of a line that was rewritten, what was seen last.
+
+    Jobs write names, messages and logs: whoever looks at them must not have their terminal driven by them.
+    """
+    if isinstance(value, str):
+        text = CONTROLS.sub("", value)
+        return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")) if "\r" in text else text
+    if isinstance(value, dict):
+        return {harmless(key): harmless(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [harmless(each) for each in value]
+    return value
+
+
 def refusal(answer: httpx.Response) -> ServerRefused:
     """The server's problem+json as an error."""
     try:
@@ -141,6 +165,7 @@ def refusal(answer: httpx.Response) -> ServerRefused:
         told = None
     if not isinstance(told, dict):
         told = {}
+    told = harmless(told)
     sentence = told.get("detail") or told.get("title") or f"the server answered with status {answer.status_code}"
     errors = told.get("errors")
     mistakes = tuple(
@@ -160,7 +185,7 @@ def _body(answer: httpx.Response) -> Any:
     if not answer.content:
         return None
     try:
-        return answer.json()
+        return harmless(answer.json())
     except ValueError:
         raise ServerRefused(answer.status_code, "what answers there is no Finery server: its answer is no JSON") from None
 

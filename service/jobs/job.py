@@ -42,6 +42,10 @@ class JobRequest:
     """How long it runs at most, as far as the user knows; back-filling relies on it."""
     max_retries: int = 3
     """How often it is tried again after an error that may pass."""
+    max_seconds: float | None = None
+    """How long it may run, all attempts since the last retry by a user together; None for as long as the server allows."""
+    ttl_seconds_after_finished: float | None = None
+    """How long it is kept after its end; None for as long as the server keeps jobs."""
     idempotency_key: str | None = None
     kind: Kind = "api"
     submitted_by: str = ""
@@ -56,12 +60,19 @@ class JobRequest:
             raise ValueError(f"priority is {self.priority}, must lie between -{MAX_PRIORITY} and {MAX_PRIORITY}")
         if self.expected_seconds is not None and self.expected_seconds <= 0:
             raise ValueError(f"expected_seconds is {self.expected_seconds}, must be above 0")
+        if self.max_seconds is not None and self.max_seconds <= 0:
+            raise ValueError(f"max_seconds is {self.max_seconds}, must be above 0")
+        if self.ttl_seconds_after_finished is not None and self.ttl_seconds_after_finished < 0:
+            raise ValueError(f"ttl_seconds_after_finished is {self.ttl_seconds_after_finished}, must be at least 0")
         if self.idempotency_key is not None and not 1 <= len(self.idempotency_key) <= MAX_KEY:
             raise ValueError(f"the idempotency key has {len(self.idempotency_key)} characters, must have 1 to {MAX_KEY}")
 
     def digest(self) -> str:
         """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
         asked = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
+        for later in ("max_seconds", "ttl_seconds_after_finished"):  # requests that were kept before these existed keep their digest
+            if asked[later] is None:
+                del asked[later]
         return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -92,6 +103,8 @@ class Job:
     """Id of the attempt that holds resources, or held them last."""
     attempts: int = 0
     """How many there were."""
+    attempts_before_retry: int = 0
+    """How many there were when a user last put it back into the queue; their time no longer counts."""
     last_event: int = 0
     """Id of its newest event."""
     progress: Mapping[str, Any] = field(default_factory=dict)
@@ -143,6 +156,8 @@ class Attempt:
     """Id of the last event of the run folder's `events.jsonl` that is in the store."""
     offset: int = 0
     """Bytes of `events.jsonl` that were read for it."""
+    skipped_lines: int = 0
+    """Lines of it that were no events."""
 
 
 @dataclass(frozen=True)

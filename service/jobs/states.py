@@ -55,6 +55,10 @@ class Reason(StrEnum):
     """A data set, split, column or label is missing or unreadable."""
     NODE_LOST = "node_lost"
     """The host, or the process, vanished without an answer."""
+    TIME_LIMIT = "time_limit"
+    """It ran for as long as it may."""
+    STALLED = "stalled"
+    """Nothing was heard of it for too long."""
     INTERNAL = "internal"
     """Anything else; the log has the trace."""
 

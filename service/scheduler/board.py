@@ -87,13 +87,16 @@ class Board:
         self.orphans = []
         for needed in sorted(self.queue.awaited()):
             state = states.get(needed)
-            if state is None or state not in TERMINAL:
+            if state is not None and state not in TERMINAL:
                 continue
             for job in self.queue.dependents(needed):
                 if state is State.SUCCEEDED:
                     self.queue.add(_freed(job, needed))
                 else:
-                    self.orphans.append(Unplaceable(job.id, f"depends on job '{needed}', which has {'failed' if state is State.FAILED else 'been cancelled'}"))
+                    self.orphans.append(Unplaceable(job.id, f"depends on job '{needed}', which has {ENDED[state]}"))
+
+
+ENDED = {State.FAILED: "failed", State.CANCELLED: "been cancelled", None: "been deleted"}
 
 
 def _lasting(host: Host) -> tuple[object, ...]:

@@ -4,6 +4,9 @@ Order: the higher priority first; at equal priority the project that holds least
 fairness, Ghodsi et al. 2011, "Dominant Resource Fairness", NSDI); within a project the nearest deadline, then the
 oldest. A job gets all of its hosts at once or none. The first that does not fit takes the place of jobs of strictly
 lower priority, or has the hosts that come free first reserved; what comes after it may start if it delays neither.
+
+A job that the hosts could not hold if nothing ran on them, whether they are up or not, is told so by the first decision
+that sees it, whatever else waits or runs. Without any host jobs wait.
 """
 
 from __future__ import annotations
@@ -86,30 +89,44 @@ class _Round:
             self.capacity.take(replace(self.capacity.free(preemption.job), stopping=False))
 
     def decide(self) -> None:
+        self._tell_hopeless()
         for priority in self.queue.priorities():
             if not self._level(priority):
                 return
 
+    def _tell_hopeless(self) -> None:
+        """Every line that no host could ever hold. Not while lines are considered: that ends early where nothing is free."""
+        if not self.capacity.rooms:
+            return
+        found: list[tuple[Order, Unplaceable]] = []
+        for priority in self.queue.priorities():
+            for by_need in self.queue.levels[priority].values():
+                for resources, line in by_need.items():
+                    if not self.capacity.possible(resources):
+                        message = _impossible(resources, self.capacity)
+                        found += [(order, Unplaceable(job.id, message)) for order, job in line if job.deadline >= self.now]
+        self.unplaceable += [each for _, each in sorted(found, key=lambda entry: entry[0])]
+
     def _level(self, priority: int) -> bool:
-        """All jobs of one priority; returns whether lower ones may still start."""
-        lines = {
-            project: [(line[0][0], number, 0, line) for number, line in enumerate(by_need.values())]
-            for project, by_need in self.queue.levels[priority].items()
-            if project not in self.full
-        }
+        """All jobs of one priority that hosts could hold; returns whether lower ones may still start."""
+        lines = {}
+        for project, by_need in self.queue.levels[priority].items():
+            possible = [line for need, line in by_need.items() if self.capacity.possible(need)]
+            if possible and project not in self.full:
+                lines[project] = [(line[0][0], number, 0, line) for number, line in enumerate(possible)]
         for line in lines.values():
             heapq.heapify(line)
         projects = [(self._share(project), line[0][0], project) for project, line in lines.items()]
         heapq.heapify(projects)
         while projects:
-            if self.reserved is not None and (self.looked_at >= DEPTH or self._hopeless(priority)):
+            if self.reserved is not None and (self.looked_at >= DEPTH or self._nothing_free(priority)):
                 return False
             *_, project = heapq.heappop(projects)
             if self._next(lines[project]):
                 heapq.heappush(projects, (self._share(project), lines[project][0][0], project))
         return True
 
-    def _hopeless(self, priority: int) -> bool:
+    def _nothing_free(self, priority: int) -> bool:
         return self.capacity.exhausted and not can_preempt(self.capacity, priority)
 
     def _next(self, lines: list[tuple[Order, int, int, Line]]) -> bool:
@@ -124,9 +141,6 @@ class _Round:
             return False
         if verdict is not _Verdict.NO_LINE and place + 1 < len(line):
             heapq.heappush(lines, (line[place + 1][0], number, place + 1, line))
-        if verdict is _Verdict.NO_LINE and self.capacity.rooms and not self.capacity.possible(job.resources):
-            message = _impossible(job.resources, self.capacity)
-            self.unplaceable.extend(Unplaceable(other.id, message) for _, other in line[place:])
         return bool(lines)
 
     def _share(self, project: str) -> float:
@@ -153,8 +167,6 @@ class _Round:
         if placement is not None:
             self._start(job, placement)
             return _Verdict.STARTED
-        if not self.capacity.possible(job.resources):
-            return _Verdict.NO_LINE
         if self.reserved is None:
             self.reserved = job.id
         if self._make_room(job):

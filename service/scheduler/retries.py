@@ -32,12 +32,15 @@ POLICIES: dict[Reason, Policy] = {
     Reason.DIVERGED: Policy(retries=0),
     Reason.DATA_ERROR: Policy(retries=0),
     Reason.NO_RESOURCES: Policy(retries=0),
+    # the user decides whether it may go on
+    Reason.TIME_LIMIT: Policy(retries=0),
     # the same batch on the same device runs out again
     Reason.OUT_OF_MEMORY: Policy(retries=0),
     # not the job's fault
     Reason.PREEMPTED: Policy(retries=FOR_EVER, counts=False),
     Reason.NODE_LOST: Policy(retries=20, first=2.0, counts=False),
     Reason.INTERNAL: Policy(retries=3, first=10.0),
+    Reason.STALLED: Policy(retries=3, first=10.0),
 }
 LONGEST = 600.0
 """Seconds of the longest back-off."""

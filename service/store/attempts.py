@@ -12,7 +12,7 @@ from service.jobs.endings import Ending
 from service.jobs.ids import new_id
 from service.jobs.job import Attempt, Job, Lease
 from service.jobs.resources import Placement
-from service.jobs.states import STOPPING, AttemptState, State
+from service.jobs.states import STOPPING, AttemptState, Reason, State
 from service.jobs.transitions import Move
 from service.store import tables
 from service.store.changes import ATTEMPTS, JOBS, job_topic
@@ -21,7 +21,7 @@ from service.store.errors import Conflict, Fenced, NotFound
 from service.store.jobs import of_project
 from service.store.leases import check_lease, drop, take
 from service.store.rows import attempt_of, job_of, now
-from service.store.writing import apply_move, check_fencing, locked, locked_job
+from service.store.writing import append_events, apply_move, check_fencing, locked, locked_job
 
 attempts = tables.attempts
 slots = tables.gpu_slots
@@ -198,6 +198,19 @@ class Attempts(Database):
             _, row = writer(transaction, attempt_id, fencing)
             values = {"state": AttemptState.STARTED, "handle": dict(handle), "started": row["started"] or now()}
             transaction.execute(update(attempts).where(attempts.c.id == attempt_id).values(**values))
+            return attempt_of(attempt_row(transaction, attempt_id))
+
+        return self.write(work)
+
+    def stop_attempt(self, attempt_id: str, fencing: int, reason: Reason, message: str) -> Attempt:
+        """Note why the service stops an attempt, which has not ended yet. The first reason stands. Raises Fenced."""
+
+        def work(transaction: Transaction) -> Attempt:
+            job, row = writer(transaction, attempt_id, fencing)
+            if row["reason"] is None:
+                transaction.execute(update(attempts).where(attempts.c.id == attempt_id).values(reason=reason, message=message))
+                last = append_events(transaction, job, [{"event": "warning", "message": message}], attempt_id)
+                transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(last_event=last, updated=now()))
             return attempt_of(attempt_row(transaction, attempt_id))
 
         return self.write(work)

@@ -18,6 +18,8 @@ QUEUE = "queue"
 """Something that decides who runs next changed: a job's state or priority, a host, a project's limits."""
 ATTEMPTS = "attempts"
 """Some attempt is to be started or stopped."""
+ACCESS = "access"
+"""A token was revoked or a session ended: whoever streams asks again whether it may."""
 BUCKETS = 4096
 """Topics share this many counters, so that a million jobs need no more memory than one."""
 Callback = Callable[[], None]

@@ -23,6 +23,7 @@ from service.store.writing import append_events, apply_move, check_fencing, lock
 
 PROGRESS = ("stage", "step", "total", "what", "loss", "learning_rate", "epoch")
 """What a job's short progress keeps of its newest events."""
+SKIPPED = "any further ones are skipped without a word"
 POSITION = ("what", "step", "total")
 """What every `progress` event says anew."""
 
@@ -30,19 +31,28 @@ POSITION = ("what", "step", "total")
 class Events(Database):
     """The part of the store that holds events."""
 
-    def ingest(self, attempt_id: str, fencing: int, events: Sequence[Mapping[str, Any]], offset: int) -> int:
+    def ingest(
+        self, attempt_id: str, fencing: int, events: Sequence[Mapping[str, Any]], offset: int, *, skipped: int = 0, why: str = ""
+    ) -> int:
         """Take in lines of the run's `events.jsonl`; returns how many were new.
 
         Lines with an id that is in the store already are left out, so that reading the file again after a crash adds
         nothing. `offset` is how many bytes of it are read. The first events of an attempt make a starting job run.
+        `skipped` lines between them were no events; the first ones of an attempt leave one warning, with the reason `why`.
         Raises Fenced for an attempt that was replaced.
         """
 
         def work(transaction: Transaction) -> int:
             job, row = writer(transaction, attempt_id, fencing)
-            fresh = [event for event in events if int(event["id"]) > row["ingested"]]
-            known = max([row["ingested"], *(int(event["id"]) for event in fresh)])
-            values = {"ingested": known, "offset": offset}
+            known, fresh = row["ingested"], []
+            for event in events:
+                if event["id"] > known:
+                    known = event["id"]
+                    fresh.append(event)
+            values = {"ingested": known, "offset": offset, "skipped_lines": row["skipped_lines"] + skipped}
+            if skipped and not row["skipped_lines"]:
+                message = f"a line of events.jsonl is skipped, because {why}; {SKIPPED}"
+                fresh.append({"id": known, "event": "warning", "message": message})
             transaction.execute(update(tables.attempts).where(tables.attempts.c.id == attempt_id).values(**values))
             if not fresh:
                 return 0
@@ -135,7 +145,7 @@ def progress_after(before: Mapping[str, Any], events: Sequence[Mapping[str, Any]
             progress = {key: value for key, value in progress.items() if key not in POSITION}
         if kind in {"progress", "metric"}:
             told = {**event, **(event.get("metrics") or {})}
-            progress |= {key: told[key] for key in PROGRESS if told.get(key) is not None}
+            progress |= {key: told[key] for key in PROGRESS if isinstance(told.get(key), int | float | str)}
         if kind == "checkpoint":
             progress["checkpoint"] = event.get("step")
     return progress

@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
 from service.jobs.ids import new_id
 from service.store import tables
 from service.store.database import Database, Transaction
-from service.store.errors import Conflict, NotFound
+from service.store.errors import Conflict, NotFound, TooLarge
 from service.store.projects import known_project
 from service.store.rows import now
 
@@ -35,6 +35,8 @@ class File:
     """Likewise: of the whole file, or as announced."""
     offset: int = 0
     """Bytes that have arrived."""
+    reserved: int = 0
+    """Bytes that count for the project: all of a complete or announced file, else those that may be on their way."""
     created_by: str = ""
     created: float = 0.0
     completed: float | None = None
@@ -49,16 +51,43 @@ class Files(Database):
     """The part of the store that holds files."""
 
     def create_file(
-        self, project: str, filename: str, purpose: str, *, bytes: int | None = None, sha256: str | None = None, created_by: str = ""
-    ) -> File:
-        """Begin an upload."""
-        made = File(new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, created_by, now())
+        self, project: str, filename: str, purpose: str, *, bytes: int | None = None, sha256: str | None = None, created_by: str = "",
+        most: int | None = None,
+    ) -> File:  # fmt: skip
+        """Begin an upload. Raises TooLarge when the project's files would be more than `most` bytes with the announced ones."""
+        made = File(new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, bytes or 0, created_by, now())
 
         def work(transaction: Transaction) -> File:
-            known_project(transaction, project)
+            known_project(transaction, project, lock=True)
             if transaction.execute(select(files.c.id).where(files.c.id == made.id)).first() is None:
+                if bytes and most is not None:
+                    _check_room(_reserved(transaction, project), bytes, most)
                 transaction.execute(insert(files).values(**vars(made)))
             return made
+
+        return self.write(work)
+
+    def reserve_file(self, file_id: str, least: int, wanted: int, most: int) -> int:
+        """Let a file grow to `wanted` bytes in all, or to `least` where no more fits; returns how far it may grow.
+
+        The project's files together never come to more than `most` bytes, whoever else reserves at the same time, from
+        this server or another one. Raises TooLarge, or Conflict once the file is complete.
+        """
+
+        def work(transaction: Transaction) -> int:
+            file = file_of(self._row(transaction, file_id, None))
+            known_project(transaction, file.project, lock=True)  # one reservation at a time in a project
+            file = file_of(self._row(transaction, file_id, None))
+            if file.state != UPLOADING:
+                raise Conflict(f"file '{file_id}' is complete")
+            if file.reserved >= least:
+                return file.reserved
+            used = _reserved(transaction, file.project)
+            _check_room(used, least - file.reserved, most)
+            left = most - used
+            granted = min(max(least, wanted), file.reserved + left)
+            transaction.execute(update(files).where(files.c.id == file_id).values(reserved=granted))
+            return granted
 
         return self.write(work)
 
@@ -82,12 +111,12 @@ class Files(Database):
         return self.write(work)
 
     def advance_file(self, file_id: str, offset: int, project: str | None = None) -> File:
-        """So many bytes of it lie on the disk. Raises Conflict once it is complete."""
+        """So many bytes of it lie on the disk; what was reserved beyond them is free again. Raises Conflict once it is complete."""
 
         def change(file: File) -> dict[str, Any]:
             if file.state != UPLOADING:
                 raise Conflict(f"file '{file_id}' is complete")
-            return {"offset": offset}
+            return {"offset": offset, "reserved": file.bytes if file.bytes is not None else offset}
 
         return self._changed(file_id, project, change)
 
@@ -97,7 +126,7 @@ class Files(Database):
         def change(file: File) -> dict[str, Any]:
             if file.sha256 not in (None, sha256) or file.bytes not in (None, bytes):
                 raise Conflict(f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were {file.bytes} and {file.sha256}")
-            return {"state": READY, "sha256": sha256, "bytes": bytes, "offset": bytes, "completed": file.completed or now()}
+            return {"state": READY, "sha256": sha256, "bytes": bytes, "offset": bytes, "reserved": bytes, "completed": file.completed or now()}
 
         return self._changed(file_id, project, change)
 
@@ -145,8 +174,18 @@ class Files(Database):
 
     def bytes_used(self, project: str) -> int:
         """Bytes of the project's files, those on their way included."""
-        counted = func.coalesce(func.sum(func.coalesce(files.c.bytes, files.c.offset)), 0)
-        return int(self.read(lambda transaction: transaction.execute(select(counted).where(files.c.project == project)).scalar_one()))
+        return self.read(lambda transaction: _reserved(transaction, project))
+
+
+def _reserved(transaction: Transaction, project: str) -> int:
+    counted = func.coalesce(func.sum(files.c.reserved), 0)
+    return int(transaction.execute(select(counted).where(files.c.project == project)).scalar_one())
+
+
+def _check_room(used: int, size: int, most: int) -> None:
+    """Raise TooLarge when so many bytes more would be too many. `used` is asked for once: others give back meanwhile."""
+    if used + size > most:
+        raise TooLarge(f"the project has {used} bytes of files, at most {most} are allowed; delete some first")
 
 
 def of_files(project: str | None) -> Select[Any]:

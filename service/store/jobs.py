@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy import Select, Text, cast, delete, func, insert, select, update
 
 from service.jobs.ids import new_id
 from service.jobs.job import Job, JobRequest
-from service.jobs.states import Reason, State
+from service.jobs.states import TERMINAL, Reason, State
 from service.jobs.transitions import Move
 from service.store import tables
 from service.store.changes import JOBS, QUEUE, job_topic
@@ -17,12 +17,14 @@ from service.store.database import Database, Transaction
 from service.store.errors import Conflict, NotFound, QuotaExceeded
 from service.store.projects import known_project
 from service.store.rows import job_of, now, row_of_request
-from service.store.writing import append_events, apply_move, check_expected, check_fencing, locked_job
+from service.store.writing import append_events, apply_move, check_expected, check_fencing, locked, locked_job
 
 MOVABLE = frozenset({"not_before", "retries", "preemptions"})
 """What a caller of `move` may set beside the state."""
 COUNT_SECONDS = 5.0
 """Far below the limit, waiting jobs are counted this often: counting ten thousand costs more than taking one."""
+FOR_EVER = 1e15
+"""Seconds."""
 ENDINGS = frozenset({Move.SUCCEED, Move.FAIL, Move.STOPPED})
 """What the end of an attempt does to its job."""
 
@@ -72,7 +74,8 @@ class Jobs(Database):
         if limit is not None and self._waiting(transaction, request.project, limit) >= limit:
             raise QuotaExceeded(f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or ask an admin")
         for needed in request.depends_on:
-            found = transaction.execute(select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)).first()
+            query = select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)
+            found = transaction.execute(locked(query, transaction)).first()  # it is not deleted meanwhile
             if found is None:
                 raise NotFound("job", needed)
         row = row_of_request(identifier, request, now())
@@ -180,6 +183,38 @@ class Jobs(Database):
             return self._changed_job(transaction, job_id, priority=priority, last_event=last)
 
         return self.write(work)
+
+    def delete_job(self, job_id: str, project: str | None = None) -> Job:
+        """Forget a job that has ended, with its attempts, events and results; models that it published stay.
+
+        Its folder is the caller's to remove. Raises NotFound, or Conflict while it lives or another job needs it.
+        """
+
+        def work(transaction: Transaction) -> Job:
+            jobs = tables.jobs
+            job = locked_job(transaction, job_id, project)
+            if not job.over:
+                raise Conflict(f"the job is {job.state}; cancel it first, or wait until it has ended")
+            living = jobs.c.state.not_in([str(state) for state in TERMINAL])
+            needs = select(jobs.c.id).where(living, jobs.c.project == job.project, cast(jobs.c.depends_on, Text).contains(f'"{job_id}"'))
+            user = transaction.execute(needs.limit(1)).scalar()
+            if user is not None:
+                raise Conflict(f"job '{user}' needs the job; cancel that one first, or wait until it has ended")
+            for table in (tables.events, tables.stage_results, tables.scores, tables.attempts):
+                transaction.execute(delete(table).where(table.c.job == job_id))
+            transaction.execute(delete(tables.leases).where(tables.leases.c.name.in_([job_id, f"openai-results:{job_id}"])))
+            transaction.execute(delete(jobs).where(jobs.c.id == job_id))
+            transaction.topics |= {JOBS, QUEUE, job_topic(job_id)}
+            return job
+
+        return self.write(work, repeatable=False)
+
+    def outlived(self, moment: float, seconds: float | None, limit: int = 100) -> list[str]:
+        """Jobs whose time to be kept is over, the earliest ended first; `seconds` is that of jobs that name none, None for ever."""
+        jobs = tables.jobs
+        kept = func.coalesce(jobs.c.ttl_seconds_after_finished, FOR_EVER if seconds is None else seconds)
+        query = select(jobs.c.id).where(jobs.c.finished.is_not(None), jobs.c.finished + kept < moment).order_by(jobs.c.finished).limit(limit)
+        return self.read(lambda transaction: list(transaction.execute(query).scalars()))
 
     def update_openai(self, job_id: str, changes: Mapping[str, Any], project: str | None = None) -> Job:
         """Merge what the OpenAI surface keeps beside a job."""

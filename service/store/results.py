@@ -20,6 +20,8 @@ from service.store.errors import NotFound
 from service.store.jobs import of_project
 from service.store.rows import now
 
+LARGEST = 1e300
+"""Scores are compared and drawn: a larger number is none."""
 models = tables.models
 scores = tables.scores
 
@@ -246,7 +248,7 @@ def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
         if not isinstance(found, Mapping):
             continue
         for metric, value in found.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST and math.isfinite(value):
                 yield benchmark, metric, float(value)
 
 

@@ -31,6 +31,8 @@ def job_of(row: RowMapping | Mapping[str, Any]) -> Job:
         deadline=row["deadline"],
         expected_seconds=row["expected_seconds"],
         max_retries=row["max_retries"],
+        max_seconds=row["max_seconds"],
+        ttl_seconds_after_finished=row["ttl_seconds_after_finished"],
         idempotency_key=row["idempotency_key"],
         kind=row["kind"],
         submitted_by=row["submitted_by"],
@@ -53,6 +55,7 @@ def job_of(row: RowMapping | Mapping[str, Any]) -> Job:
         preemptions=row["preemptions"],
         attempt=row["attempt"],
         attempts=row["attempts"],
+        attempts_before_retry=row["attempts_before_retry"],
         last_event=row["last_event"],
         progress=row["progress"],
     )
@@ -78,6 +81,8 @@ def row_of_request(identifier: str, request: JobRequest, created: float) -> dict
         "deadline": request.deadline,
         "expected_seconds": request.expected_seconds,
         "max_retries": request.max_retries,
+        "max_seconds": request.max_seconds,
+        "ttl_seconds_after_finished": request.ttl_seconds_after_finished,
         "state": State.QUEUED,
         "reason": None,
         "message": "",
@@ -91,6 +96,7 @@ def row_of_request(identifier: str, request: JobRequest, created: float) -> dict
         "preemptions": 0,
         "attempt": None,
         "attempts": 0,
+        "attempts_before_retry": 0,
         "last_event": 1,
         "progress": {},
     }
@@ -119,6 +125,7 @@ def attempt_of(row: RowMapping) -> Attempt:
         message=row["message"],
         ingested=row["ingested"],
         offset=row["offset"],
+        skipped_lines=row["skipped_lines"],
     )
 
 

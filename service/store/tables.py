@@ -101,6 +101,8 @@ jobs = Table(
     _time("deadline"),
     _time("expected_seconds"),
     Column("max_retries", Integer, nullable=False),
+    _time("max_seconds"),
+    _time("ttl_seconds_after_finished"),
     # what changes
     Column("state", Words, nullable=False),
     Column("reason", Words),
@@ -115,6 +117,7 @@ jobs = Table(
     Column("preemptions", Integer, nullable=False),
     Column("attempt", Words),
     Column("attempts", Integer, nullable=False),
+    Column("attempts_before_retry", Integer, nullable=False, server_default="0"),
     Column("last_event", BigInteger, nullable=False),
     _json("progress"),
     UniqueConstraint("project", "idempotency_key"),
@@ -122,6 +125,7 @@ jobs = Table(
     Index(None, "project", "state", "id"),
     Index(None, "state", "id"),
     Index(None, "updated"),
+    Index(None, "finished"),
 )  # fmt: skip
 
 attempts = Table(
@@ -143,6 +147,7 @@ attempts = Table(
     Column("message", Words, nullable=False),
     Column("ingested", BigInteger, nullable=False),
     Column("offset", BigInteger, nullable=False),
+    Column("skipped_lines", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("job", "number"),
     Index(None, "state"),
 )  # fmt: skip
@@ -213,6 +218,7 @@ files = Table(
     Column("bytes", BigInteger),
     Column("sha256", Words),
     Column("offset", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False, server_default="0"),
     Column("created_by", Words, nullable=False),
     _time("created", nullable=False),
     _time("completed"),
@@ -227,7 +233,7 @@ models = Table(
     Column("project", Words, ForeignKey("projects.name"), nullable=False),
     Column("name", Words, nullable=False),
     Column("fingerprint", Words, nullable=False),
-    Column("job", Words, ForeignKey("jobs.id"), nullable=False),
+    Column("job", Words, nullable=False),  # it may be deleted, the model stays
     Column("path", Words, nullable=False),
     Column("base", Words, nullable=False),
     Column("parameters", BigInteger),
@@ -236,6 +242,12 @@ models = Table(
     _time("created", nullable=False),
     UniqueConstraint("project", "name", "fingerprint"),
     Index(None, "project", "id"),
+)  # fmt: skip
+
+ended_sessions = Table(
+    "ended_sessions", metadata,
+    Column("id", Words, primary_key=True),  # the nonce of a cookie whose owner signed out
+    _time("expires", nullable=False),
 )  # fmt: skip
 
 scores = Table(

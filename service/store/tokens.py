@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import RowMapping, insert, select, update
+from sqlalchemy import RowMapping, delete, insert, select, update
 
 from service.jobs.ids import new_id
 from service.store import tables
+from service.store.changes import ACCESS
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
 from service.store.projects import known_project
 from service.store.rows import now
 
 tokens = tables.tokens
+ended = tables.ended_sessions
 ROLES = ("viewer", "submitter", "admin")
 TOUCH_SECONDS = 60.0
 """`last_used` is exact to this, so that a busy client does not write at every request."""
@@ -66,6 +68,12 @@ class Tokens(Database):
         row = self.read(lambda transaction: transaction.execute(query).mappings().first())
         return None if row is None else token_of(row)
 
+    def token_by_id(self, token_id: str) -> Token | None:
+        """The token of this id, revoked ones included."""
+        query = select(tokens).where(tokens.c.id == token_id)
+        row = self.read(lambda transaction: transaction.execute(query).mappings().first())
+        return None if row is None else token_of(row)
+
     def tokens(self, project: str | None = None) -> list[Token]:
         """All tokens, oldest first."""
         query = select(tokens).order_by(tokens.c.id)
@@ -85,9 +93,26 @@ class Tokens(Database):
                 raise NotFound("token", token_id)
             if row["revoked"] is None:
                 transaction.execute(update(tokens).where(tokens.c.id == token_id).values(revoked=now()))
+            transaction.topics.add(ACCESS)
             return token_of(transaction.execute(query).mappings().one())
 
         return self.write(work)
+
+    def end_session(self, session: str, expires: float) -> None:
+        """A session is worth nothing any more, wherever its cookie was copied to; kept until it expires by itself."""
+
+        def work(transaction: Transaction) -> None:
+            transaction.execute(delete(ended).where(ended.c.expires < now()))
+            if transaction.execute(select(ended.c.id).where(ended.c.id == session)).first() is None:
+                transaction.execute(insert(ended).values(id=session, expires=expires))
+            transaction.topics.add(ACCESS)
+
+        self.write(work)
+
+    def session_ended(self, session: str) -> bool:
+        """Whether its owner signed out."""
+        query = select(ended.c.id).where(ended.c.id == session)
+        return self.read(lambda transaction: transaction.execute(query).first()) is not None
 
     def touch_token(self, token: Token) -> None:
         """Note that it was used; writes at most once a minute."""

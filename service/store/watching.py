@@ -46,7 +46,7 @@ def _poll(path: str, changes: Changes, stop: threading.Event) -> None:
         while not stop.wait(INTERVAL):
             with contextlib.suppress(sqlite3.OperationalError):  # busy for a moment: the next look sees it
                 version = connection.execute("PRAGMA data_version").fetchone()[0]
-                if seen is not None and version != seen:
+                if version != seen:  # the first look too: something may have happened while nobody listened
                     changes.touch_all()
                 seen = version
 

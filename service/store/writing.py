@@ -82,7 +82,7 @@ def apply_move(
     moment = now()
     changes: dict[str, Any] = {"state": state, "updated": moment, **fields}
     if state is State.QUEUED and move is Move.RETRY:
-        changes |= {"retries": 0, "reason": None, "message": "", "finished": None, "not_before": 0.0}
+        changes |= {"retries": 0, "reason": None, "message": "", "finished": None, "not_before": 0.0, "attempts_before_retry": job.attempts}
     else:
         changes |= {"reason": reason, "message": message}
     if state in TERMINAL:

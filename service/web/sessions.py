@@ -1,7 +1,8 @@
 """Who looks at a page: a signed cookie that stands for a token, and the CSRF token of its forms.
 
 The cookie is `prefix.expires.nonce.signature`. It never holds the access token: the signature covers the hash that the store
-keeps, so a cookie ends with its token, when that is revoked, expires or is replaced. A visitor without a token has a cookie too,
+keeps, so a cookie ends with its token, when that is revoked, expires or is replaced. Who signs out ends the cookie itself, wherever
+it was copied to: the store keeps its nonce until it would have expired. A visitor without a token has a cookie too,
 with an empty prefix, so that the sign-in form is protected like every other (login CSRF).
 """
 
@@ -35,6 +36,7 @@ class Visitor:
     csrf: str
     """What every form of this visitor carries."""
     token: Token | None = None
+    expires: float = 0.0
 
     @property
     def project(self) -> str | None:
@@ -82,12 +84,18 @@ class Sessions:
             return None
         if not hmac.compare_digest(signature.encode(), self._sign(prefix, expires, nonce, token).encode()):
             return None
-        return Visitor(nonce, self._csrf(nonce), token)
+        if token is not None and self.store.session_ended(nonce):
+            return None
+        return Visitor(nonce, self._csrf(nonce), token, limit)
+
+    def end(self, visitor: Visitor) -> None:
+        """Sign out: neither this cookie nor a copy of it is worth anything from now on."""
+        self.store.end_session(visitor.nonce, visitor.expires)
 
     def make(self, token: Token | None) -> tuple[str, Visitor]:
         """A new cookie, and the visitor it stands for. Signing in makes a new one, so that a planted cookie is worth nothing."""
         prefix, expires, nonce = (token.prefix if token else ""), f"{time.time() + LIFETIME:.0f}", secrets.token_urlsafe(18)
-        return f"{prefix}.{expires}.{nonce}.{self._sign(prefix, expires, nonce, token)}", Visitor(nonce, self._csrf(nonce), token)
+        return f"{prefix}.{expires}.{nonce}.{self._sign(prefix, expires, nonce, token)}", Visitor(nonce, self._csrf(nonce), token, float(expires))
 
     def _sign(self, prefix: str, expires: str, nonce: str, token: Token | None) -> str:
         return self._mac("session", prefix, expires, nonce, token.sha256 if token else "")

@@ -12,48 +12,47 @@ from typing import Any
 from fastapi import Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from service.store.changes import Changes
+from service.store.changes import ACCESS, Changes
 from service.web.rendering import HEADERS
 from service.web.visiting import visitor_of
 
 SHORTEST_PAUSE = 0.7
 """Seconds between two messages of parts: faster is not read."""
-RECHECK = 30.0
-"""Seconds after which a stream asks whether its visitor may still look."""
+SIGNED_OUT = "signed-out"
+"""The last message of a stream whose visitor signed out, or whose token opens nothing any more."""
 
 
 @contextlib.contextmanager
-def woken_by(changes: Changes, topic: str) -> Iterator[asyncio.Event]:
-    """An event that is set whenever the topic changes, from any thread."""
+def woken_by(changes: Changes, *topics: str) -> Iterator[asyncio.Event]:
+    """An event that is set whenever one of the topics changes, from any thread."""
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
 
     def wake() -> None:
         loop.call_soon_threadsafe(event.set)
 
-    end = changes.subscribe(topic, wake)
-    try:
+    with contextlib.ExitStack() as ends:
+        for topic in topics:
+            ends.callback(changes.subscribe(topic, wake))
         yield event
-    finally:
-        end()
 
 
-async def turns(request: Request, changes: Changes, topic: str, idle: float) -> AsyncIterator[None]:
-    """One turn at once, then one for every change, at least every `idle` seconds; ends when the visitor is gone or signed out."""
-    loop = asyncio.get_running_loop()
-    with woken_by(changes, topic) as changed:
-        checked = loop.time()
+async def turns(request: Request, changes: Changes, topic: str, idle: float) -> AsyncIterator[bool]:
+    """One turn at once, then one for every change, at least every `idle` seconds, while the visitor is there.
+
+    Before each it asks whether the visitor may still look; False is the last turn, of one who may not.
+    """
+    with woken_by(changes, topic, ACCESS) as changed:
         while not await request.is_disconnected():
             changed.clear()
-            yield
+            visitor = await asyncio.to_thread(visitor_of, request)
+            if visitor is None or visitor.token is None:
+                yield False
+                return
+            yield True
             await asyncio.sleep(SHORTEST_PAUSE)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), idle)
-            if loop.time() - checked > RECHECK:
-                checked = loop.time()
-                visitor = await asyncio.to_thread(visitor_of, request)
-                if visitor is None or visitor.token is None:
-                    return
 
 
 class Parts:

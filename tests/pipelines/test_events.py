@@ -78,3 +78,14 @@ def test_half_a_surrogate_pair_in_a_text_does_not_stop_a_run(tmp_path: Path) -> 
     log = EventLog(tmp_path / "events.jsonl")
     log.emit("sample", text="half \ud83d a smile")
     assert json.loads((tmp_path / "events.jsonl").read_text(encoding="utf-8"))["text"] == "half ? a smile"
+
+
+def test_odd_lines_are_passed_over_by_readers_and_writers(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.emit("started")
+    for odd in (b"[1]", b'{"id": "x"}', b"{}", b"3", b'{"id": Infinity}', b"[" * 100_000, b"\xff", b'{"id": null}'):
+        with open(path, "ab") as file:
+            file.write(odd + b"\n")
+    assert EventLog(path).emit("finished") == 2
+    assert [event["event"] for event in read_events(path) if event["id"] < 9] == ["started", "finished"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 
 from pipelines import errors, launch
-from pipelines.errors import Busy, DataError, Diverged, FineryError, StageError, Stopped
+from pipelines.errors import Busy, DataError, Diverged, FineryError, ProcessLost, StageError, Stopped
 from pipelines.protocols import StopSignal
+from service.attempts.outcome import outcome_of
+from service.executors.protocol import Exited
+from service.jobs.states import Reason
 
 
 @pytest.mark.parametrize("kind", [DataError, Diverged, StageError, Stopped, errors.OutOfMemory, errors.DiskFull, errors.ModelError, Busy])
@@ -90,6 +94,28 @@ def test_a_rank_that_was_killed_is_told_with_its_signal(heard: bool, agent: Call
     agent(f"{echo if heard else ''}print('failed (exitcode: -9) local_rank: 1 (pid: 71)'); raise SystemExit(1)")
     with pytest.raises(StageError, match=r"killed by SIGKILL, most often because .* memory ran out; `finery resume`"):
         launch.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
+
+
+def test_a_killed_rank_is_no_stop_although_the_others_were_stopped_by_torchrun(agent: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
+    echo = f"open({str(tmp_path / launch.FAILURE)!r}, 'w').write('{{\"type\": \"Stopped\", \"message\": \"stopped by SIGTERM\"}}'); "
+    agent(f"{echo}print('failed (exitcode: -9) local_rank: 1 (pid: 71)'); raise SystemExit(1)")
+    with pytest.raises(ProcessLost, match="one of its processes was killed by SIGKILL"):
+        launch.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
+
+
+def test_a_rank_that_was_ended_by_a_signal_that_nobody_here_sent_is_lost(agent: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
+    agent(f"open({str(tmp_path / launch.FAILURE)!r}, 'w').write('{{\"type\": \"Stopped\", \"message\": \"stopped by SIGTERM\"}}'); raise SystemExit(1)")
+    with pytest.raises(ProcessLost, match="one of its processes was killed by SIGTERM"):
+        launch.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_torchrun_s_own_end_by_a_signal_is_a_lost_process(number: signal.Signals, agent: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
+    agent(f"import os; os.kill(os.getpid(), {int(number)})")
+    with pytest.raises(ProcessLost, match=f"one of its processes was killed by {number.name}") as raised:
+        launch.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
+    last = {"event": "failed", "reason": raised.value.reason, "message": str(raised.value)}
+    assert outcome_of(Exited(1, False, None), last, "").reason is Reason.NODE_LOST
 
 
 def test_a_stop_reaches_the_ranks_and_not_their_agent(agent: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Jobs: submit, look up, list by pages, pause, resume, cancel, retry, priority."""
+"""Jobs: submit, look up, list by pages, pause, resume, cancel, retry, priority, delete."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from service.jobs.transitions import Move
 from service.safety import secret_store
 from service.submission import LARGEST_PRIORITY, Wish, fit
 from service.submission import submit as take
+from service.sweeping import forget_job
 
 router = APIRouter(tags=["jobs"], responses=described())
 YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain")
@@ -41,6 +42,8 @@ class Submission(BaseModel):
     deadline: datetime | None = Field(None, description="When it must have started.")
     expected_seconds: float | None = Field(None, gt=0, le=1e9, description="How long it runs at most.")
     max_retries: int | None = Field(None, ge=0, le=20)
+    max_seconds: float | None = Field(None, gt=0, le=1e9, description="How long it may run, all attempts since the last retry together; then it is stopped with a checkpoint and fails with time_limit.")
+    ttl_seconds_after_finished: float | None = Field(None, ge=0, le=1e9, description="How long it is kept after its end; then it is deleted. Published models stay.")
     secrets: list[Annotated[str, Field(pattern=f"^{secret_store.NAME.pattern}$")]] = Field(default_factory=list, max_length=20, description="Names of secrets that the job is given, as files that are read by name.")
 
     @field_validator("deadline")
@@ -55,7 +58,8 @@ class Submission(BaseModel):
         return Wish(
             recipe=self.recipe, overrides=tuple(self.overrides), priority=self.priority, resources=self.resources.model_dump(exclude_none=True),
             depends_on=tuple(self.depends_on), deadline=self.deadline.timestamp() if self.deadline else None,
-            expected_seconds=self.expected_seconds, max_retries=self.max_retries, secrets=tuple(self.secrets), idempotency_key=key,
+            expected_seconds=self.expected_seconds, max_retries=self.max_retries,
+            max_seconds=self.max_seconds, ttl_seconds_after_finished=self.ttl_seconds_after_finished, secrets=tuple(self.secrets), idempotency_key=key,
         )  # fmt: skip
 
 
@@ -68,11 +72,12 @@ BODY = {
         },
     }
 }
-YAML_QUERY = ("priority", "deadline", "expected_seconds", "max_retries")
+YAML_QUERY = ("priority", "deadline", "expected_seconds", "max_retries", "max_seconds", "ttl_seconds_after_finished")
 RESOURCE_QUERY = ("gpus", "gpu_memory", "gpu_kind", "cpus", "memory", "hosts")
 QUERY: list[dict[str, Any]] = [
     {"name": name, "in": "query", "description": "For a YAML body; see Submission.", "schema": {"type": kind}}
-    for name, kind in (("priority", "integer"), ("deadline", "string"), ("expected_seconds", "number"), ("max_retries", "integer"), ("gpus", "integer"),
+    for name, kind in (("priority", "integer"), ("deadline", "string"), ("expected_seconds", "number"), ("max_retries", "integer"), ("max_seconds", "number"),
+                       ("ttl_seconds_after_finished", "number"), ("gpus", "integer"),
                        ("gpu_memory", "integer"), ("gpu_kind", "string"), ("cpus", "integer"), ("memory", "integer"), ("hosts", "integer"))
 ] + [
     {"name": name, "in": "query", "description": "For a YAML body, any number of times; see Submission.", "schema": {"type": "array", "items": {"type": "string"}}}
@@ -245,6 +250,14 @@ def cancel(job_id: str, service: ServiceOf, caller: Submitter) -> JobDocument:
 def retry(job_id: str, service: ServiceOf, caller: Submitter) -> JobDocument:
     """Put a failed or cancelled job back into the queue; finished stages are kept."""
     return _moved(service, caller, job_id, Move.RETRY)
+
+
+@router.delete("/jobs/{job_id}", status_code=204, response_class=Response, responses=described(404, 409))
+def delete(job_id: str, service: ServiceOf, caller: Submitter) -> Response:
+    """Delete a job that has ended: its folder, its log, its events and results. Models that it published stay."""
+    found = job_of(service, caller, job_id)
+    forget_job(service.store, service.settings, found.id, found.project)
+    return Response(status_code=204)
 
 
 class Priority(BaseModel):

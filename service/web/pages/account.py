@@ -82,8 +82,9 @@ def _exchange(request: Request, text: str, goal: str) -> Response:
 
 
 @router.post("/sign-out")
-def sign_out(visitor: Sent) -> Response:
-    """Forget the session."""
+def sign_out(request: Request, visitor: Sent) -> Response:
+    """End the session, on the server too."""
+    sessions_of(request).end(visitor)
     response = RedirectResponse("/sign-in", 303, {**HEADERS, "Clear-Site-Data": '"cache"'})
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response

@@ -24,7 +24,7 @@ from service.web.differences import difference
 from service.web.job_view import JobView, job_view, without_secrets
 from service.web.rendering import HEADERS, page, partial
 from service.web.sessions import Visitor
-from service.web.streams import Parts, message, respond, turns
+from service.web.streams import SIGNED_OUT, Parts, message, respond, turns
 from service.web.visiting import Seen, new_router, service_of
 
 router = new_router()
@@ -103,8 +103,16 @@ async def stream(request: Request, visitor: Seen, job_id: str) -> Response:
 async def _messages(request: Request, visitor: Visitor, job_id: str) -> AsyncIterator[ServerSentEvent]:
     service = service_of(request)
     follower = _Follower(service, visitor, job_id)
-    async for _ in turns(request, service.store.changes, job_topic(job_id), 2.0):
-        for name, data in await asyncio.to_thread(follower.look):
+    async for may_look in turns(request, service.store.changes, job_topic(job_id), 2.0):
+        if not may_look:
+            yield message(SIGNED_OUT, {})
+            return
+        try:
+            news = await asyncio.to_thread(follower.look)
+        except NotFound:  # deleted
+            yield message("over", {})
+            return
+        for name, data in news:
             yield message(name, data)
         if follower.over:
             yield message("over", {})

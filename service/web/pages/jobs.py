@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,14 +15,17 @@ from starlette.responses import Response
 from service.jobs.job import Job
 from service.jobs.states import ACTIVE, State
 from service.store.changes import JOBS
+from service.store.errors import NotFound
 from service.store.store import Store
 from service.web.rendering import page, partial
 from service.web.sessions import Visitor
-from service.web.streams import Parts, message, respond, turns
+from service.web.streams import SIGNED_OUT, Parts, message, respond, turns
 from service.web.visiting import Seen, new_router, service_of
 
 router = new_router()
 PAGE_SIZE = 50
+MOST_IDLE = 5.0
+"""Seconds after which an open page is looked at although nothing changed: whether its visitor may still see it, above all."""
 GROUPS: dict[str, tuple[State, ...]] = {
     "running": tuple(sorted(ACTIVE)), "waiting": (State.QUEUED, State.PAUSED), "succeeded": (State.SUCCEEDED,),
     "failed": (State.FAILED,), "cancelled": (State.CANCELLED,),
@@ -91,7 +95,10 @@ async def _messages(request: Request, visitor: Visitor, filters: Filters, newest
     def look() -> tuple[list[Job], dict[str, int]]:
         return _found(store, visitor, filters)[0], _counts(store, visitor)
 
-    async for _ in turns(request, store.changes, JOBS, 20.0):
+    async for may_look in turns(request, store.changes, JOBS, MOST_IDLE):
+        if not may_look:
+            yield message(SIGNED_OUT, {})
+            return
         jobs, counts = await asyncio.to_thread(look)
         shown = {job.id for job in jobs if not newest or job.id <= newest} if shown is None else shown
         missing = sorted(shown - {job.id for job in jobs})
@@ -107,4 +114,8 @@ async def _messages(request: Request, visitor: Visitor, filters: Filters, newest
 
 def _still_there(store: Store, visitor: Visitor, missing: Sequence[str]) -> list[Job]:
     """Jobs that left the filter while the page shows them: they stay in place and tell their new state."""
-    return [store.job(identifier, visitor.project) for identifier in missing[:PAGE_SIZE]]
+    found = []
+    for identifier in missing[:PAGE_SIZE]:
+        with suppress(NotFound):  # deleted
+            found.append(store.job(identifier, visitor.project))
+    return found

@@ -58,6 +58,7 @@
     on("curves", (data) => finery.charts?.all(data.stages));
     on("points", (data) => finery.charts?.add(data));
     on("log", log);
+    on("signed-out", () => { source.close(); location.reload(); });
     on("over", () => { source.close(); document.getElementById("log").dataset.empty = "Nothing was printed."; });
   }
 

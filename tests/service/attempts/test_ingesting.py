@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.attempts.ingesting import is_score, read_batch
+from service.attempts.ingesting import Batch, is_score, read_batch
 
 
 def line(number, **more):
@@ -13,19 +13,20 @@ def line(number, **more):
 def read_all(path, size, offset=0):
     found = []
     while True:
-        events, after = read_batch(path, offset, size)
-        if after == offset:
+        batch = read_batch(path, offset, size)
+        assert batch.odd == 0
+        if batch.offset == offset:
             return found, offset
-        found += events
-        offset = after
+        found += batch.events
+        offset = batch.offset
 
 
 @given(lengths=st.lists(st.integers(0, 90), max_size=30), size=st.integers(1, 200))
 def test_every_whole_line_is_read_once_whatever_the_size_of_the_batches(tmp_path_factory, lengths, size):
     path = tmp_path_factory.mktemp("events") / "events.jsonl"
-    path.write_bytes(b"".join(line(number, text="x" * length) for number, length in enumerate(lengths)))
+    path.write_bytes(b"".join(line(number, text="x" * length) for number, length in enumerate(lengths, 1)))
     found, offset = read_all(path, size)
-    assert [event["id"] for event in found] == list(range(len(lengths)))
+    assert [event["id"] for event in found] == list(range(1, len(lengths) + 1))
     assert offset == path.stat().st_size
 
 
@@ -43,21 +44,22 @@ def test_a_torn_last_line_waits_until_it_is_whole(tmp_path_factory, cut):
 
 
 def test_a_file_that_is_not_there_yet_has_nothing_new(tmp_path):
-    assert read_batch(tmp_path / "events.jsonl", 0) == ([], 0)
+    assert read_batch(tmp_path / "events.jsonl", 0) == Batch([], 0)
 
 
 def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_bytes(line(1))
-    assert [event["id"] for event in read_batch(path, 10_000)[0]] == [1]
+    assert [event["id"] for event in read_batch(path, 10_000).events] == [1]
 
 
 def test_lines_that_are_no_events_are_passed_over(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'\n\xff\xfe\n[1]\n{"id": "x", "event": "metric"}\n{"id": 4}\n' + line(5))
-    events, after = read_batch(path, 0)
-    assert [event["id"] for event in events] == [5]
-    assert after == path.stat().st_size
+    batch = read_batch(path, 0)
+    assert [event["id"] for event in batch.events] == [5]
+    assert batch.offset == path.stat().st_size
+    assert (batch.odd, batch.why) == (4, "it is not JSON")
 
 
 def test_scores_are_told_from_the_numbers_of_a_training():

@@ -30,6 +30,14 @@ def wait_for(path, seconds=15):
         time.sleep(0.01)
 
 
+@pytest.fixture(autouse=True)
+def terminal():
+    """SIGHUP as a terminal leaves it, also when the tests themselves were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(("sent", "arrives"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")])
 def test_a_signal_reaches_the_child_exactly_once_however_often_it_is_sent(recipe, pretend, tmp_path, sent, arrives):
     pretend(WAITS_FOR_A_SIGNAL)
@@ -61,15 +69,28 @@ def test_handlers_are_put_back(recipe, pretend):
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_nohup_is_respected(recipe, pretend):
-    pretend("")
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Child(["run"]) as child:
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-            child.wait(20)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_an_ignored_hangup_stays_ignored_by_the_command_and_by_its_child(recipe, pretend, tmp_path):
+    pretend("""
+got = []
+signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+os.kill(os.getpid(), signal.SIGHUP)
+Path("ready").touch()
+while not Path("enough").exists():
+    time.sleep(0.01)
+Path("got").write_text(json.dumps([ignored, got]))
+""")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts a command
+    with Child(["run"]) as child:
+        wait_for(tmp_path / "ready")
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.2)
+        (tmp_path / "enough").touch()
+        assert child.wait(20) == 0
+    assert (tmp_path / "got").read_text() == "[true, []]"
+    assert child.stops == 0
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_an_error_of_ours_does_not_leave_the_child_running(recipe, pretend, tmp_path):

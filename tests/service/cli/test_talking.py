@@ -116,13 +116,25 @@ def test_a_job_is_paused_resumed_cancelled_and_retried(finery, job):
     assert states == ["paused", "queued", "cancelled", "queued"]
 
 
+def test_a_job_is_deleted_once_it_has_ended(finery, job):
+    assert finery("delete", job["id"])[0] == EXIT_USAGE
+    finery("cancel", job["id"])
+    assert finery("delete", job["id"])[:2] == (0, f"{job['id']}  deleted\n")
+    assert finery("delete", job["id"])[0] == EXIT_USAGE
+
+
+def test_limits_are_given_with_the_recipe(finery, recipe):
+    told = json.loads(finery("submit", recipe, "--max-seconds", "90", "--ttl-seconds-after-finished", "60", "--json")[1])
+    assert (told["max_seconds"], told["ttl_seconds_after_finished"]) == (90, 60)
+
+
 def test_what_cannot_be_done_now_says_when_it_can(finery, job):
     code, _, err = finery("retry", job["id"])
     assert code == EXIT_USAGE
     assert "the job is queued" in err
 
 
-@pytest.mark.parametrize("verb", ["pause", "cancel", "retry", "logs", "resume"])
+@pytest.mark.parametrize("verb", ["pause", "cancel", "retry", "logs", "resume", "delete"])
 def test_an_unknown_job_is_one_sentence(finery, verb):
     code, _, err = finery(verb, "job-nowhere")
     assert code == EXIT_USAGE

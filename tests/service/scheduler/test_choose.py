@@ -3,7 +3,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.jobs.resources import Host, Part, Resources, Slot
@@ -193,6 +193,10 @@ def test_one_job_alone_preempts_just_what_it_needs_and_only_if_it_helps(cluster,
 
 @settings(max_examples=80, deadline=None)
 @given(hosts(), queues())
+@example(
+    [Host("h0", cpus=1, memory=0, state="draining")],
+    [Waiting("w00", "p", resources=Resources(cpus=1)), Waiting("w01", "p", resources=Resources(cpus=0, memory=1), submitted=1)],
+)
 def test_a_job_is_hopeless_only_if_empty_hosts_could_not_hold_it(machines, jobs):
     decision = decided(machines, [], jobs)
     up = [replace(host, state="up") for host in machines]
@@ -305,6 +309,19 @@ def test_equal_priority_never_preempts():
 def test_a_hopeless_job_is_told_what_it_needs_and_what_there_is(resources, sentence):
     (found,) = decided([gpu_host()], [], [Waiting("w", resources=resources)]).unplaceable
     assert found.message.startswith(sentence)
+
+
+def test_a_hopeless_job_is_told_once_and_too_when_its_project_is_at_its_limit_or_nothing_is_free():
+    running = [Running("r", (Part("h", (0, 1, 2, 3)),), "p", resources=Resources(gpus=4, cpus=16), priority=9, began=NOW)]
+    jobs = [
+        Waiting("head", "q", priority=5, resources=ONE),
+        Waiting("hopeless", "p", priority=1, resources=Resources(gpus=8)),
+        Waiting("late", "p", priority=1, resources=Resources(gpus=8), deadline=NOW - 1),
+        Waiting("asleep", "p", priority=1, resources=Resources(gpus=8), not_before=NOW + 1),
+    ]
+    decision = decided([gpu_host()], running, jobs, {"p": Share(max_running=1)})
+    assert [found.job for found in decision.unplaceable] == ["late", "hopeless"]
+    assert decision.reserved == "head"
 
 
 def test_without_any_host_jobs_wait():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from service.jobs.endings import Ending
 from service.jobs.job import JobRequest
@@ -18,7 +18,7 @@ from service.store.migrating import FOLDER, NEWEST, SchemaTooNew, current, downg
 from service.store.store import Store, open_store
 from tests.service.databases import fresh_postgresql, missing
 
-SINCE = {"0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"}, "0002": {"stage_results", "files", "models", "scores"}}
+SINCE = {"0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"}, "0002": {"stage_results", "files", "models", "scores"}, "0003": {"ended_sessions"}}
 """Revision -> the tables that it adds."""
 
 
@@ -49,15 +49,24 @@ def filled(store):
     store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5}}, with_scores=True)
     store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
+    store.end_session("nonce", 4e9)
 
 
-def contents(store, names):
-    """Every row of these tables."""
+def contents(store, names, columns=None):
+    """Every row of these tables, as far as the schema has the columns; `columns` is what `columns_of` found."""
     found = {}
     with store.engine.connect() as connection:
         for name in sorted(names):
-            found[name] = sorted(map(repr, connection.execute(tables.metadata.tables[name].select())))
+            table = tables.metadata.tables[name]
+            kept = [table.c[column] for column in (columns or columns_of(store))[name]]
+            found[name] = sorted(map(repr, connection.execute(select(*kept))))
     return found
+
+
+def columns_of(store):
+    """The columns of every table that the database has now."""
+    there = inspect(store.engine)
+    return {name: sorted(column["name"] for column in there.get_columns(name)) for name in there.get_table_names() if name in tables.metadata.tables}
 
 
 def test_the_steps_lead_to_the_tables_of_the_code(empty):
@@ -73,11 +82,18 @@ def test_each_step_down_and_up_keeps_what_the_older_schema_knows(empty):
     filled(empty)
     before = contents(empty, tables.metadata.tables)
     assert all(before.values()), "a table is empty: this would prove nothing about it"
+    downgrade(empty, "0002")
+    second = {name: contents(empty, [name]) for name in SINCE["0001"] | SINCE["0002"]}
+    older = columns_of(empty)
+    upgrade(empty)
+    assert {name: contents(empty, [name], older) for name in SINCE["0001"] | SINCE["0002"]} == second
+    assert all(contents(empty, SINCE["0001"] | SINCE["0002"]).values())
     downgrade(empty, "0001")
     assert set(inspect(empty.engine).get_table_names()) - {"alembic_version"} == SINCE["0001"]
-    assert contents(empty, SINCE["0001"]) == {name: before[name] for name in SINCE["0001"]}
+    older = columns_of(empty)
+    kept = contents(empty, SINCE["0001"])
     upgrade(empty)
-    assert contents(empty, SINCE["0001"]) == {name: before[name] for name in SINCE["0001"]}
+    assert contents(empty, SINCE["0001"], older) == kept
     assert not any(contents(empty, SINCE["0002"]).values())
     assert empty.submit(JobRequest("name: é\n", "p", idempotency_key="k"))[1] is False
     downgrade(empty, "base")
@@ -87,9 +103,12 @@ def test_each_step_down_and_up_keeps_what_the_older_schema_knows(empty):
 
 
 def test_data_of_an_older_schema_is_there_after_the_upgrade(empty):
-    upgrade(empty, "0001")
-    job = empty.submit(JobRequest("name: old\n", "p"))[0]
     upgrade(empty)
+    job = empty.submit(JobRequest("name: old\n", "p"))[0]
+    file = empty.create_file("p", "train.jsonl", "data", bytes=7)
+    downgrade(empty, "0002")  # nothing of the newest schema is left but these rows
+    upgrade(empty)
+    assert empty.file(file.id) == file
     assert empty.job(job.id) == job
     attempt = empty.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
     empty.record_stage(attempt.id, attempt.fencing, "a")
