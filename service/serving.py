@@ -83,6 +83,7 @@ class Supervisor:
                 if renewed - swept >= SWEEP_SECONDS:
                     swept = renewed
                     sweep(self._store, self._settings)
+                    self._store.forget_audit(time.time() - self._settings.audit_days * 86_400)
                 for attempt, job in self._store.claim_expired(self.holder, self._settings.lease_seconds, hosts=self._within_reach()):
                     log.warning("attempt %s of job %s is taken over: its server no longer answers", attempt.id, job.id)
             except Unavailable as error:

@@ -77,6 +77,8 @@ class Settings(BaseModel):
 
     private_endpoints: bool = False
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
+    audit_days: float = Field(365.0, gt=0)
+    """Rows of the audit trail that are older are deleted."""
 
     @field_validator("allow_remote_code", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.api import health, problems
 from service.api.context import make_service
 from service.api.limits import BodyLimit, BodyTooLarge
-from service.api.routes import administration, files, jobs, models, watching
+from service.api.routes import administration, audit, files, jobs, models, watching
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
@@ -42,10 +42,11 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
     equip(app, settings, store, wake)
     problems.install(app)
     app.include_router(health.router)
-    for part in (jobs, watching, files, models, administration):
+    for part in (jobs, watching, files, models, administration, audit):
         app.include_router(part.router, prefix="/api/v1")
     app.include_router(openai_routes.router, prefix="/v1")
     mount_pages(app)
+    app.add_middleware(audit.Acting)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
     app.add_middleware(health.Measured)
     app.add_middleware(SafeHeaders)

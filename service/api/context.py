@@ -14,6 +14,7 @@ from service.api.limits import RateLimiter
 from service.api.problems import Problem
 from service.safety.secrets import Redactor, of_environment
 from service.settings import Settings
+from service.store.audit import identify
 from service.store.store import Store
 from service.tokens import PROJECT, matches, may, parts
 
@@ -74,9 +75,11 @@ def authenticate(service: Service, text: str | None, address: str = "") -> Calle
         raise Problem(401, "Send a token: `Authorization: Bearer fin_…`.", "no_token")
     found = parts(text)
     token = service.store.token_by_prefix(found[0]) if found else None
+    prefix = found[0] if found else ""
     right = matches(found[1] if found else "", token.sha256 if token else None)
     if not right or token is None or not token.valid(time.time()):
         _refuse_busy(service.failures.take(address))
+        service.store.login_failed(address, prefix)
         raise Problem(401, "The token is unknown, expired or revoked.", "bad_token")
     _refuse_busy(service.limiter.take(token.id))
     service.store.touch_token(token)
@@ -97,6 +100,7 @@ def caller(
     """Who sent this request; a page's session may stand in for the header."""
     text = credentials.credentials if credentials is not None else getattr(request.state, "token", None)
     found = authenticate(service, text, request.client.host if request.client else "")
+    identify(found.token, found.role, found.project, request.scope)
     if acting_for is None or acting_for == found.project:
         return found
     if found.role != "admin":

@@ -470,6 +470,24 @@ def hosts(server: Server = None, token_file: TokenFile = None, as_json: AsJson =
     raise typer.Exit(list_hosts(server, token_file, as_json))
 
 
+@app.command()
+def audit(
+    action: Annotated[str | None, typer.Option("--action", help="Only this, such as job.submit or login.failed.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="TOKEN_ID", help="Only what this token did; finery is the server itself.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only things of this project.")] = None,
+    thing: Annotated[str | None, typer.Option("--thing", metavar="ID", help="Only what was done to this job, file, model, token or secret.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="AGE", help="Only what is newer: 30m, 12h, 7d, 2w, or a time.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who did what on a service, newest first. For admins."""
+    from service.cli.audit import audit as show_trail
+
+    raise typer.Exit(show_trail(action, actor, project, thing, since, limit, server, token_file, as_json))
+
+
 token_app = typer.Typer(no_args_is_help=True, help="Make, list and take back the tokens that a service lets in.", rich_markup_mode="rich")
 app.add_typer(token_app, name="token")
 

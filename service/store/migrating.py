@@ -16,7 +16,7 @@ from service.store.database import Database
 from service.store.errors import Unavailable
 
 FOLDER = Path(__file__).parent / "migrations"
-NEWEST = "0002"
+NEWEST = "0004"
 """The schema that this code reads and writes; the last of `migrations/versions/`."""
 LOCK = 0x66696E657279
 """PostgreSQL's advisory lock: `finery` in ASCII."""

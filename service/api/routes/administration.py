@@ -168,7 +168,8 @@ def secrets(service: ServiceOf, caller: Viewer) -> list[str]:
 @router.put("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"])
 def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -> Response:
     """Keep a secret, such as HF_TOKEN, for the jobs of the project."""
-    secret_store.put(service.settings, caller.project, name, body.value)
+    settings, project = service.settings, caller.project
+    service.store.record("secret.put", "secret", name, project, doing=lambda: secret_store.put(settings, project, name, body.value))
     refresh(service)
     return Response(status_code=204)
 
@@ -176,7 +177,8 @@ def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -
 @router.delete("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"], responses=described(404))
 def delete_secret(name: str, service: ServiceOf, caller: Submitter) -> Response:
     """Forget a secret."""
-    secret_store.delete(service.settings, caller.project, name)
+    settings, project = service.settings, caller.project
+    service.store.record("secret.delete", "secret", name, project, doing=lambda: secret_store.delete(settings, project, name))
     return Response(status_code=204)
 
 
