@@ -546,5 +546,33 @@ def serve(
     raise typer.Exit(begin(host, port, home, database_url, executor, as_json, allow_remote_code or ()))
 
 
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write, .tar or .tar.gz, or a folder for it.", show_default=False)],
+    home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The service's folder.")] = None,
+    database_url: Annotated[str | None, typer.Option("--database-url", metavar="URL", help="postgresql://…; by default the SQLite file in the home.")] = None,
+    runs: Annotated[bool, typer.Option("--runs/--no-runs", help="With run folders and checkpoints; without them, unfinished jobs begin anew.")] = True,
+    stages: Annotated[bool, typer.Option("--stages/--no-stages", help="With finished stages that later jobs can reuse.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write one archive of a service, database and files, right while it runs."""
+    from service.cli.backup import backup as keep
+
+    raise typer.Exit(keep(target, home, database_url, runs, stages, as_json))
+
+
+@app.command()
+def restore(
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="What `finery backup` wrote.", show_default=False)],
+    home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="An empty folder, or one that is not there yet.")] = None,
+    database_url: Annotated[str | None, typer.Option("--database-url", metavar="URL", help="An empty postgresql://…; by default an SQLite file in the home.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a service of an archive again; `finery serve` then goes on with it."""
+    from service.cli.restore import restore as bring_back
+
+    raise typer.Exit(bring_back(archive, home, database_url, as_json))
+
+
 if __name__ == "__main__":
     sys.exit(main())
