@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.context import Service, ServiceOf
+from service.api.metrics import WorkMetrics
 from service.api.problems import Problem, described
 from service.store.hosts import STATES
 
@@ -54,6 +55,7 @@ class Measurements:
         self.requests = Counter("finery_http_requests_total", "Requests by route and status.", ["method", "route", "status"], registry=self.registry)
         self.seconds = Histogram("finery_http_request_seconds", "Time to the first byte of an answer.", ["method", "route"], buckets=BUCKETS, registry=self.registry)
         self.registry.register(self)
+        self.registry.register(WorkMetrics(service))
 
     def collect(self) -> Iterator[Metric]:
         """Jobs by state, hosts by state, GPUs held and free."""
