@@ -28,7 +28,7 @@ from service.store.rows import now
 Action = Literal[
     "job.submit", "job.cancel", "job.pause", "job.resume", "job.retry", "job.priority", "job.delete",
     "file.create", "file.complete", "file.delete", "model.publish", "model.delete",
-    "secret.put", "secret.delete", "secret.read", "token.create", "token.revoke", "project.set", "host.state",
+    "secret.put", "secret.delete", "secret.bind", "secret.unbind", "secret.read", "token.create", "token.revoke", "project.set", "host.state",
     "login", "logout", "login.failed", "backup.create", "backup.restore",
 ]  # fmt: skip
 ACTIONS: tuple[Action, ...] = get_args(Action)
