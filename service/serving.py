@@ -98,6 +98,7 @@ class Supervisor:
                     free_stages(self._settings)
                     keep_ballast(self._settings.home, self._settings.disk_reserve)
                     sweep_folders(self._store, self._settings)
+                    self._store.forget_audit(time.time() - self._settings.audit_days * 86_400)
                 if renewed - retained >= RETAIN_SECONDS:
                     retained = renewed
                     sweep_jobs(self._store, self._settings)

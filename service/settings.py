@@ -95,6 +95,8 @@ class Settings(BaseModel):
     """Bytes of main memory for an attempt whose job names no limit; None for its share of the host, 0 for no limit."""
     stage_seconds: float = Field(30 * 24 * 3600.0, gt=0)
     """A finished stage that no job's folder leads to is deleted when it is older."""
+    audit_days: float = Field(365.0, gt=0)
+    """Rows of the audit trail that are older are deleted."""
 
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""

@@ -61,7 +61,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_configs_templates_and_tables_are_in_it(wheel: Path, repository: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for path in (repository / "configs").rglob("*.yaml"):
+    for path in filter(Path.is_file, (repository / "configs").rglob("*")):
         assert f"pipelines/configs/{path.relative_to(repository / 'configs')}" in names
     for folder in ("pipelines", "service"):
         for path in (repository / folder).rglob("*"):

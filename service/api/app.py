@@ -17,7 +17,7 @@ from service import disk, logs
 from service.api import health, problems
 from service.api.context import make_service
 from service.api.limits import BodyLimit
-from service.api.routes import administration, files, jobs, models, watching
+from service.api.routes import administration, audit, files, jobs, models, watching
 from service.checking import Checker, checker_of
 from service.openai import routes as openai_routes
 from service.settings import Settings
@@ -60,10 +60,11 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
             described.append(json.dumps(app.openapi()).encode())
         return Response(described[0], media_type="application/json")
 
-    for part in (jobs, watching, files, models, administration):
+    for part in (jobs, watching, files, models, administration, audit):
         app.include_router(part.router, prefix="/api/v1")
     app.include_router(openai_routes.router, prefix="/v1")
     mount_pages(app)
+    app.add_middleware(audit.Acting)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
     app.add_middleware(Room)
     app.add_middleware(KnownHosts)

@@ -16,6 +16,7 @@ from service.api.problems import Problem
 from service.checking import Checker, Lane
 from service.safety.secrets import Redactor, of_environment
 from service.settings import Settings
+from service.store.audit import identify
 from service.store.store import Store
 from service.tokens import PROJECT, matches, may, parts
 
@@ -97,9 +98,11 @@ def authenticate(service: Service, text: str | None, address: str = "") -> Calle
         raise Problem(401, "Send a token: `Authorization: Bearer fin_…`.", "no_token")
     found = parts(text)
     token = service.store.token_by_prefix(found[0]) if found else None
+    prefix = found[0] if found else ""
     right = matches(found[1] if found else "", token.sha256 if token else None)
     if not right or token is None or not token.valid(time.time()):
         refuse_busy(service.failures.take(address))
+        service.store.login_failed(address, prefix)
         raise Problem(401, "The token is unknown, expired or revoked.", "bad_token")
     refuse_busy(service.limiter.take(token.id))
     service.store.touch_token(token)
@@ -128,6 +131,7 @@ def caller(
     text = credentials.credentials if credentials is not None else getattr(request.state, "token", None)
     found = authenticate(service, text, request.client.host if request.client else "")
     request.state.token_id = found.token
+    identify(found.token, found.role, found.project, request.scope)
     if acting_for is None or acting_for == found.project:
         return found
     if found.role != "admin":

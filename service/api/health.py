@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import disk
 from service.api.context import Service, ServiceOf, refuse_busy
+from service.api.metrics import WorkMetrics
 from service.api.problems import Problem, described
 from service.store.hosts import STATES
 
@@ -84,6 +85,7 @@ class Measurements:
         self.requests = Counter("finery_http_requests_total", "Requests by route and status.", ["method", "route", "status"], registry=self.registry)
         self.seconds = Histogram("finery_http_request_seconds", "Time to the first byte of an answer.", ["method", "route"], buckets=BUCKETS, registry=self.registry)
         self.registry.register(self)
+        self.registry.register(WorkMetrics(service))
 
     def collect(self) -> Iterator[Metric]:
         """Jobs by state, hosts by state, GPUs held and free."""

@@ -151,6 +151,8 @@ class Watcher:
             self._never(attempt, job, Outcome(None, Reason.INTERNAL, f"the job's folder could not be prepared: {error}"))
             return
         try:
+            for name in spec.secrets:
+                self._store.record("secret.read", "secret", name, job.project, job=job.id, attempt=attempt.id)
             handle = self._executor.start(spec)
         except ExecutorError as error:
             self._never(attempt, job, Outcome(None, Reason.NODE_LOST, str(error)))

@@ -481,6 +481,24 @@ def hosts(server: Server = None, token_file: TokenFile = None, as_json: AsJson =
     raise typer.Exit(list_hosts(server, token_file, as_json))
 
 
+@app.command()
+def audit(
+    action: Annotated[str | None, typer.Option("--action", help="Only this, such as job.submit or login.failed.")] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="TOKEN_ID", help="Only what this token did; finery is the server itself.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only things of this project.")] = None,
+    thing: Annotated[str | None, typer.Option("--thing", metavar="ID", help="Only what was done to this job, file, model, token or secret.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="AGE", help="Only what is newer: 30m, 12h, 7d, 2w, or a time.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who did what on a service, newest first. For admins."""
+    from service.cli.audit import audit as show_trail
+
+    raise typer.Exit(show_trail(action, actor, project, thing, since, limit, server, token_file, as_json))
+
+
 token_app = typer.Typer(no_args_is_help=True, help="Make, list and take back the tokens that a service lets in.", rich_markup_mode="rich")
 app.add_typer(token_app, name="token")
 
@@ -552,6 +570,34 @@ def serve(
             trusted_proxies=tuple(trusted_proxies or ()) or None, allowed_hosts=tuple(allowed_hosts or ()) or None, log_format=log_format,
         )
     )
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write, .tar or .tar.gz, or a folder for it.", show_default=False)],
+    home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The service's folder.")] = None,
+    database_url: Annotated[str | None, typer.Option("--database-url", metavar="URL", help="postgresql://…; by default the SQLite file in the home.")] = None,
+    runs: Annotated[bool, typer.Option("--runs/--no-runs", help="With run folders and checkpoints; without them, unfinished jobs begin anew.")] = True,
+    stages: Annotated[bool, typer.Option("--stages/--no-stages", help="With finished stages that later jobs can reuse.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write one archive of a service, database and files, right while it runs."""
+    from service.cli.backup import backup as keep
+
+    raise typer.Exit(keep(target, home, database_url, runs, stages, as_json))
+
+
+@app.command()
+def restore(
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="What `finery backup` wrote.", show_default=False)],
+    home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="An empty folder, or one that is not there yet.")] = None,
+    database_url: Annotated[str | None, typer.Option("--database-url", metavar="URL", help="An empty postgresql://…; by default an SQLite file in the home.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a service of an archive again; `finery serve` then goes on with it."""
+    from service.cli.restore import restore as bring_back
+
+    raise typer.Exit(bring_back(archive, home, database_url, as_json))
 
 
 if __name__ == "__main__":

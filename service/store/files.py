@@ -10,6 +10,7 @@ from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
 
 from service.jobs.ids import new_id
 from service.store import tables
+from service.store.audit import note
 from service.store.database import Database, Transaction
 from service.store.errors import Conflict, NotFound, TooLarge
 from service.store.projects import known_project
@@ -63,6 +64,7 @@ class Files(Database):
                 if bytes and most is not None:
                     _check_room(_reserved(transaction, project), bytes, most)
                 transaction.execute(insert(files).values(**vars(made)))
+                note(transaction, "file.create", "file", made.id, project, filename=filename, purpose=purpose)
             return made
 
         return self.write(work)
@@ -104,9 +106,13 @@ class Files(Database):
 
     def _changed(self, file_id: str, project: str | None, change: Any) -> File:
         def work(transaction: Transaction) -> File:
-            values = change(file_of(self._row(transaction, file_id, project)))
+            before = file_of(self._row(transaction, file_id, project))
+            values = change(before)
             transaction.execute(update(files).where(files.c.id == file_id).values(**values))
-            return file_of(self._row(transaction, file_id, project))
+            changed = file_of(self._row(transaction, file_id, project))
+            if before.state != changed.state:
+                note(transaction, "file.complete", "file", file_id, changed.project, filename=changed.filename, bytes=changed.bytes, sha256=changed.sha256)
+            return changed
 
         return self.write(work)
 
@@ -159,6 +165,7 @@ class Files(Database):
         def work(transaction: Transaction) -> File:
             row = self._row(transaction, file_id, project)
             transaction.execute(delete(files).where(files.c.id == file_id))
+            note(transaction, "file.delete", "file", file_id, row["project"], filename=row["filename"], sha256=row["sha256"])
             return file_of(row)
 
         return self.write(work, repeatable=False)
@@ -167,8 +174,12 @@ class Files(Database):
         """Forget a file whose upload was never completed; False where it is complete by now, or gone."""
 
         def work(transaction: Transaction) -> bool:
-            done = transaction.execute(delete(files).where(files.c.id == file_id, files.c.state == UPLOADING))
-            return bool(done.rowcount)
+            unfinished = (files.c.id == file_id) & (files.c.state == UPLOADING)
+            row = transaction.execute(select(files.c.project, files.c.filename).where(unfinished)).first()
+            done = bool(transaction.execute(delete(files).where(unfinished)).rowcount)
+            if done and row is not None:
+                note(transaction, "file.delete", "file", file_id, row.project, filename=row.filename, unfinished=True)
+            return done
 
         return self.write(work, repeatable=False)
 

@@ -8,6 +8,7 @@ from sqlalchemy import insert, select, update
 
 from service.jobs.resources import Host, Slot
 from service.store import tables
+from service.store.audit import note
 from service.store.changes import QUEUE
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
@@ -83,6 +84,7 @@ class Hosts(Database):
         def work(transaction: Transaction) -> None:
             if not transaction.execute(update(hosts).where(hosts.c.name == name).values(state=state)).rowcount:
                 raise NotFound("host", name)
+            note(transaction, "host.state", "host", name, None, state=state)
             transaction.topics.add(QUEUE)
 
         self.write(work)

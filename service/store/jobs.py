@@ -12,6 +12,7 @@ from service.jobs.job import Job, JobRequest
 from service.jobs.states import TERMINAL, Reason, State
 from service.jobs.transitions import Move
 from service.store import tables
+from service.store.audit import Action, note
 from service.store.changes import JOBS, QUEUE, job_topic
 from service.store.database import Database, Transaction
 from service.store.errors import Conflict, NotFound, QuotaExceeded
@@ -27,6 +28,8 @@ FOR_EVER = 1e15
 """Seconds."""
 ENDINGS = frozenset({Move.SUCCEED, Move.FAIL, Move.STOPPED})
 """What the end of an attempt does to its job."""
+ASKED: dict[Move, Action] = {Move.PAUSE: "job.pause", Move.RESUME: "job.resume", Move.CANCEL: "job.cancel", Move.RETRY: "job.retry"}
+"""What people ask for; the other moves are the service's own, and stand in the job's events."""
 
 
 class Jobs(Database):
@@ -82,6 +85,7 @@ class Jobs(Database):
         transaction.execute(insert(jobs).values(**row))
         event = {"job": identifier, "id": 1, "time": row["created"], "event": "state", "fields": {"state": State.QUEUED}}
         transaction.execute(insert(tables.events).values(**event))
+        note(transaction, "job.submit", "job", identifier, request.project, name=request.name, via=request.kind, secrets=request.secrets or None)
         transaction.topics |= {JOBS, QUEUE, job_topic(identifier)}
         return job_of(row), True
 
@@ -167,7 +171,10 @@ class Jobs(Database):
             check_expected(job, expect)
             if move is Move.START or (job.active and move in ENDINGS):
                 raise ValueError(f"'{move}' also takes or frees resources: use start or end_attempt")
-            return apply_move(transaction, job, move, reason=reason, message=message, **fields)
+            moved = apply_move(transaction, job, move, reason=reason, message=message, **fields)
+            if move in ASKED:
+                note(transaction, ASKED[move], "job", job_id, job.project, was=str(job.state))
+            return moved
 
         return self.write(work, repeatable=False)
 
@@ -180,6 +187,7 @@ class Jobs(Database):
                 raise Conflict(f"the job is {job.state}; its priority no longer matters")
             last = append_events(transaction, job, [{"event": "priority", "priority": priority, "from": job.priority}], None)
             transaction.topics.add(QUEUE)
+            note(transaction, "job.priority", "job", job_id, job.project, priority=priority, was=job.priority)
             return self._changed_job(transaction, job_id, priority=priority, last_event=last)
 
         return self.write(work)
@@ -204,6 +212,7 @@ class Jobs(Database):
                 transaction.execute(delete(table).where(table.c.job == job_id))
             transaction.execute(delete(tables.leases).where(tables.leases.c.name.in_([job_id, f"openai-results:{job_id}"])))
             transaction.execute(delete(jobs).where(jobs.c.id == job_id))
+            note(transaction, "job.delete", "job", job_id, job.project, name=job.name)
             transaction.topics |= {JOBS, QUEUE, job_topic(job_id)}
             return job
 

@@ -16,7 +16,7 @@ from service.store.database import Database
 from service.store.errors import Unavailable
 
 FOLDER = Path(__file__).parent / "migrations"
-NEWEST = "0003"
+NEWEST = "0004"
 """The schema that this code reads and writes; the last of `migrations/versions/`."""
 LOCK = 0x66696E657279
 """PostgreSQL's advisory lock: `finery` in ASCII."""
@@ -36,17 +36,22 @@ def upgrade(database: Database, revision: str = "head") -> None:
     try:
         if revision == "head" and current(database) == NEWEST:
             return
-        with _alone(database) as connection:
-            from alembic import command  # slow, and needed once in a database's life
-
-            command.upgrade(_config(connection), revision)
+        with alone(database) as connection:
+            upgrade_within(connection, revision)
     except OperationalError as error:
         raise Unavailable(f"cannot open the database {database.url.render_as_string()}: {str(error.orig).strip().splitlines()[0]}") from error
 
 
+def upgrade_within(connection: Connection, revision: str = "head") -> None:
+    """Migrate in the transaction that `alone` opened, together with what else is done in it."""
+    from alembic import command  # slow, and needed once in a database's life
+
+    command.upgrade(_config(connection), revision)
+
+
 def downgrade(database: Database, revision: str) -> None:
     """Migrate down to `revision` (`base` for nothing at all). What the older schema has no place for is lost."""
-    with _alone(database) as connection:
+    with alone(database) as connection:
         from alembic import command
 
         command.downgrade(_config(connection), revision)
@@ -73,7 +78,7 @@ def _config(connection: Connection) -> Any:
 
 
 @contextmanager
-def _alone(database: Database) -> Iterator[Connection]:
+def alone(database: Database) -> Iterator[Connection]:
     """A connection, while no other process migrates the same database."""
     if database.engine.dialect.name == "postgresql":
         with database.engine.connect() as connection, connection.begin():

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import RowMapping, insert, select, update
 
 from service.store import tables
+from service.store.audit import note
 from service.store.changes import QUEUE
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
@@ -87,6 +88,7 @@ class Projects(Database):
             known_project(transaction, name)
             if changes:
                 transaction.execute(update(tables.projects).where(tables.projects.c.name == name).values(**changes))
+            note(transaction, "project.set", "project", name, name, changed=[f"{key}={value}" for key, value in sorted(changes.items())])
             transaction.topics.add(QUEUE)
             return known_project(transaction, name)
 

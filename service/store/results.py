@@ -14,6 +14,7 @@ from service.jobs.ids import new_id
 from service.jobs.job import Job
 from service.store import tables
 from service.store.attempts import writer
+from service.store.audit import note
 from service.store.changes import JOBS, job_topic
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
@@ -155,6 +156,7 @@ class Results(Database):
                 new_id("model"), job.project, name, fingerprint, job.id, path, base, parameters, dict(scores or {}), dict(openai or {}), now()
             )
             transaction.execute(insert(models).values(**vars(model)))
+            note(transaction, "model.publish", "model", model.id, job.project, name=name, fingerprint=fingerprint, job=job.id)
             transaction.topics |= {JOBS, job_topic(job.id)}
             return model
 
@@ -192,6 +194,7 @@ class Results(Database):
             if row is None:
                 raise NotFound("model", model_id)
             transaction.execute(delete(models).where(models.c.id == model_id))
+            note(transaction, "model.delete", "model", model_id, row["project"], name=row["name"], fingerprint=row["fingerprint"])
             return model_of(row)
 
         return self.write(work, repeatable=False)

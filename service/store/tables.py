@@ -261,3 +261,24 @@ scores = Table(
     _time("created", nullable=False),
     Index(None, "project", "benchmark", "metric", "value"),
 )  # fmt: skip
+
+audit = Table(
+    "audit", metadata,
+    Column("id", Words, primary_key=True),
+    _time("time", nullable=False),
+    Column("action", Words, nullable=False),
+    Column("actor", Words, nullable=False),  # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
+    Column("role", Words, nullable=False),
+    Column("actor_project", Words, nullable=False),
+    Column("address", Words, nullable=False),
+    Column("request", Words, nullable=False),
+    Column("kind", Words, nullable=False),
+    Column("thing", Words, nullable=False),
+    Column("project", Words),  # of the thing
+    _json("details"),
+    Index(None, "time"),
+    Index(None, "action", "id"),
+    Index(None, "actor", "id"),
+    Index(None, "project", "id"),
+    Index(None, "thing", "id"),
+)  # fmt: skip

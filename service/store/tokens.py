@@ -8,6 +8,7 @@ from sqlalchemy import RowMapping, delete, insert, select, update
 
 from service.jobs.ids import new_id
 from service.store import tables
+from service.store.audit import note
 from service.store.changes import ACCESS
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
@@ -58,6 +59,7 @@ class Tokens(Database):
             known_project(transaction, project)
             if transaction.execute(select(tokens.c.id).where(tokens.c.id == made.id)).first() is None:
                 transaction.execute(insert(tokens).values(**vars(made)))
+                note(transaction, "token.create", "token", made.id, project, role=role, name=name or None, expires=expires)
             return made
 
         return self.write(work)
@@ -93,6 +95,7 @@ class Tokens(Database):
                 raise NotFound("token", token_id)
             if row["revoked"] is None:
                 transaction.execute(update(tokens).where(tokens.c.id == token_id).values(revoked=now()))
+                note(transaction, "token.revoke", "token", token_id, row["project"], role=row["role"], name=row["name"] or None)
             transaction.topics.add(ACCESS)
             return token_of(transaction.execute(query).mappings().one())
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from pipelines.errors import FineryError
 from service.api.context import Service
 from service.api.problems import TITLES, Problem, problem_of
+from service.store.audit import identify
 from service.web.rendering import HEADERS, page
 from service.web.sessions import COOKIE, LIFETIME, Sessions, Visitor
 
@@ -54,6 +55,7 @@ def signed_in(request: Request) -> Visitor:
     if visitor is None or visitor.token is None:
         raise SignInNeeded
     request.state.token_id = visitor.token.id
+    identify(visitor.token.id, visitor.token.role, visitor.token.project, request.scope)
     wait = service_of(request).limiter.take(visitor.token.id)
     if wait > 0:
         raise Problem(429, f"Too many requests; try again in {wait:.0f} s.", "rate_limited", headers={"Retry-After": str(max(1, round(wait)))})

@@ -176,7 +176,9 @@ def secrets(service: ServiceOf, caller: Viewer) -> list[str]:
 @router.put("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"])
 def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -> Response:
     """Keep a secret for the jobs of the project: HF_TOKEN and other known keys, or a name that begins with SECRET_."""
-    secret_store.put(service.settings, caller.project, name, body.value, None if body.hosts is None else tuple(body.hosts))
+    settings, project = service.settings, caller.project
+    hosts = None if body.hosts is None else tuple(body.hosts)
+    service.store.record("secret.put", "secret", name, project, doing=lambda: secret_store.put(settings, project, name, body.value, hosts))
     refresh(service)
     return Response(status_code=204)
 
@@ -184,7 +186,8 @@ def put_secret(name: str, body: Secret, service: ServiceOf, caller: Submitter) -
 @router.delete("/secrets/{name}", status_code=204, response_class=Response, tags=["secrets"], responses=described(404))
 def delete_secret(name: str, service: ServiceOf, caller: Submitter) -> Response:
     """Forget a secret."""
-    secret_store.delete(service.settings, caller.project, name)
+    settings, project = service.settings, caller.project
+    service.store.record("secret.delete", "secret", name, project, doing=lambda: secret_store.delete(settings, project, name))
     return Response(status_code=204)
 
 
@@ -220,7 +223,12 @@ def server_secrets(service: ServiceOf, caller: Admin) -> list[ServerSecret]:
 @router.put("/server-secrets/{name}", tags=["secrets"])
 def bind_server_secret(name: str, body: ServerSecretBinding, service: ServiceOf, caller: Admin) -> ServerSecret:
     """Give a secret of the server to the jobs of these projects, which send it to these hosts only."""
-    made = secret_store.bind(service.settings, name, tuple(body.projects), tuple(body.hosts), body.value)
+    projects, hosts = tuple(body.projects), tuple(body.hosts)
+    made = service.store.record(
+        "secret.bind", "secret", name, None, doing=lambda: secret_store.bind(service.settings, name, projects, hosts, body.value),
+        projects=",".join(projects), hosts=",".join(hosts),
+    )  # fmt: skip
+    assert made is not None
     refresh(service)
     return ServerSecret.of(made)
 
@@ -228,7 +236,7 @@ def bind_server_secret(name: str, body: ServerSecretBinding, service: ServiceOf,
 @router.delete("/server-secrets/{name}", status_code=204, response_class=Response, tags=["secrets"], responses=described(404))
 def unbind_server_secret(name: str, service: ServiceOf, caller: Admin) -> Response:
     """Forget who gets a secret of the server, and its value if an admin put one. What the server's settings bind is bound as they say again."""
-    secret_store.unbind(service.settings, name)
+    service.store.record("secret.unbind", "secret", name, None, doing=lambda: secret_store.unbind(service.settings, name))
     return Response(status_code=204)
 
 

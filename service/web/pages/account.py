@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from service.api.context import authenticate
 from service.api.problems import Problem
+from service.store.audit import identify
 from service.tokens import parts
 from service.web.rendering import HEADERS, THEME_COOKIE, THEMES, page
 from service.web.sessions import COOKIE, VISIT_COOKIE
@@ -71,11 +72,13 @@ async def sign_in(request: Request) -> Response:
 def _exchange(request: Request, text: str, goal: str) -> Response:
     service = service_of(request)
     try:
-        authenticate(service, text, request.client.host if request.client else "")
+        caller = authenticate(service, text, request.client.host if request.client else "")
     except Problem as problem:
         return _form(request, goal, problem.detail, problem.status)
     found = parts(text)
     token = service.store.token_by_prefix(found[0]) if found else None
+    identify(caller.token, caller.role, caller.project, request.scope)
+    service.store.record("login", "token", caller.token, caller.project)
     response = RedirectResponse(goal, 303, HEADERS)
     set_cookie(request, response, COOKIE, sessions_of(request).make(token)[0])
     return response
@@ -85,6 +88,7 @@ def _exchange(request: Request, text: str, goal: str) -> Response:
 def sign_out(request: Request, visitor: Sent) -> Response:
     """End the session, on the server too."""
     sessions_of(request).end(visitor)
+    service_of(request).store.record("logout", "token", visitor.token.id, visitor.home)
     response = RedirectResponse("/sign-in", 303, {**HEADERS, "Clear-Site-Data": '"cache"'})
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response

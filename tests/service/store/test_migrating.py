@@ -18,7 +18,10 @@ from service.store.migrating import FOLDER, NEWEST, SchemaTooNew, current, downg
 from service.store.store import Store, open_store
 from tests.service.databases import fresh_postgresql, missing
 
-SINCE = {"0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"}, "0002": {"stage_results", "files", "models", "scores"}, "0003": {"ended_sessions"}}
+SINCE = {
+    "0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"}, "0002": {"stage_results", "files", "models", "scores"},
+    "0003": {"ended_sessions"}, "0004": {"audit"},
+}  # fmt: skip
 """Revision -> the tables that it adds."""
 
 
