@@ -141,6 +141,8 @@ class Launcher:
             "launcher_pid": launcher, "launcher_start": start_time(launcher), "child_pid": self.child,
             "child_start": start_time(self.child), "cgroup": self.cgroup, "record": self.record, "started": time.time(),
         }  # fmt: skip
+        if self.control is not None:
+            told["private"] = [self.asked["sandbox"]["tmp"], self.asked["sandbox"]["root"]]
         write_record(self.record, "launcher.json", told)
         os.write(opener, b"g")
         os.close(opener)

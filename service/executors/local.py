@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,9 @@ def _sweep(handle: Handle, end: float) -> bool:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
             gone = False
+        if gone:
+            for folder in handle.record.get("private", ()):
+                shutil.rmtree(folder, ignore_errors=True)
         if gone or time.monotonic() > end:
             return gone
         time.sleep(_PAUSE)

@@ -1,6 +1,7 @@
 """What may import what. A room that reaches into another one can no longer be changed alone."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +23,8 @@ ROOMS: dict[str, set[str]] = {
 """Room -> the other rooms that it may use, beside the contract."""
 HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "evaluate", "numpy", "scipy", "sklearn", "pyarrow", "tokenizers"}
 SERVICE = {"service", "pipelines", "typer", "rich", "pyarrow"}
+TABLES = "pipelines.data.tables"
+"""How files of rows are read within bounds: the service shows them with the code that training reads them with."""
 GENERATORS = {"pipelines/fields/generate.py"}
 """Tools of the developer that read the live classes; nothing imports them."""
 
@@ -84,8 +87,14 @@ def test_pipelines_never_import_the_service(path):
 
 @pytest.mark.parametrize("path", sources("service"), ids=name_of)
 def test_the_service_imports_the_contract_only(path):
-    assert told(path, [each for each in ours(path) if each[0] not in CONTRACT]) == []
+    lines = {line for module, line in imports(path) if module == TABLES}
+    assert told(path, [each for each in ours(path) if each[0] not in CONTRACT and each[1] not in lines]) == []
     assert told(path, [each for each in imports(path) if each[0].split(".")[0] in HEAVY - SERVICE]) == []
+
+
+def test_reading_tables_loads_no_heavy_library():
+    code = f"import sys, {TABLES}; print(sorted({HEAVY!r} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("path", sources("service"), ids=name_of)

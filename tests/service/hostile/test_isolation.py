@@ -372,7 +372,7 @@ print(len(open("/dev/urandom", "rb").read(4)), os.cpu_count() > 0, open("/proc/s
 
 def test_two_ranks_meet_on_the_loopback(isolated, home):
     (home.job / "inputs" / "ranks.py").write_text(
-        "import torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.ones(1)\nd.all_reduce(x)\nprint('sum', int(x), flush=True)\nd.destroy_process_group()\n"
+        "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.ones(1)\nd.all_reduce(x)\nos.write(1, f'sum {int(x)}\\n'.encode())\nd.destroy_process_group()\n"
     )
     command = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0")
     end, text = run(isolated, home.spec((*command, str(home.job / "inputs" / "ranks.py"))), 120)
@@ -458,6 +458,7 @@ def test_the_proxy_and_all_else_end_with_the_attempt_and_with_the_launcher(isola
                 time.sleep(0.02)
             assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
             assert marked(spec.attempt_id) == []
+            assert not [path for path in handle.record["private"] if Path(path).exists()], "whoever proves it dead removes its private files"
 
 
 def children(pid):
