@@ -72,6 +72,8 @@ class Problem(Exception):
         self.headers = dict(headers or {})
         self.param = param
         """The parameter that is wrong, which OpenAI's errors name."""
+        self.members: dict[str, Any] = {}
+        """What the document holds beside the usual (RFC 9457, section 3.2)."""
 
     def document(self) -> ProblemDocument:
         """The body of the answer."""
@@ -123,7 +125,7 @@ def respond(request: Request, problem: Problem) -> Response:
 
         return _Json(envelope(problem), status_of(problem), headers)
     document = problem.document().model_copy(update={"request_id": request.scope.get("state", {}).get("request_id", "")})
-    return _Json(document.model_dump(), problem.status, headers, media_type=MEDIA_TYPE)
+    return _Json(document.model_dump() | problem.members, problem.status, headers, media_type=MEDIA_TYPE)
 
 
 class _Json(JSONResponse):

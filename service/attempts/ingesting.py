@@ -14,15 +14,15 @@ import json
 import math
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipelines.events import EVENTS
+from service.attempts.folders import open_regular
 
 BATCH_BYTES = 1 << 18
 """Read at once: some 2,000 events, one transaction."""
@@ -60,13 +60,16 @@ class Batch:
     """What was wrong with the first of them."""
 
 
-def read_batch(path: Path, offset: int, size: int = BATCH_BYTES) -> Batch:
-    """The whole lines after `offset`, at least one when there is one. Nothing new: the same offset again."""
-    opened = _opened(path)
-    if opened is None:
+def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | None = None) -> Batch:
+    """The whole lines after `offset`, at least one when there is one. Nothing new: the same offset again.
+
+    No link is followed on the way from `below`, by default the file's own folder.
+    """
+    file = _opened(path, below)
+    if file is None:
         return Batch([], offset)
-    with os.fdopen(opened, "rb") as file:
-        length = os.fstat(opened).st_size
+    with file:
+        length = os.fstat(file.fileno()).st_size
         if length == offset:
             return Batch([], offset)
         if length < offset:
@@ -89,13 +92,13 @@ def read_batch(path: Path, offset: int, size: int = BATCH_BYTES) -> Batch:
     return Batch(events, offset + len(whole), odd, why)
 
 
-def newest_event(path: Path) -> dict[str, Any] | None:
-    """The last line that is an event, looked for in the end of the file alone."""
-    opened = _opened(path)
-    if opened is None:
+def newest_event(path: Path, below: Path | None = None) -> dict[str, Any] | None:
+    """The last line that is an event, looked for in the end of the file alone; `below` as for `read_batch`."""
+    file = _opened(path, below)
+    if file is None:
         return None
-    with os.fdopen(opened, "rb") as file:
-        length = os.fstat(opened).st_size
+    with file:
+        length = os.fstat(file.fileno()).st_size
         begin = max(0, length - 2 * LONGEST_LINE)
         file.seek(begin)
         lines = file.read(length - begin).split(b"\n")
@@ -107,19 +110,12 @@ def newest_event(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _opened(path: Path) -> int | None:
-    """The file for reading; None where there is none, or where something else was put in its place.
-
-    A link would lead out of the job's folder, and a pipe would hold whoever opens it.
-    """
+def _opened(path: Path, below: Path | None) -> BinaryIO | None:
+    """The file for reading; None where there is none, or where a link, a pipe or a device was put in its place or on the way to it."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return open_regular(path, below or path.parent)
+    except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        return None
-    return opened
 
 
 def event_of(line: bytes, length: int) -> dict[str, Any]:

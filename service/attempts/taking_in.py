@@ -43,7 +43,7 @@ class Intake:
         """
         offset, taken = self._attempt.offset, 0
         while batches is None or batches > 0:
-            batch = read_batch(self._folders.events, offset)
+            batch = read_batch(self._folders.events, offset, below=self._folders.job)
             if batch.offset == offset:
                 return taken
             if batch.odd:
@@ -59,7 +59,7 @@ class Intake:
 
     def last_word(self) -> dict[str, Any] | None:
         """The newest event, when it was written during this attempt."""
-        last = newest_event(self._folders.events)
+        last = newest_event(self._folders.events, self._folders.job)
         if last is None or "time" not in last:
             return None
         began = self._attempt.started or self._attempt.created
@@ -72,7 +72,7 @@ class Intake:
             self._record(fencing, stage, event)
         elif event["event"] == "cell" and event.get("status") in DONE and "cell" in event and event["cell"] not in cells:
             cells.add(event["cell"])
-            for name, finished in finished_stages(self._folders.run / "cells" / Path(event["cell"]).name / "events.jsonl"):
+            for name, finished in finished_stages(self._folders.run / "cells" / Path(event["cell"]).name / "events.jsonl", self._folders.job):
                 if is_score(finished.get("metrics")):  # what the leaderboard shows of a study
                     self._record(fencing, f"{event['cell']}/{name}", finished)
 
@@ -84,12 +84,12 @@ class Intake:
         )  # fmt: skip
 
 
-def finished_stages(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def finished_stages(path: Path, below: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(stage, its newest `stage_finished` event) of a cell's own stream."""
     found: dict[str, dict[str, Any]] = {}
     offset = 0
     while offset < MOST_OF_CELL:
-        batch = read_batch(path, offset)
+        batch = read_batch(path, offset, below=below)
         if batch.offset == offset:
             break
         offset = batch.offset

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from pipelines.errors import CommandError, RecipeError
 from pipelines.recipe import schema as recipe_schema
 from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer, refuse_without_isolation
 from service.api.documents import AttemptDocument, JobDocument, Page, ResourcesDocument, StageDocument, page
-from service.api.problems import MistakeDocument, Problem, described
+from service.api.problems import MistakeDocument, Problem, described, problem_of
 from service.jobs.job import Job
 from service.jobs.states import State
 from service.jobs.transitions import Move
@@ -137,6 +138,7 @@ async def submit(request: Request, response: Response, service: ServiceOf, calle
 class Validation(BaseModel):
     """A recipe that can be submitted."""
 
+    valid: Literal[True] = Field(True, description="`false` stands in the problem that one with mistakes is answered with.")
     name: str
     stages: list[str]
     cells: int = Field(description="Of a study; 1 otherwise.")
@@ -148,7 +150,12 @@ class Validation(BaseModel):
 async def validate(request: Request, service: ServiceOf, caller: Viewer) -> Validation:
     """Check a submission without making a job of it."""
     wish = (await submission_of(request)).wish(None)
-    fitting = await service.lanes.checks.run(caller.token, fit, service.store, service.settings, service.checker, caller.project, wish)
+    try:
+        fitting = await service.lanes.checks.run(caller.token, fit, service.store, service.settings, service.checker, caller.project, wish)
+    except (RecipeError, CommandError) as error:
+        refusal = problem_of(error)
+        refusal.members["valid"] = False
+        raise refusal from None
     checked = fitting.checked
     return Validation(
         name=checked.name, stages=list(checked.stages), cells=checked.cells,

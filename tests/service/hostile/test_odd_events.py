@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipelines.events import EVENTS
 from service.attempts.folders import folders_of
 from service.attempts.ingesting import LONGEST_LINE, Batch, event_of, newest_event, plain_scores, read_batch
-from service.attempts.taking_in import Intake
+from service.attempts.taking_in import Intake, finished_stages
 from service.attempts.watching import Watcher
 from service.executors.protocol import Exited
 from service.jobs.endings import Ending
@@ -220,6 +220,19 @@ def test_a_link_a_pipe_or_a_folder_in_place_of_the_events_is_not_opened(tmp_path
     for place in (link, pipe, folder):
         assert read_batch(place, 0) == Batch([], 0)
         assert newest_event(place) is None
+
+
+def test_a_linked_folder_on_the_way_to_the_events_is_not_entered(tmp_path):
+    mine, theirs = tmp_path / "job-mine", tmp_path / "job-theirs" / "runs" / "tiny"
+    theirs.mkdir(parents=True)
+    (theirs / "events.jsonl").write_bytes(json.dumps({**GOOD, "stage": "secret"}).encode() + b"\n")
+    (mine / "runs").mkdir(parents=True)
+    (mine / "runs" / "tiny").symlink_to(theirs)
+    path = mine / "runs" / "tiny" / "events.jsonl"
+    assert read_batch(theirs / "events.jsonl", 0, below=tmp_path).events, "the probe itself works"
+    assert read_batch(path, 0, below=mine) == Batch([], 0)
+    assert newest_event(path, below=mine) is None
+    assert list(finished_stages(path, mine)) == []
 
 
 @given(values)
