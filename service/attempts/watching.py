@@ -44,6 +44,9 @@ CANCEL_SECONDS = 10.0
 """A cancelled attempt needs no checkpoint: it has less time than one that is paused."""
 LIMITS_SECONDS = 1.0
 """How often an attempt's time and its signs of life are looked at."""
+UNISOLATED = (
+    "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what is missing), then retry the job"
+)
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10
@@ -142,6 +145,9 @@ class Watcher:
         if job.state in STOPPING:
             self._never(attempt, job, Outcome(EXIT_STOPPED, None, "stopped before it started"))
             return
+        if not self._may_run(job):
+            self._never(attempt, job, Outcome(None, Reason.NO_RESOURCES, UNISOLATED))
+            return
         try:
             spec = prepare(self._store, self._settings, job, attempt, self._pipelines)
         except (RecipeError, Missing, NotFound) as error:
@@ -151,13 +157,20 @@ class Watcher:
             self._never(attempt, job, Outcome(None, Reason.INTERNAL, f"the job's folder could not be prepared: {error}"))
             return
         try:
-            for name in spec.secrets:
+            for name in [name for name in job.request.secrets if name in spec.secrets]:
                 self._store.record("secret.read", "secret", name, job.project, job=job.id, attempt=attempt.id)
             handle = self._executor.start(spec)
         except ExecutorError as error:
             self._never(attempt, job, Outcome(None, Reason.NODE_LOST, str(error)))
             return
         self._store.attempt_started(attempt.id, attempt.fencing, plain_record(handle.record))
+
+    def _may_run(self, job: Job) -> bool:
+        """Whether the job is isolated here, need not be, or is an admin's: the server that took it may have had another isolation."""
+        if self._executor.isolation.kept or self._settings.isolation == "none":
+            return True
+        token = self._store.token_by_id(job.request.submitted_by)
+        return token is not None and token.role == "admin"
 
     def _never(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
         """End an attempt that did not start; one that did after all is kept and looked at again."""

@@ -26,7 +26,7 @@ def homes(tmp_path, migrated_sqlite, monkeypatch):
     running = []
 
     def begin(name, cpus=2, gpus=0, home=None):
-        settings = Settings(home=home or tmp_path / name, database_url=f"sqlite:///{tmp_path / 'finery.db'}")
+        settings = Settings(home=home or tmp_path / name, database_url=f"sqlite:///{tmp_path / 'finery.db'}", isolation="none")
         host = HostCapacity(name, cpus, 8 << 30, tuple(Gpu(index, 80 << 30, "pretended") for index in range(gpus)))
         store = open_store(settings)
         store.ensure_project("default")

@@ -12,6 +12,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from service import serving  # noqa: E402
 from service.cli.serve import serve  # noqa: E402
+from service.executors.isolation import isolation_of  # noqa: E402
 from service.executors.local import Local  # noqa: E402
 from service.executors.protocol import Gpu, HostCapacity  # noqa: E402
 
@@ -24,10 +25,11 @@ class Supervisor(serving.Supervisor):
 
     def __init__(self, settings, store):
         commands = () if sys.argv[4] == "pipelines" else (STAND_IN,)
-        super().__init__(settings, store, Local(HOST), *commands)
+        super().__init__(settings, store, Local(HOST, isolation=isolation_of(settings.isolation)), *commands)
 
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     serving.Supervisor = Supervisor
-    sys.exit(serve("127.0.0.1", int(sys.argv[2]), Path(sys.argv[1]), sys.argv[3] or None, None, True))
+    isolation = "auto" if sys.argv[4] == "pipelines" else "none"  # the stand-in lies where no attempt may read
+    sys.exit(serve("127.0.0.1", int(sys.argv[2]), Path(sys.argv[1]), sys.argv[3] or None, None, True, isolation=isolation))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.cli import audit as command
+from service.executors.isolation import Isolation
 from service.settings import read_settings
 from service.store.audit import MOST_FAILURES
 from tests.service.served import RECIPE, YAML, Served
@@ -146,11 +147,12 @@ def test_the_trail_says_which_secret_an_attempt_was_given(served, tmp_path):
     from service.attempts.watching import Watcher
     from service.executors.protocol import ExecutorError
 
-    served.submitter.put("/api/v1/secrets/HF_TOKEN", json={"value": VALUE})
+    served.submitter.put("/api/v1/secrets/HF_TOKEN", json={"value": VALUE, "hosts": ["huggingface.co"]})
     answer = served.submitter.post("/api/v1/jobs", content=RECIPE, headers=YAML, params={"secrets": ["HF_TOKEN", "WANDB_API_KEY"]})
     attempt = served.started(answer.json()["id"])
 
     class Executor:
+        isolation = Isolation("container")
         rows: list = []
 
         def start(self, spec):

@@ -22,15 +22,17 @@ import httpx
 import pytest
 
 from pipelines.errors import CommandError
+from service.attempts.watching import Watcher
 from service.cli.serve import first_token
 from service.executors import isolation as isolation_module
 from service.executors import local
 from service.executors.isolation import NONE, Isolation, isolation_of, plan_of, tried
 from service.executors.landlock import abi
 from service.executors.local import Local, marked
-from service.executors.protocol import AttemptSpec, Exited, HostCapacity, Placement, Sandbox
+from service.executors.protocol import AttemptSpec, ExecutorError, Exited, HostCapacity, Placement, Sandbox
 from service.jobs.job import JobRequest
-from service.jobs.states import State
+from service.jobs.resources import Part
+from service.jobs.states import Reason, State
 from service.serving import Supervisor
 from service.settings import read_settings
 from service.store.store import open_store
@@ -489,6 +491,29 @@ def served(migrated_sqlite, tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("who", ["submitter", "admin"])
+def test_a_job_that_another_server_took_is_not_started_without_isolation_unless_it_is_an_admins(served, who):
+    answer = getattr(served, who).post("/api/v1/jobs", content=RECIPE, headers=YAML)
+    attempt = served.store.start(answer.json()["id"], (Part("here"),), executor="local", holder="tests", lease_seconds=1e6)
+    started = []
+
+    class Bare(Local):
+        def start(self, spec):
+            started.append(spec.attempt_id)
+            raise ExecutorError("enough was seen")
+
+    watcher = Watcher(served.store, served.settings, Bare(HostCapacity("here", 2, 8 << 30)), "tests")
+    watcher.step()
+    watcher.stop()
+    job = served.store.job(attempt.job)
+    if who == "admin":
+        assert started == [attempt.id]
+    else:
+        assert started == []
+        assert (job.state, job.reason) == (State.FAILED, Reason.NO_RESOURCES)
+        assert "cannot isolate" in job.message
+
+
 def test_without_isolation_only_admins_submit_on_every_surface(served):
     served.service.isolated = False
     rows = b"".join(b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' for _ in range(10))
@@ -548,7 +573,7 @@ def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlit
         (home / "web.key").write_text("x")
         shutil.copy(migrated_sqlite, home / "finery.db")
         monkeypatch.setenv("FINERY_HOME", str(Path(folder) / "cache"))
-        settings = read_settings({}, home=home, cpus=2)
+        settings = read_settings({}, home=home, cpus=2, isolation="auto" if mode.kept else "none")
         store = open_store(settings)
         first_token(store, home)
         executor = Local(HostCapacity(HOST, 2, 8 << 30), isolation=mode)
