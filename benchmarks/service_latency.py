@@ -33,10 +33,11 @@ WORKLOAD = """
 import sys, time
 recipe = open(sys.argv[-1]).read() if sys.argv[1] == "run" else ""
 began = time.time()
-with open("began.tmp", "w") as file:
-    file.write(repr(began))
 import os
-os.rename("began.tmp", "began")
+os.makedirs("runs", exist_ok=True)
+with open("runs/began.tmp", "w") as file:
+    file.write(repr(began))
+os.rename("runs/began.tmp", "runs/began")
 if "holds-the-gpu" in recipe:
     time.sleep(3600)
 """
@@ -54,15 +55,16 @@ def serve(home: Path, url: str) -> None:
     """The server: `finery serve`, but for what an attempt runs and what the host has."""
     from service import serving
     from service.cli.serve import serve as command
+    from service.executors.isolation import isolation_of
     from service.executors.local import Local
     from service.executors.protocol import Gpu, HostCapacity
 
     host = HostCapacity("here", 4, 16 << 30, (Gpu(0, 80 << 30, "pretended"),))
-    pipelines = (sys.executable, "-I", "-S", str(home / "workload.py"))
+    pipelines = (sys.executable, "-I", "-S", "-c", WORKLOAD)
 
     class Supervisor(serving.Supervisor):
         def __init__(self, settings: Any, store: Any) -> None:
-            super().__init__(settings, store, Local(host), pipelines)
+            super().__init__(settings, store, Local(host, isolation=isolation_of(settings.isolation)), pipelines)
 
     serving.Supervisor = Supervisor  # type: ignore[misc]
     command("127.0.0.1", 0, home, url or None, None, True)
@@ -89,7 +91,6 @@ def database(given: str | None) -> Iterator[str]:
 @contextmanager
 def server(home: Path, url: str) -> Iterator[tuple[str, str]]:
     """A running server: (address, token)."""
-    (home / "workload.py").write_text(WORKLOAD)
     command = [sys.executable, __file__, "--serve", str(home), "--database-url", url]
     environment = {**os.environ, "FINERY_REQUESTS_PER_SECOND": "1000", "FINERY_BURST": "10000"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -129,7 +130,7 @@ def leave(store: Any, address: str, token: str, seconds: float = 60.0) -> None:
 
 def began(home: Path, job: str, seconds: float = 60.0) -> float:
     """When the job's process began."""
-    place = home / "jobs" / job / "began"
+    place = home / "jobs" / job / "runs" / "began"
     limit = time.monotonic() + seconds
     while not place.is_file():
         if time.monotonic() > limit:
