@@ -95,5 +95,5 @@ def test_the_image_keeps_nothing_of_the_build(container):
     described = build("inspect", "--type", "image", "localhost/finery")
     config = described[described.index('"Docker"') :]
     assert '"User": "finery"' in config
-    assert "/healthz" in config
+    assert "/livez" in config
     assert "PIP_" not in build("run", "--isolation", "chroot", name, "env")
