@@ -6,17 +6,25 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.engine import make_url
+
 from pipelines.errors import CommandError
 from pipelines.marks import read_yaml_text
-from service.attempts.environment import environment_of, hub_folder, secret_files, secrets_of, shared_stages
-from service.attempts.folders import INPUTS, RECIPE, REFERENCES, Folders, folders_of
-from service.attempts.places import sandbox_of
+from service.attempts.environment import (
+    environment_of,
+    hub_folder,
+    secret_files,
+    secrets_of,
+    shared_stages,
+    stage_cache,
+)
+from service.attempts.folders import INPUTS, PUBLISHED, RECIPE, REFERENCES, Folders, folders_of
 from service.attempts.stage_store import model_in
-from service.executors.protocol import AttemptSpec, Placement
+from service.executors.protocol import AttemptSpec, Placement, Sandbox
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
 from service.jobs.states import State
@@ -34,6 +42,9 @@ PIPELINES = (sys.executable, "-m", "pipelines")
 """What runs an attempt."""
 LOG_FILES = 4
 """The console log is kept in so many files, the oldest of which makes room."""
+POSTGRESQL = 5432
+HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")
+"""Variables that name where downloads from the Hub lie."""
 
 
 class Missing(CommandError):
@@ -69,6 +80,29 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
         placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
         log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
         sandbox=sandbox_of(settings, folders, attempt.id, environment, checkpoints.values()),
+    )  # fmt: skip
+
+
+def sandbox_of(settings: Settings, folders: Folders, attempt_id: str, environment: Mapping[str, str], checkpoints: Iterable[Path]) -> Sandbox:
+    """What an isolated attempt sees of the service's files: its own job's parts, and what its recipe names.
+
+    `environment` is its own: it names its stage cache, the shared stages and the Hub's cache.
+    """
+    hub = [environment[name] for name in HUB if environment.get(name)]
+    own = [path for path in hub if Path(path).is_relative_to(settings.home)]
+    read = [
+        folders.recipe, folders.job / INPUTS, folders.record(attempt_id) / "secrets", *checkpoints, *(path for path in hub if path not in own),
+        *filter(None, [environment.get("FINERY_SHARED_STAGES")]),
+    ]  # fmt: skip
+    write = [folders.job / "runs", folders.job / PUBLISHED, environment["FINERY_HOME"], *own]
+    database = make_url(settings.url)
+    hidden: list[Path | str] = [settings.home, stage_cache(settings)]
+    if database.get_backend_name() == "sqlite":
+        hidden += [f"{database.database}{ending}" for ending in ("", "-wal", "-shm", "-journal")]
+    ports = [settings.port, POSTGRESQL if database.port is None else database.port]
+    return Sandbox(
+        read=tuple(map(str, read)), write=tuple(map(str, write)), hidden=tuple(map(str, hidden)),
+        private_endpoints=settings.private_endpoints, refused_ports=tuple(port for port in ports if port),
     )  # fmt: skip
 
 
