@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from pipelines import fingerprints
 from pipelines.errors import RecipeError
 from pipelines.evaluation import policy
 from pipelines.evaluation.policy_scores import distinct
@@ -42,6 +43,8 @@ def test_the_model_is_the_nearest_that_writes(tmp_path: Path) -> None:
     assert policy.model_of(made, stage) == "second"
     assert stage.reads(made) == ("second", "first")
     assert set(stage.content(made)) == {"prompts"}
+    code = fingerprints.used_by(fingerprints.modules_of(stage) | stage.modules())
+    assert {"pipelines.trainers.rollouts", "pipelines.trainers.completion_likelihoods"} <= set(code)
     assert stage.policy_scores(made) == {"policy": list(policy.BESIDE)}
     assert recipe(tmp_path, f"{ASKED}, from: first").stage("evaluate").policy_scores(made) == {"policy": list(policy.ALONE)}
     assert "kl" not in recipe(tmp_path, f"{ASKED}, against: first, temperature: 0").stage("evaluate").policy_scores(made)["policy"]

@@ -31,6 +31,9 @@ class Answering(http.server.BaseHTTPRequestHandler):
 
     def do_CONNECT(self):
         self.server.asked.append((self.path, self.headers.get("Proxy-Authorization")))
+        if self.server.early:  # in one write, so that it always arrives with the headers
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\nspoken before it was asked")
+            return
         self.send_response(self.server.status)
         self.end_headers()
         if self.server.status == 200 and self.rfile.read(1):  # a tunnel is silent until it is spoken to
@@ -43,7 +46,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def origin():
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    made.asked, made.status = [], 200
+    made.asked, made.status, made.early = [], 200, False
     threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
     yield made
     made.shutdown()
@@ -180,7 +183,10 @@ def test_an_operator_s_proxy_is_asked_in_turn_with_its_login_and_its_refusal_is_
         tunnel.sendall(b"?")
         assert tunnel.recv(100) == b"through upstream"
     assert origin.asked == [("hub.example:443", "Basic dXNAZXI6cGFzcw==")]
-    origin.status = 407
+    origin.early = True
+    with pytest.raises(Denied, match="refused the connection"):
+        proxy.connect("hub.example", 443)
+    origin.early, origin.status = False, 407
     with pytest.raises(Denied, match=r"refused the connection to 'unknown\.example'"):
         proxy.connect("unknown.example", 443)
     asked = len(origin.asked)
