@@ -33,12 +33,16 @@ def main() -> int:
     """Strike, wait, count. Exit code 1 when anything was lost."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--kills", type=int, default=200)
-    words.add_argument("--jobs", type=int, default=20, help="at least so many; more are submitted while there are kills left")
+    words.add_argument(
+        "--jobs", type=int, default=20, help="at least so many; more are submitted while there are kills left"
+    )
     words.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     words.add_argument("--workload", choices=("stand-in", "pipelines"), default="stand-in")
     words.add_argument("--processes", type=int, choices=(1, 2), default=2, help="of an attempt of the real pipelines")
     words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--minutes", type=float, default=360.0, help="strike no longer than this, however many kills are left")
+    words.add_argument(
+        "--minutes", type=float, default=360.0, help="strike no longer than this, however many kills are left"
+    )
     words.add_argument("--keep", type=Path, help="keep the home and the server's log in this folder")
     given = words.parse_args()
     real = given.workload == "pipelines"
@@ -52,13 +56,19 @@ def main() -> int:
     if real:
         recipe, pause = (REAL, (2.0, 15.0)) if given.processes == 2 else (ALONE, (0.5, 5.0))
     with Chaos(folder, database, given.seed, recipe, given.workload, processes=given.processes) as chaos:
-        chaos.torment(2 if real else given.jobs, given.kills, pause, seconds=8 * 3600.0, strike_seconds=60 * given.minutes)
+        chaos.torment(
+            2 if real else given.jobs, given.kills, pause, seconds=8 * 3600.0, strike_seconds=60 * given.minutes
+        )
         found = verdict(chaos)
-    print(f"{len(chaos.kills)} kills of busy processes in {time.monotonic() - started:.0f} s on {given.database}, seed {given.seed}\n")
+    print(
+        f"{len(chaos.kills)} kills of busy processes in {time.monotonic() - started:.0f} s on {given.database}, seed {given.seed}\n"
+    )
     print("| victim | kills |\n|---|---|")
     for victim, count in sorted(found.kills.items()):
         print(f"| {victim} | {count} |")
-    print(f"\n| outcome | number |\n|---|---|\n| jobs submitted and succeeded | {found.jobs - len(found.lost)} of {found.jobs} |")
+    print(
+        f"\n| outcome | number |\n|---|---|\n| jobs submitted and succeeded | {found.jobs - len(found.lost)} of {found.jobs} |"
+    )
     print(f"| attempts | {found.attempts} |\n| went on from a checkpoint | {found.resumed} |")
     for name in COUNTED:
         print(f"| {name.replace('_', ' ')} | {len(getattr(found, name))} |")

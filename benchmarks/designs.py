@@ -39,9 +39,16 @@ FACTORS = {"position": POSITIONS, "norm_position": NORMS, "attention_scoring": S
 REFERENCE = {"position": "rotary", "norm_position": "pre", "attention_scoring": "scaled_dot_product"}
 
 SHAPE: dict[str, Any] = {
-    "family": "decoder", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
-    "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-5,
-}  # fmt: skip
+    "family": "decoder",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "layer_norm_eps": 1e-5,
+}
 VOCABULARY, BLOCK, BATCH, LEARNING_RATE = 1024, 64, 16, 4e-3
 TRAIN, HELD_OUT = 400, 40
 """Novels' parts (about 8 kB each) that are trained on, and that are held out."""
@@ -56,7 +63,7 @@ def shape(choice: dict[str, str]) -> dict[str, Any]:
 
     goal = count({**SHAPE, **REFERENCE})
     words = {**SHAPE, **choice}
-    each = (count({**words, "intermediate_size": 2}) - count({**words, "intermediate_size": 1}))
+    each = count({**words, "intermediate_size": 2}) - count({**words, "intermediate_size": 1})
     words["intermediate_size"] += round((goal - count(words)) / each)
     return words
 
@@ -65,17 +72,23 @@ class Text:
     """The vocabulary, the training blocks and the held-out blocks that all runs share."""
 
     def __init__(self, cache: Path) -> None:
-        from pipelines.data.byte_bpe import ByteBPE
-        from pipelines.data.layouts import lay_out
         from pipelines.data.packing import end_of_text
+        from pipelines.data.sentences import lay_out
         from pipelines.data.sources import find
+        from pipelines.data.tokenizers.bpe import ByteBPE
         from pipelines.evaluation.ngrams import fit
 
         source = find("english_novels", None)
-        novels = {split: list(source.load(split)["text"][:rows]) for split, rows in (("train", TRAIN), ("validation", HELD_OUT))}
+        novels = {
+            split: list(source.load(split)["text"][:rows])
+            for split, rows in (("train", TRAIN), ("validation", HELD_OUT))
+        }
         self.tokenizer = ByteBPE().train(novels["train"], VOCABULARY)
         end = end_of_text(self.tokenizer)
-        train, held_out = (lay_out("stream", self.tokenizer, texts, BLOCK, cache, f"{split} {len(texts)}") for split, texts in novels.items())
+        train, held_out = (
+            lay_out("stream", self.tokenizer, texts, BLOCK, cache, f"{split} {len(texts)}")
+            for split, texts in novels.items()
+        )
         self.train = train
         self.held_out = np.stack([held_out[place]["input_ids"] for place in range(len(held_out))]).astype(np.int64)
         tokens = np.concatenate([train[place]["input_ids"] for place in range(len(train))]).astype(np.int64)
@@ -93,7 +106,7 @@ def train(text: Text, choice: dict[str, str], seed: int, steps: int) -> dict[str
     """One run: its bits per byte on the held-out blocks, its weights, and the seconds of its training steps."""
     from pipelines.architectures import FineryConfig, FineryForCausalLM
     from pipelines.objectives.causal_lm import CausalLM
-    from pipelines.trainers.sampling import order
+    from pipelines.trainers.trainer import order
 
     torch.manual_seed(seed)
     words = shape(choice) | {"vocab_size": VOCABULARY, "pad_token_id": text.tokenizer.pad_token_id}
@@ -127,7 +140,9 @@ def train(text: Text, choice: dict[str, str], seed: int, steps: int) -> dict[str
     with torch.no_grad():
         for part in torch.from_numpy(text.held_out).split(128):
             logits = model(input_ids=part).logits[:, :-1].float()
-            total += torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].reshape(-1), reduction="sum").item()
+            total += torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), part[:, 1:].reshape(-1), reduction="sum"
+            ).item()
     weights = sum(weight.numel() for weight in model.parameters())
     return {"bits_per_byte": total / math.log(2) / text.bytes, "parameters": weights, "seconds": round(seconds, 2)}
 
@@ -138,7 +153,9 @@ def measure(out: Path, seeds: Iterable[int], steps: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         text = Text(Path(place))
         if steps * BATCH > len(text.train):
-            raise SystemExit(f"{steps} steps need {steps * BATCH} blocks, and the text has {len(text.train)}: fewer --steps")
+            raise SystemExit(
+                f"{steps} steps need {steps * BATCH} blocks, and the text has {len(text.train)}: fewer --steps"
+            )
         cells = [(seed, cell) for seed in seeds for cell in itertools.product(*FACTORS.values())]
         for number, (seed, cell) in enumerate(cells, start=1):
             if (*cell, seed) in known:
@@ -148,7 +165,11 @@ def measure(out: Path, seeds: Iterable[int], steps: int) -> None:
             line |= train(text, choice, seed, steps)
             with open(out, "a") as file:
                 file.write(json.dumps(line) + "\n")
-            print(f"{number}/{len(cells)} {'-'.join(cell)}, seed {seed}: {line.get('bits_per_byte', line.get('failed'))}", file=sys.stderr, flush=True)
+            print(
+                f"{number}/{len(cells)} {'-'.join(cell)}, seed {seed}: {line.get('bits_per_byte', line.get('failed'))}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def read(out: Path) -> list[dict[str, Any]]:
@@ -174,7 +195,11 @@ def table(lines: list[dict[str, Any]]) -> str:
         f"unigram {good[0]['unigram']:.3f}."
     ]
     for factor, choices in FACTORS.items():
-        text += ["", f"| {factor} | bits per byte, mean | ± standard error | runs | seconds a run |", "|---|---|---|---|---|"]
+        text += [
+            "",
+            f"| {factor} | bits per byte, mean | ± standard error | runs | seconds a run |",
+            "|---|---|---|---|---|",
+        ]
         rows = []
         for choice in choices:
             chosen = [line for line in good if line[factor] == choice]
@@ -182,10 +207,21 @@ def table(lines: list[dict[str, Any]]) -> str:
                 continue
             scores = [line["bits_per_byte"] for line in chosen]
             seconds = statistics.median(line["seconds"] for line in chosen)
-            rows.append((statistics.mean(scores), f"| {choice} | {statistics.mean(scores):.4f} | {noise / math.sqrt(len(scores)):.4f} | {len(scores)} | {seconds:.1f} |"))
+            rows.append(
+                (
+                    statistics.mean(scores),
+                    f"| {choice} | {statistics.mean(scores):.4f} | {noise / math.sqrt(len(scores)):.4f} | {len(scores)} | {seconds:.1f} |",
+                )
+            )
         text += [row for _, row in sorted(rows)]
     for first, second in itertools.combinations(FACTORS, 2):
-        text += ["", f"{first} × {second}, mean over seeds and the third factor:", "", f"| | {' | '.join(FACTORS[second])} |", "|---" * (len(FACTORS[second]) + 1) + "|"]
+        text += [
+            "",
+            f"{first} × {second}, mean over seeds and the third factor:",
+            "",
+            f"| | {' | '.join(FACTORS[second])} |",
+            "|---" * (len(FACTORS[second]) + 1) + "|",
+        ]
         for one in FACTORS[first]:
             means = []
             for two in FACTORS[second]:

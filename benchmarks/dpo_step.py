@@ -45,19 +45,27 @@ def prepare(folder: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from pipelines.data.byte_bpe import ByteBPE
     from pipelines.data.sources import find
+    from pipelines.data.tokenizers.bpe import ByteBPE
 
     rows = find("alpaca_eval_preferences", None).load("train")
     pairs = [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in rows.select(range(PAIRS))]
-    pairs = [{name: text if isinstance(text, str) else text[-1]["content"] for name, text in pair.items()} for pair in pairs]
+    pairs = [
+        {name: text if isinstance(text, str) else text[-1]["content"] for name, text in pair.items()} for pair in pairs
+    ]
     pairs = [{**pair, "prompt": pair["prompt"] + "\n\n"} for pair in pairs]
     (folder / "pairs").mkdir()
     (folder / "pairs" / "train.jsonl").write_text("\n".join(json.dumps(pair) for pair in pairs))
     tokenizer = ByteBPE().train((text for pair in pairs for text in pair.values()), SHAPE["vocab_size"])
     torch.manual_seed(0)
-    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    config = GPT2Config(**{**SHAPE, "vocab_size": len(tokenizer)}, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ends)
+    ends = {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    config = GPT2Config(
+        **{**SHAPE, "vocab_size": len(tokenizer)}, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ends
+    )
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
 
@@ -77,9 +85,14 @@ def recipe(folder: Path, name: str, steps: int, keys: str, settings: str) -> Pat
 def run(command: list[str], folder: Path, home: Path) -> tuple[str, float, int]:
     """(what the command said, CPU seconds, bytes at the peak)."""
     environment = {
-        **os.environ, "FINERY_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_DATASETS_CACHE": str(folder / "cache"),
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]), "CUDA_VISIBLE_DEVICES": "",
-    }  # fmt: skip
+        **os.environ,
+        "FINERY_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     said = folder / "said.txt"
     with open(said, "w") as file:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
@@ -103,11 +116,28 @@ def finery(folder: Path, name: str, steps: int, keys: str = "", settings: str = 
 def trl(folder: Path, steps: int) -> Taken:
     """TRL's command with the same numbers; what it does by default and we do not (bf16, recomputed activations) is off."""
     words: dict[str, Any] = {
-        "model_name_or_path": folder / "model", "dtype": "float32", "dataset_name": folder / "pairs", "output_dir": folder / "trl",
-        "max_steps": steps, "per_device_train_batch_size": BATCH, "learning_rate": RATE, "beta": BETA, "max_length": LENGTH, "bf16": False,
-        "gradient_checkpointing": False, "use_cpu": True, "save_strategy": "no", "report_to": "none", "logging_steps": steps, "disable_tqdm": True,
-    }  # fmt: skip
-    command = [str(Path(sys.executable).with_name("trl")), "dpo", *(part for name, value in words.items() for part in (f"--{name}", str(value)))]
+        "model_name_or_path": folder / "model",
+        "dtype": "float32",
+        "dataset_name": folder / "pairs",
+        "output_dir": folder / "trl",
+        "max_steps": steps,
+        "per_device_train_batch_size": BATCH,
+        "learning_rate": RATE,
+        "beta": BETA,
+        "max_length": LENGTH,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": steps,
+        "disable_tqdm": True,
+    }
+    command = [
+        str(Path(sys.executable).with_name("trl")),
+        "dpo",
+        *(part for name, value in words.items() for part in (f"--{name}", str(value))),
+    ]
     text, cpu, peak = run(command, folder, folder)
     found = re.search(r"train_runtime'?\"?: '?\"?([\d.]+)", text)
     if found is None:
@@ -128,7 +158,9 @@ def main() -> None:
         ways = {
             "trl dpo": lambda steps: trl(folder, steps),
             "finery": lambda steps: finery(folder, "full", steps),
-            "finery, reference beforehand": lambda steps: finery(folder, "stored", steps, settings=", precompute_ref_log_probs: true"),
+            "finery, reference beforehand": lambda steps: finery(
+                folder, "stored", steps, settings=", precompute_ref_log_probs: true"
+            ),
             "finery, LoRA": lambda steps: finery(folder, "lora", steps, keys=", tuner: lora"),
         }
         wall: dict[str, list[float]] = {name: [] for name in ways}
@@ -140,7 +172,10 @@ def main() -> None:
                 wall[name].append((long.seconds - short.seconds) / (many - few))
                 cpu[name].append((long.cpu - short.cpu) / (many - few))
                 peak[name] = max(peak[name], long.peak)
-                print(f"{name}: {wall[name][-1]:.3f} s a step, {cpu[name][-1]:.3f} s of CPU, {long.peak / 2**20:.0f} MiB", file=sys.stderr)
+                print(
+                    f"{name}: {wall[name][-1]:.3f} s a step, {cpu[name][-1]:.3f} s of CPU, {long.peak / 2**20:.0f} MiB",
+                    file=sys.stderr,
+                )
     for name in ways:
         print(
             f"{name:30} {statistics.median(wall[name]) * 1000:8.0f} ms a step {statistics.median(cpu[name]) * 1000:8.0f} ms of CPU "

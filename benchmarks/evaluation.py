@@ -25,19 +25,26 @@ import numpy as np
 import torch
 
 from pipelines.architectures.registration import register
-from pipelines.data.choices import collate_choices, encode_choices
+from pipelines.core.architecture_fields import resolve
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import TASKS
 from pipelines.data.encoding import collate, encode
-from pipelines.evaluation.asking_options import _logits as option_logits
-from pipelines.evaluation.predict import _logits, device, forward
-from pipelines.evaluation.shared_articles import articles_of, read_articles
-from pipelines.fields.architectures import resolve
-from pipelines.models import auto_class, head_settings
-from pipelines.protocols import Head
-from pipelines.registry import TASKS
+from pipelines.models.opening import auto_class, head_settings
+from pipelines.models.predict import _logits, device, forward
+from pipelines.tasks.multiple_choice.evaluation import _logits as option_logits
+from pipelines.tasks.multiple_choice.shared_articles import articles_of, read_articles
+from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 
 TASKS_READ = ("glue/sst2", "glue/mrpc", "glue/rte")
 ENCODER = {"preset": "bert-mini"}
-DECODER = {"preset": "gpt-tiny", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "max_position_embeddings": 512}
+DECODER = {
+    "preset": "gpt-tiny",
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 512,
+}
 BATCH, LENGTH, ARTICLE_LENGTH = 32, 128, 384
 
 
@@ -74,9 +81,15 @@ def trainer_logits(opened: Any, words: Any, examples: Any, mixed: bool) -> Calla
         columns["token_type_ids"] = [list(each) for each in examples.token_type_ids]
     data = Dataset.from_dict(columns)
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(), per_device_eval_batch_size=BATCH, report_to=[], bf16=mixed, bf16_full_eval=mixed, disable_tqdm=True, use_cpu=device().type == "cpu",
+        output_dir=tempfile.mkdtemp(),
+        per_device_eval_batch_size=BATCH,
+        report_to=[],
+        bf16=mixed,
+        bf16_full_eval=mixed,
+        disable_tqdm=True,
+        use_cpu=device().type == "cpu",
         dataloader_pin_memory=device().type != "cpu",
-    )  # fmt: skip
+    )
     trainer = Trainer(opened, arguments, data_collator=DataCollatorWithPadding(words))
     return lambda: trainer.predict(data).predictions
 
@@ -107,9 +120,18 @@ def beside_trainer(rounds: int, rows: int) -> None:
             theirs, expected = seconds(trainer_logits(opened, words, examples, mixed), rounds)
             ours, found = seconds(
                 lambda: np.stack(
-                    forward(opened, examples, partial(collate, words), _logits, device=device(), batch_size=BATCH, precision="bf16" if mixed else "no")  # noqa: B023
-                ), rounds,
-            )  # fmt: skip
+                    forward(
+                        opened,  # noqa: B023
+                        examples,  # noqa: B023
+                        partial(collate, words),
+                        _logits,
+                        device=device(),
+                        batch_size=BATCH,
+                        precision="bf16" if mixed else "no",  # noqa: B023
+                    )
+                ),
+                rounds,
+            )
             difference = float(np.abs(found - expected).max())
             if not mixed:
                 assert difference < 1e-4, f"the logits differ by {difference}"
@@ -128,9 +150,16 @@ def articles_once(rounds: int, rows: int) -> None:
     examples = encode_choices(words, given, min(ARTICLE_LENGTH, opened.config.max_position_embeddings))
     articles = articles_of(given.texts, examples)
     whole, expected = seconds(
-        lambda: np.stack(forward(opened, examples, partial(collate_choices, words), option_logits, device=device(), batch_size=BATCH // 4)), rounds
+        lambda: np.stack(
+            forward(
+                opened, examples, partial(collate_choices, words), option_logits, device=device(), batch_size=BATCH // 4
+            )
+        ),
+        rounds,
     )
-    once, found = seconds(lambda: read_articles(opened, articles, 4, words.pad_token_id, device=device(), batch_size=BATCH), rounds)
+    once, found = seconds(
+        lambda: read_articles(opened, articles, 4, words.pad_token_id, device=device(), batch_size=BATCH), rounds
+    )
     logits, shared = found
     difference = float(np.abs(np.stack(logits) - expected).max())
     assert shared, "the logits of an article read once were not those of the plain way"
@@ -147,21 +176,32 @@ def beside_lm_eval(rounds: int, rows: int) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from pipelines.evaluation.few_shot_decoders import DecoderReader
-    from pipelines.evaluation.harness_model import FineryLM
+    from pipelines.evaluation.few_shot.decoders import DecoderReader
+    from pipelines.evaluation.few_shot.harness import FineryLM
 
     words = tokenizer()
     words.model_input_names = ["input_ids", "attention_mask"]
     words.eos_token = "[SEP]"  # what a text without a context is asked behind
     opened = model(DECODER, Head("causal_lm"))
     given: Any = TASKS.load("race/middle").rows("validation", max(4, rows // 8))
-    pairs = [(article, f" {option}") for article, options in zip(given.texts, given.options, strict=True) for option in options]
-    pairs = [pair for pair in pairs if len(words("".join(pair)).input_ids) <= ARTICLE_LENGTH]  # the two do not cut longer ones alike
+    pairs = [
+        (article, f" {option}")
+        for article, options in zip(given.texts, given.options, strict=True)
+        for option in options
+    ]
+    pairs = [
+        pair for pair in pairs if len(words("".join(pair)).input_ids) <= ARTICLE_LENGTH
+    ]  # the two do not cut longer ones alike
     requests = [Instance("loglikelihood", {}, pair, place) for place, pair in enumerate(pairs)]
     peer = HFLM(
-        pretrained=opened, tokenizer=words, max_length=ARTICLE_LENGTH, batch_size=BATCH, device=device().type, add_bos_token=False,
+        pretrained=opened,
+        tokenizer=words,
+        max_length=ARTICLE_LENGTH,
+        batch_size=BATCH,
+        device=device().type,
+        add_bos_token=False,
         prefix_token_id=words.eos_token_id,
-    )  # fmt: skip
+    )
     ours = FineryLM(DecoderReader(opened, words, ARTICLE_LENGTH), batch_size=BATCH)
     other, expected = seconds(lambda: peer.loglikelihood(requests, disable_tqdm=True), rounds)
     mine, found = seconds(lambda: ours.loglikelihood(requests), rounds)

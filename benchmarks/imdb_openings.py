@@ -25,7 +25,10 @@ def opening(text: str, first: int, following: int) -> dict[str, str] | None:
     words = text.replace("<br />", " ").split()
     if len(words) < first + following:
         return None
-    return {"prompt": " ".join(words[:first]), "completion": "".join(f" {word}" for word in words[first : first + following])}
+    return {
+        "prompt": " ".join(words[:first]),
+        "completion": "".join(f" {word}" for word in words[first : first + following]),
+    }
 
 
 def main() -> None:
@@ -40,7 +43,9 @@ def main() -> None:
     for split in ("train", "test"):
         rows = [row for text in source.load(split)["text"][:] if (row := opening(text, first, following)) is not None]
         random.Random(SEED).shuffle(rows)
-        (arguments.out / f"{split}.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        (arguments.out / f"{split}.jsonl").write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
         print(f"{split}: {len(rows)} rows")
 
 

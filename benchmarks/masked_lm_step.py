@@ -18,9 +18,15 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from pipelines.objectives.losses import masked_token_loss
+from pipelines.models.log_probabilities import masked_token_loss
 
-SHAPE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 8192}
+SHAPE = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "vocab_size": 8192,
+}
 BATCH, LENGTH, SHARE = 32, 128, 0.15
 
 
@@ -79,9 +85,13 @@ def main() -> None:
     )
     for name, each in taken.items():
         print(f"{name:30} {each * 1000:8.1f} ms")
-    print(f"masked positions against all positions: {taken['transformers, all positions'] / taken['finery, masked positions']:.2f}x")
+    print(
+        f"masked positions against all positions: {taken['transformers, all positions'] / taken['finery, masked positions']:.2f}x"
+    )
     print(f"eager against sdpa:                     {taken['finery, sdpa'] / taken['finery, masked positions']:.2f}x")
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, fp32, 4 layers of 256, batch {BATCH} x {LENGTH}, vocabulary {SHAPE['vocab_size']}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, fp32, 4 layers of 256, batch {BATCH} x {LENGTH}, vocabulary {SHAPE['vocab_size']}"
+    )
 
 
 if __name__ == "__main__":

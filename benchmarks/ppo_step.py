@@ -41,7 +41,7 @@ def prepare(folder: Path) -> None:
     from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
 
     from pipelines.data.builtin import find
-    from pipelines.data.byte_bpe import ByteBPE
+    from pipelines.data.tokenizers.bpe import ByteBPE
 
     source = find("builtin/python-docs", None)
     assert source is not None
@@ -54,7 +54,9 @@ def prepare(folder: Path) -> None:
     torch.manual_seed(0)
     config = GPT2Config(**SHAPE, **tokens, **silent, vocab_size=len(tokenizer))
     GPT2LMHeadModel(config).save_pretrained(folder / "policy")
-    GPT2ForSequenceClassification(GPT2Config(**SHAPE, **tokens, **silent, vocab_size=len(tokenizer), num_labels=1)).save_pretrained(folder / "reward")
+    GPT2ForSequenceClassification(
+        GPT2Config(**SHAPE, **tokens, **silent, vocab_size=len(tokenizer), num_labels=1)
+    ).save_pretrained(folder / "reward")
     for name in ("policy", "reward"):
         tokenizer.save_pretrained(folder / name)
 
@@ -63,19 +65,34 @@ def ours(folder: Path, asked: dict[str, Any]) -> None:
     """Run a recipe with one ppo stage in this process and write `ours.json`."""
     import torch
 
-    from pipelines.recipe import validated
-    from pipelines.run import run
-    from pipelines.trainers.ppo_loop import PPOTrainer
+    from pipelines.core.recipe import validated
+    from pipelines.runs.run import run
+    from pipelines.trainers.ppo_trainer import PPOTrainer
 
     torch.set_num_threads(asked["threads"])
     stage = {
-        "stage": "ppo", "prompts": {"path": str(folder / "prompts.txt"), "max_length": PROMPT}, "reward": {"checkpoint": str(folder / "reward")}, **asked["keys"],
+        "stage": "ppo",
+        "prompts": {"path": str(folder / "prompts.txt"), "max_length": PROMPT},
+        "reward": {"checkpoint": str(folder / "reward")},
+        **asked["keys"],
         "arguments": {
-            "max_steps": asked["steps"], "global_batch_size": BATCH, "response_length": RESPONSE, "num_ppo_epochs": EPOCHS, "learning_rate": RATE,
-            "kl_coef": 0.05, "local_rollout_forward_batch_size": BATCH, "save_strategy": "no", "save_steps": 10**6,
+            "max_steps": asked["steps"],
+            "global_batch_size": BATCH,
+            "response_length": RESPONSE,
+            "num_ppo_epochs": EPOCHS,
+            "learning_rate": RATE,
+            "kl_coef": 0.05,
+            "local_rollout_forward_batch_size": BATCH,
+            "save_strategy": "no",
+            "save_steps": 10**6,
         },
-    }  # fmt: skip
-    data = {"name": "ours", "model": {"checkpoint": str(folder / "policy")}, "launch": {"num_processes": 1, "mixed_precision": "no"}, "stages": (stage,)}
+    }
+    data = {
+        "name": "ours",
+        "model": {"checkpoint": str(folder / "policy")},
+        "launch": {"num_processes": 1, "mixed_precision": "no"},
+        "stages": (stage,),
+    }
     clocks: list[tuple[float, float]] = []
     original = PPOTrainer.training_step
 
@@ -85,7 +102,11 @@ def ours(folder: Path, asked: dict[str, Any]) -> None:
 
     PPOTrainer.training_step = timed  # type: ignore[method-assign]
     run(validated(data, folder), folder / f"run-{time.time_ns()}")
-    peak = next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    peak = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
     (folder / "ours.json").write_text(json.dumps({"clocks": clocks, "peak": peak}))
 
 
@@ -93,9 +114,13 @@ def started(command: list[str], folder: Path, result: str) -> dict[str, Any]:
     """What a child process wrote."""
     root = Path(__file__).resolve().parents[1]
     environment = {
-        **os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CUDA_VISIBLE_DEVICES": "", "FINERY_HOME": str(folder / "home"),
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "FINERY_HOME": str(folder / "home"),
         "TOKENIZERS_PARALLELISM": "false",
-    }  # fmt: skip
+    }
     if command[0] == sys.executable:
         environment["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -131,20 +156,32 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for name in wall:
                 if name == theirs:
-                    words = common | {"batch": BATCH, "prompt": PROMPT, "response": RESPONSE, "epochs": EPOCHS, "rate": RATE}
+                    words = common | {
+                        "batch": BATCH,
+                        "prompt": PROMPT,
+                        "response": RESPONSE,
+                        "epochs": EPOCHS,
+                        "rate": RATE,
+                    }
                     script = str(Path(__file__).resolve().with_name("ppo_step_trl.py"))
                     found = started([arguments.peer, script, str(folder), json.dumps(words)], folder, "trl.json")
                     versions = found["versions"]
                 else:
                     words = common | {"keys": WAYS[name]}
-                    found = started([sys.executable, str(Path(__file__).resolve()), "--child", str(folder), json.dumps(words)], folder, "ours.json")
+                    found = started(
+                        [sys.executable, str(Path(__file__).resolve()), "--child", str(folder), json.dumps(words)],
+                        folder,
+                        "ours.json",
+                    )
                 for (begun, begun_cpu), (ended, ended_cpu) in itertools.pairwise(found["clocks"]):
                     wall[name].append(ended - begun)
                     cpu[name].append(ended_cpu - begun_cpu)
                 peak[name] = max(peak[name], int(found["peak"]))
     for name in wall:
         by_clock, by_cpu = BATCH / statistics.median(wall[name]), BATCH / statistics.median(cpu[name])
-        print(f"{name:28} {by_clock:7.1f} samples/s by the clock {by_cpu:7.1f} by CPU time {peak[name] / 2**20:7.0f} MiB at the peak")
+        print(
+            f"{name:28} {by_clock:7.1f} samples/s by the clock {by_cpu:7.1f} by CPU time {peak[name] / 2**20:7.0f} MiB at the peak"
+        )
     for name in WAYS:
         print(
             f"{name} against {theirs}: {statistics.median(wall[theirs]) / statistics.median(wall[name]):.2f}x by the clock, "

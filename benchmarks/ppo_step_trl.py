@@ -38,19 +38,47 @@ def main() -> None:
             clocks.append((time.perf_counter(), time.process_time()))
 
     policy, reference = (AutoModelForCausalLM.from_pretrained(folder / "policy", dtype="float32") for _ in range(2))
-    reward, value = (AutoModelForSequenceClassification.from_pretrained(folder / "reward", dtype="float32") for _ in range(2))
+    reward, value = (
+        AutoModelForSequenceClassification.from_pretrained(folder / "reward", dtype="float32") for _ in range(2)
+    )
     arguments = PPOConfig(
-        output_dir=str(folder / "trl"), total_episodes=asked["steps"] * asked["batch"], per_device_train_batch_size=asked["batch"],
-        gradient_accumulation_steps=1, num_ppo_epochs=asked["epochs"], num_mini_batches=1, response_length=asked["response"], temperature=1.0,
-        learning_rate=asked["rate"], kl_coef=0.05, local_rollout_forward_batch_size=asked["batch"], num_sample_generations=0, bf16=False, use_cpu=True,
-        save_strategy="no", report_to="none", disable_tqdm=True, stop_token="eos", gradient_checkpointing=False,
-    )  # fmt: skip
+        output_dir=str(folder / "trl"),
+        total_episodes=asked["steps"] * asked["batch"],
+        per_device_train_batch_size=asked["batch"],
+        gradient_accumulation_steps=1,
+        num_ppo_epochs=asked["epochs"],
+        num_mini_batches=1,
+        response_length=asked["response"],
+        temperature=1.0,
+        learning_rate=asked["rate"],
+        kl_coef=0.05,
+        local_rollout_forward_batch_size=asked["batch"],
+        num_sample_generations=0,
+        bf16=False,
+        use_cpu=True,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        stop_token="eos",
+        gradient_checkpointing=False,
+    )
     trainer = PPOTrainer(
-        args=arguments, processing_class=tokenizer, model=policy, ref_model=reference, reward_model=reward, value_model=value, train_dataset=rows,
-        eval_dataset=rows.select(range(asked["batch"])), callbacks=[Clock()],
-    )  # fmt: skip
+        args=arguments,
+        processing_class=tokenizer,
+        model=policy,
+        ref_model=reference,
+        reward_model=reward,
+        value_model=value,
+        train_dataset=rows,
+        eval_dataset=rows.select(range(asked["batch"])),
+        callbacks=[Clock()],
+    )
     trainer.train()
-    peak = next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    peak = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
     versions = f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
     (folder / "trl.json").write_text(json.dumps({"clocks": clocks, "peak": peak, "versions": versions}))
 

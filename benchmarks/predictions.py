@@ -24,21 +24,27 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelines import training_memory
 from pipelines.architectures.arithmetic import forward_flops, parameter_count
-from pipelines.fields import devices
-from pipelines.fields.architectures import DEFAULTS, resolve
-from pipelines.models import auto_class, head_settings
-from pipelines.objectives.losses import masked_token_loss
-from pipelines.plan import STEP_SECONDS
-from pipelines.protocols import Head
-from pipelines.shapes import PLAIN_HEADS, OwnShape, outputs
-from pipelines.trainers.losses import classification_loss
-from pipelines.training_memory import Memory, Step
+from pipelines.core.architecture_fields import DEFAULTS, resolve
+from pipelines.core.interfaces import Head
+from pipelines.models.log_probabilities import masked_token_loss
+from pipelines.models.opening import auto_class, head_settings
+from pipelines.objectives.losses import classification_loss
+from pipelines.runs import hardware
+from pipelines.runs.planning import training_memory
+from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape, outputs
+from pipelines.runs.planning.plan import STEP_SECONDS
+from pipelines.runs.planning.training_memory import Memory, Step
 from pipelines.tuners.lora import LoRA
 
 DECISION = Head("sequence_classification", ("no", "maybe", "yes"))
-SIZES = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 4096, "max_position_embeddings": 1024}
+SIZES = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 4096,
+    "max_position_embeddings": 1024,
+}
 DESIGNS: list[tuple[str, dict[str, Any], Head | None]] = [
     ("bert, masked LM", {"preset": "bert-tiny"}, None),
     ("bert, a decision", {"preset": "bert-tiny"}, DECISION),
@@ -126,7 +132,9 @@ def inputs(case: Case, device: str) -> dict[str, torch.Tensor]:
     return found | {"labels": labels}
 
 
-def step_of(case: Case, model: Any, batch: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+def step_of(
+    case: Case, model: Any, batch: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
+) -> Callable[[], None]:
     """One step as the trainer does it."""
     loss = masked_token_loss if case.predicted else classification_loss
     learnt = [weight for weight in model.parameters() if weight.requires_grad]
@@ -155,7 +163,11 @@ def most_allocated(step: Callable[[], None]) -> int:
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
         step()
-    found = [(each.start_ns(), each.nbytes()) for each in record.profiler.kineto_results.events() if each.name() == "[memory]"]
+    found = [
+        (each.start_ns(), each.nbytes())
+        for each in record.profiler.kineto_results.events()
+        if each.name() == "[memory]"
+    ]
     held = most = 0
     for _, change in sorted(found, key=lambda each: each[0]):
         held += change
@@ -186,9 +198,13 @@ def measured_flops(case: Case, model: Any, batch: dict[str, torch.Tensor]) -> in
 def predicted_memory(case: Case, device: str) -> Memory:
     """As the plan works it out."""
     step = Step(
-        batch=case.batch, length=case.length, target=case.target, predicted=case.predicted, mixed=case.mixed,
+        batch=case.batch,
+        length=case.length,
+        target=case.target,
+        predicted=case.predicted,
+        mixed=case.mixed,
         on_cpu=device == "cpu",
-    )  # fmt: skip
+    )
     words, labels = case.words, outputs(case.head)
     if not case.lora:
         return training_memory.memory(words, case.head.kind, labels, step)
@@ -238,7 +254,7 @@ def compare(case: Case, rounds: int, device: str) -> dict[str, float]:
     step()
     step()
     found["memory"] = predicted_memory(case, device).peak / measured_memory(step, model, optimizer, device)
-    machine = devices.this_machine()
+    machine = hardware.this_machine()
     rate = machine.flops_per_second("bf16" if case.mixed else "no", 1) / (machine.units if device == "cpu" else 1)
     found["time"] = predicted_seconds(case, rate) / seconds(step, rounds, device)
     return found
@@ -269,7 +285,7 @@ def main() -> None:
             ratios.setdefault(name, []).append(ratio)
     for name, column in ratios.items():
         print(f"{name:10} from {min(column):.3f} to {max(column):.3f}, median {statistics.median(column):.3f}")
-    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {devices.this_machine().name}")
+    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {hardware.this_machine().name}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ GOALS = {"submit over HTTP": 0.050, "submit to process": 1.0}
 
 def serve(home: Path, url: str) -> None:
     """The server: `finery serve`, but for what an attempt runs and what the host has."""
-    from service import serving
+    from service import supervisor
     from service.cli.serve import serve as command
     from service.executors.isolation import isolation_of
     from service.executors.local import Local
@@ -62,11 +62,11 @@ def serve(home: Path, url: str) -> None:
     host = HostCapacity("here", 4, 16 << 30, (Gpu(0, 80 << 30, "pretended"),))
     pipelines = (sys.executable, "-I", "-S", "-c", WORKLOAD)
 
-    class Supervisor(serving.Supervisor):
+    class Supervisor(supervisor.Supervisor):
         def __init__(self, settings: Any, store: Any) -> None:
             super().__init__(settings, store, Local(host, isolation=isolation_of(settings.isolation)), pipelines)
 
-    serving.Supervisor = Supervisor  # type: ignore[misc]
+    supervisor.Supervisor = Supervisor  # type: ignore[misc]
     command("127.0.0.1", 0, home, url or None, None, True)
 
 
@@ -104,7 +104,11 @@ def server(home: Path, url: str) -> Iterator[tuple[str, str]]:
 
 def post(address: str, token: str, name: str, gpus: int) -> str:
     """Submit a job over HTTP; returns its id."""
-    return str(sent(address, token, "jobs", {"recipe": RECIPE.replace("NAME", name), "resources": {"gpus": gpus, "cpus": 1}})["id"])
+    return str(
+        sent(address, token, "jobs", {"recipe": RECIPE.replace("NAME", name), "resources": {"gpus": gpus, "cpus": 1}})[
+            "id"
+        ]
+    )
 
 
 def sent(address: str, token: str, path: str, body: Any) -> Any:
@@ -143,15 +147,16 @@ def fill(store: Any, jobs: int) -> None:
     """So many waiting jobs, written at once."""
     from sqlalchemy import insert
 
-    from service.jobs.ids import new_id
-    from service.jobs.job import JobRequest
-    from service.jobs.resources import Resources
+    from service.jobs.job import JobRequest, Resources, new_id
     from service.store import tables
-    from service.store.rows import row_of_request
+    from service.store.tables import row_of_request
 
     request = JobRequest(RECIPE.replace("NAME", "waits"), "default", name="waits", resources=Resources(gpus=1))
     rows = [row_of_request(new_id("job"), request, time.time()) for _ in range(jobs)]
-    events = [{"job": row["id"], "id": 1, "time": row["created"], "event": "state", "fields": {"state": "queued"}} for row in rows]
+    events = [
+        {"job": row["id"], "id": 1, "time": row["created"], "event": "state", "fields": {"state": "queued"}}
+        for row in rows
+    ]
 
     def work(transaction: Any) -> None:
         for begin in range(0, jobs, 500):
@@ -169,20 +174,28 @@ def bare(store: Any, samples: int) -> list[float]:
     found = []
     for number in range(samples):
         begun = time.perf_counter()
-        store.write(lambda transaction, number=number: transaction.execute(text("INSERT INTO bare VALUES (:number)"), {"number": number}))
+        store.write(
+            lambda transaction, number=number: transaction.execute(
+                text("INSERT INTO bare VALUES (:number)"), {"number": number}
+            )
+        )
         found.append(time.perf_counter() - begun)
     return found
 
 
 def measure(home: Path, url: str, jobs: int, samples: int) -> dict[str, list[float]]:
     """Seconds of everything that is measured."""
-    from service.jobs.job import JobRequest
-    from service.jobs.resources import Resources
+    from service.jobs.job import JobRequest, Resources
     from service.settings import read_settings
     from service.store.store import open_store
 
     store = open_store(read_settings({}, home=home, database_url=url or None))
-    found: dict[str, list[float]] = {"a bare transaction": bare(store, samples), "submit to the store": [], "submit over HTTP": [], "submit to process": []}
+    found: dict[str, list[float]] = {
+        "a bare transaction": bare(store, samples),
+        "submit to the store": [],
+        "submit over HTTP": [],
+        "submit to process": [],
+    }
     with server(home, url) as (address, token):
         began(home, post(address, token, "holds-the-gpu", 1))
         fill(store, jobs)
@@ -195,7 +208,9 @@ def measure(home: Path, url: str, jobs: int, samples: int) -> dict[str, list[flo
             while not store.job(job).over:
                 time.sleep(0.01)
         for _ in range(samples):
-            request = JobRequest(RECIPE.replace("NAME", "direct"), "default", name="direct", resources=Resources(gpus=1))
+            request = JobRequest(
+                RECIPE.replace("NAME", "direct"), "default", name="direct", resources=Resources(gpus=1)
+            )
             begun = time.perf_counter()
             store.submit(request, max_queued=1_000_000)
             found["submit to the store"].append(time.perf_counter() - begun)
@@ -220,11 +235,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="finery-latency-") as folder, database(arguments.database_url) as url:
         found = measure(Path(folder), url, arguments.jobs, arguments.samples)
     kind = "PostgreSQL" if url else "SQLite"
-    print(f"{kind}, {arguments.jobs:,} jobs wait, {arguments.samples} samples, load average {load:.1f} on {os.cpu_count()} cores before")
+    print(
+        f"{kind}, {arguments.jobs:,} jobs wait, {arguments.samples} samples, load average {load:.1f} on {os.cpu_count()} cores before"
+    )
     for name, seconds in found.items():
         ordered = sorted(seconds)
         worst = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-        goal = f"   goal {GOALS[name] * 1e3:.0f} ms: {'met' if worst <= GOALS[name] else 'NOT met'}" if name in GOALS else ""
+        goal = (
+            f"   goal {GOALS[name] * 1e3:.0f} ms: {'met' if worst <= GOALS[name] else 'NOT met'}"
+            if name in GOALS
+            else ""
+        )
         print(f"  {name:<20} p50 {statistics.median(ordered) * 1e3:8.1f} ms   p99 {worst * 1e3:8.1f} ms{goal}")
     ratio = statistics.median(found["submit to the store"]) / statistics.median(found["a bare transaction"])
     print(f"ratio: to take a job costs {ratio:.1f} bare transactions")

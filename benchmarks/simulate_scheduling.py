@@ -25,12 +25,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from service.jobs.resources import Host, Resources, Slot
+from service.jobs.job import Host, Resources, Slot
 from service.scheduler import choose as choosing
 from service.scheduler.capacity import Capacity
 from service.scheduler.choose import choose
-from service.scheduler.queue import Queue
-from service.scheduler.values import Decision, Running, Share, Usage, Waiting
+from service.scheduler.queue import Decision, Queue, Running, Share, Usage, Waiting
 
 GPUS = 8
 """Of each host."""
@@ -87,7 +86,9 @@ def drawn(jobs: int, gpus: int, load: float, seed: int) -> list[Work]:
             id=f"job-{number:06}",
             project=rng.choices(projects, popularity)[0],
             priority=rng.choices([level for level, _ in PRIORITIES], [share for _, share in PRIORITIES])[0],
-            resources=Resources(gpus=gpu, cpus=gpu * 8, memory=gpu << 36, hosts=hosts, gpu_kind=rng.choice([None, None, "H200"])),
+            resources=Resources(
+                gpus=gpu, cpus=gpu * 8, memory=gpu << 36, hosts=hosts, gpu_kind=rng.choice([None, None, "H200"])
+            ),
             submitted=moment,
             expected_seconds=length * rng.uniform(1, 3) if rng.random() < ESTIMATED else math.inf,
         )
@@ -150,7 +151,10 @@ class Simulation:
         waiting = {project for lines in self.queue.levels.values() for project in lines}
         if len(waiting) > 1:
             shares = [
-                held.gpus / self.usage[project].weight for project in waiting for held in [self.capacity.projects.get(project)] if held
+                held.gpus / self.usage[project].weight
+                for project in waiting
+                for held in [self.capacity.projects.get(project)]
+                if held
             ] + [0.0 for project in waiting if project not in self.capacity.projects]
             squares = sum(share * share for share in shares)
             if squares:
@@ -180,7 +184,11 @@ class Simulation:
             work = self.work[start.job]
             job = work.job
             self.queue.remove(start.job)
-            self.capacity.take(Running(job.id, start.placement, job.project, job.priority, job.resources, self.now, job.expected_seconds))
+            self.capacity.take(
+                Running(
+                    job.id, start.placement, job.project, job.priority, job.resources, self.now, job.expected_seconds
+                )
+            )
             work.first_start = self.now if work.first_start is None else work.first_start
             heapq.heappush(self.events, (self.now + work.left, 1, start.job, work.run))
         assert not decision.unplaceable, decision.unplaceable[:1]
@@ -208,10 +216,17 @@ def figures(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "gpus": simulation.capacity.total.gpus,
         "utilisation": tally.gpu_seconds / (simulation.capacity.total.gpus * simulation.last_arrival),
         "days": simulation.last_arrival / 86_400,
-        "last_end_after_last_arrival_hours": (max(each.finished or 0.0 for each in work) - simulation.last_arrival) / 3600,
+        "last_end_after_last_arrival_hours": (max(each.finished or 0.0 for each in work) - simulation.last_arrival)
+        / 3600,
         "mean_wait": sum(waits) / len(waits),
-        "wait_by_priority": {level: {"p50": quantile(found, 0.5), "p90": quantile(found, 0.9), "p99": quantile(found, 0.99)} for level, found in sorted(by_priority.items())},
-        "wait_by_gpus": {size: {"p50": quantile(found, 0.5), "p90": quantile(found, 0.9), "p99": quantile(found, 0.99)} for size, found in sorted(by_size.items())},
+        "wait_by_priority": {
+            level: {"p50": quantile(found, 0.5), "p90": quantile(found, 0.9), "p99": quantile(found, 0.99)}
+            for level, found in sorted(by_priority.items())
+        },
+        "wait_by_gpus": {
+            size: {"p50": quantile(found, 0.5), "p90": quantile(found, 0.9), "p99": quantile(found, 0.99)}
+            for size, found in sorted(by_size.items())
+        },
         "mean_wait_by_project": {project: sum(found) / len(found) for project, found in sorted(by_project.items())},
         "fairness": tally.fairness / tally.contended if tally.contended else math.nan,
         "contended_share_of_time": tally.contended / simulation.last_arrival,
@@ -219,7 +234,11 @@ def figures(simulation: Simulation, seconds: float) -> dict[str, Any]:
         "longest_queue": tally.deepest,
         "decisions": len(tally.decisions),
         "decisions_per_second": len(tally.decisions) / sum(tally.decisions),
-        "decision_ms": {"p50": quantile(tally.decisions, 0.5) * 1e3, "p99": quantile(tally.decisions, 0.99) * 1e3, "max": max(tally.decisions) * 1e3},
+        "decision_ms": {
+            "p50": quantile(tally.decisions, 0.5) * 1e3,
+            "p99": quantile(tally.decisions, 0.99) * 1e3,
+            "max": max(tally.decisions) * 1e3,
+        },
         "seconds": seconds,
     }
 
@@ -228,7 +247,9 @@ def replay(arguments: argparse.Namespace, backfill: bool) -> dict[str, Any]:
     """Simulate once."""
     hosts = cluster(arguments.hosts)
     usage = {f"project-{number:02}": Share(weight=1.0) for number in range(PROJECTS)}
-    simulation = Simulation(hosts, drawn(arguments.jobs, len(hosts) * GPUS, arguments.load, arguments.seed), usage, arguments.tick)
+    simulation = Simulation(
+        hosts, drawn(arguments.jobs, len(hosts) * GPUS, arguments.load, arguments.seed), usage, arguments.tick
+    )
     depth = choosing.DEPTH
     choosing.DEPTH = depth if backfill else 0
     begun = time.process_time()
@@ -251,7 +272,10 @@ def told(found: dict[str, Any]) -> str:
     ]
     for title, key in (("priority", "wait_by_priority"), ("GPUs", "wait_by_gpus")):
         for value, waits in found[key].items():
-            lines.append(f"  wait of {title} {value}: " + ", ".join(f"{name} {wait / 60:.1f} min" for name, wait in waits.items()))
+            lines.append(
+                f"  wait of {title} {value}: "
+                + ", ".join(f"{name} {wait / 60:.1f} min" for name, wait in waits.items())
+            )
     means = found["mean_wait_by_project"]
     lines.append(f"  mean wait by project: {min(means.values()) / 60:.1f} to {max(means.values()) / 60:.1f} min")
     return "\n".join(lines)

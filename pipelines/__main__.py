@@ -16,21 +16,29 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
-from pipelines.cells import refuse_study
-from pipelines.errors import EXIT_DONE, EXIT_FAILED, CommandError, FineryError, OutOfMemory, RecipeError, Unforeseen
-from pipelines.signals import die_with_parent
+from pipelines.core.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    CommandError,
+    FineryError,
+    OutOfMemory,
+    RecipeError,
+    Unforeseen,
+)
+from pipelines.core.signals import die_with_parent
+from pipelines.core.study_cells import refuse_study
 
 
 def _run(words: Sequence[str]) -> int:
     """run RECIPE [key=value …]"""
-    from pipelines import recipe as recipes
+    from pipelines.core import recipe as recipes
 
     if not words:
         raise CommandError("run needs a recipe: run RECIPE [key=value …]")
     recipe = recipes.load(words[0], words[1:])
     refuse_study(recipe, words[0])
     _quiet()
-    from pipelines.run import run
+    from pipelines.runs.run import run
 
     run(recipe, Path("runs") / recipe.name)
     return EXIT_DONE
@@ -38,7 +46,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _resume(words: Sequence[str]) -> int:
     """resume RUN_FOLDER"""
-    from pipelines import recipe as recipes
+    from pipelines.core import recipe as recipes
 
     if len(words) != 1 or not (Path(words[0]) / "recipe.yaml").is_file():
         raise CommandError(
@@ -49,7 +57,7 @@ def _resume(words: Sequence[str]) -> int:
     if recipe.matrix is not None:
         return _study(words)
     _quiet()
-    from pipelines.run import run, working_folder
+    from pipelines.runs.run import run, working_folder
 
     os.chdir(working_folder(folder))
     run(recipe, folder)
@@ -58,7 +66,7 @@ def _resume(words: Sequence[str]) -> int:
 
 def _study(words: Sequence[str]) -> int:
     """study RECIPE|FOLDER [--parallel N] [key=value …]"""
-    from pipelines.cells import load_study
+    from pipelines.core.study_cells import load_study
 
     rest = list(words)
     parallel = _number(rest, "--parallel")
@@ -71,8 +79,8 @@ def _study(words: Sequence[str]) -> int:
     plan = load_study(file.absolute() if place.is_dir() else file, rest[1:])
     folder = (place if place.is_dir() else Path("runs") / plan.recipe.name).absolute()
     _quiet()
-    from pipelines.run import working_folder
-    from pipelines.study import run_study
+    from pipelines.runs.run import working_folder
+    from pipelines.studies.study import run_study
 
     if place.is_dir():
         os.chdir(working_folder(folder))
@@ -83,7 +91,7 @@ def _study(words: Sequence[str]) -> int:
 def _compare(words: Sequence[str]) -> int:
     """compare RUN RUN … [--test T] [--correction C]: one JSON object"""
     _quiet()
-    from pipelines.compare import compare
+    from pipelines.studies.compare import compare
 
     rest = list(words)
     test, correction = _word(rest, "--test") or "all", _word(rest, "--correction") or "holm"
@@ -97,7 +105,7 @@ def _stage(words: Sequence[str]) -> int:
     """stage RUN_FOLDER STAGE_ID FOLDER PROCESSES: one rank of a stage, started by torchrun"""
     die_with_parent(signal.SIGKILL)
     _quiet()
-    from pipelines.rank import run_rank
+    from pipelines.runs.run import run_rank
 
     return run_rank(Path(words[0]), words[1], Path(words[2]), int(words[3]))
 
@@ -107,15 +115,15 @@ def _join(words: Sequence[str]) -> int:
     if words:
         raise CommandError("join takes no arguments; what it joins is in its environment")
     _quiet()
-    from pipelines.world import join
+    from pipelines.runs.distributed import join
 
     return join()
 
 
 def _plan(words: Sequence[str]) -> int:
     """plan RECIPE [--json] [--flops-per-second N] [key=value …]"""
-    from pipelines import recipe as recipes
-    from pipelines.plan import plan
+    from pipelines.core import recipe as recipes
+    from pipelines.runs.planning.plan import plan
 
     as_json = "--json" in words
     rest = [word for word in words if word != "--json"]
@@ -124,8 +132,8 @@ def _plan(words: Sequence[str]) -> int:
         raise CommandError("plan needs a recipe: plan RECIPE [--json] [key=value …]")
     recipe = recipes.load(rest[0], rest[1:])
     if recipe.matrix is not None:
-        from pipelines.cells import load_study
-        from pipelines.study_plan import plan_study
+        from pipelines.core.study_cells import load_study
+        from pipelines.studies.plan import plan_study
 
         whole = plan_study(load_study(rest[0], rest[1:]), flops_per_second=rate)
         print(json.dumps(whole.to_json(), indent=2) if as_json else "\n".join(whole.lines()))
@@ -137,7 +145,7 @@ def _plan(words: Sequence[str]) -> int:
 
 def _gc(words: Sequence[str]) -> int:
     """gc [--dry-run] [--older-than DAYS]"""
-    from pipelines.workspace import collect, home
+    from pipelines.runs.workspace import collect, home
 
     older = _number(list(words), "--older-than") or 0.0
     print(json.dumps(collect(home(), "--dry-run" in words, older).to_json()))
@@ -146,49 +154,49 @@ def _gc(words: Sequence[str]) -> int:
 
 def _attention(words: Sequence[str]) -> int:
     """attention REQUEST: one JSON object with the fields of attention_maps.Request"""
-    return _answer("attention", "pipelines.attention_maps", words)
+    return _answer("attention", "pipelines.commands.attention", words)
 
 
 def _generate(words: Sequence[str]) -> int:
     """generate REQUEST: one JSON object with the fields of generation.Request"""
-    return _answer("generate", "pipelines.generation", words)
+    return _answer("generate", "pipelines.commands.generate", words)
 
 
 def _evaluate(words: Sequence[str]) -> int:
     """evaluate REQUEST: one JSON object with the fields of evaluating.Request"""
-    return _answer("evaluate", "pipelines.evaluating", words)
+    return _answer("evaluate", "pipelines.commands.evaluate", words)
 
 
 def _score(words: Sequence[str]) -> int:
     """score REQUEST: one JSON object with the fields of evaluation.score_files.Request"""
-    return _answer("score", "pipelines.evaluation.score_files", words)
+    return _answer("score", "pipelines.commands.score", words)
 
 
 def _predict(words: Sequence[str]) -> int:
     """predict REQUEST: one JSON object with the fields of predicting.Request"""
-    return _answer("predict", "pipelines.predicting", words)
+    return _answer("predict", "pipelines.commands.predict", words)
 
 
 def _publish(words: Sequence[str]) -> int:
     """publish REQUEST: one JSON object with the fields of publishing_again.Request"""
-    return _answer("publish", "pipelines.publishing_again", words)
+    return _answer("publish", "pipelines.commands.publish", words)
 
 
 def _harness(words: Sequence[str]) -> int:
     """harness REQUEST: one JSON object with the fields of harness.Request"""
-    return _answer("harness", "pipelines.harness", words)
+    return _answer("harness", "pipelines.commands.harness", words)
 
 
 def _data(words: Sequence[str]) -> int:
     """data REQUEST: one JSON object with the fields of data_view.Request"""
-    return _answer("data", "pipelines.data_view", words)
+    return _answer("data", "pipelines.commands.show_data", words)
 
 
 def _answer(verb: str, module: str, words: Sequence[str]) -> int:
     """Print one JSON object on standard output: the answer, or the error. Everything else goes to standard error."""
-    from pipelines.failures import understood
-    from pipelines.protocols import StopSignal
-    from pipelines.signals import stop_on_signals
+    from pipelines.core.errors import understood
+    from pipelines.core.interfaces import StopSignal
+    from pipelines.core.signals import stop_on_signals
 
     try:
         request = json.loads(words[0]) if len(words) == 1 else None

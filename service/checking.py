@@ -1,4 +1,4 @@
-"""Checking recipes in processes of their own, so that one that takes too long or too much memory costs an answer, not the service.
+"""Checking recipes in processes of their own, so that one that takes too long or too much memory costs an answer only.
 
 A `Checker` keeps a few worker processes warm. They import no torch, hold none of the server's variables but those that attempts
 inherit, and get each recipe as one line of JSON. A worker that has not answered in time, dies, or runs out of memory is replaced,
@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from pipelines.errors import CommandError, FineryError, Mistake, RecipeError
+from pipelines.core.errors import CommandError, FineryError, Mistake, RecipeError
 from service.attempts.environment import INHERITED, TOLD
 from service.safety.materialise import Needs
 from service.safety.network_recipes import FILE, Known, too_costly
@@ -75,7 +75,9 @@ class Lane:
         if self._count.total() >= self.threads + self.waiting:
             raise Crowded(f"Too many requests wait for {self.name}; try again in a few seconds.", 503)
         if self._count[caller] >= self.each:
-            raise Crowded(f"This token has {self.each} requests that wait for {self.name}; wait for their answers first.", 429)
+            raise Crowded(
+                f"This token has {self.each} requests that wait for {self.name}; wait for their answers first.", 429
+            )
         own = self._callers.setdefault(caller, anyio.CapacityLimiter(max(1, self.threads - 1)))
         self._count[caller] += 1
         place = object()
@@ -153,19 +155,37 @@ class Checker:
         return found
 
     def check(
-        self, text: str, overrides: Sequence[str], known: Known, processes: int | None, secrets: Mapping[str, tuple[str, ...] | None] | None = None
+        self,
+        text: str,
+        overrides: Sequence[str],
+        known: Known,
+        processes: int | None,
+        secrets: Mapping[str, tuple[str, ...] | None] | None = None,
     ) -> Outline:
         """What the recipe is. `secrets` are the hosts of those that its job names, never their values. Raises RecipeError with every mistake."""
         files = tuple((name, str(path)) for name, path in known.files.items())
         checkpoints = tuple((name, None if path is None else str(path)) for name, path in known.checkpoints.items())
         code = tuple(sorted(known.code))
-        found: Outline = _unless_mistaken(self._check(text, tuple(overrides), files, checkpoints, code, known.private_endpoints, processes, tuple((secrets or {}).items())))
+        found: Outline = _unless_mistaken(
+            self._check(
+                text,
+                tuple(overrides),
+                files,
+                checkpoints,
+                code,
+                known.private_endpoints,
+                processes,
+                tuple((secrets or {}).items()),
+            )
+        )
         return found
 
     def draft(self, fields: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         """The recipe that a filled-in form stands for, as text and as data. Raises RecipeError."""
         size = sum(len(key) + len(value) for key, value in fields.items())
-        problem = too_costly("x" * size) or next((found for each in fields.values() if (found := too_costly(each)) is not None), None)
+        problem = too_costly("x" * size) or next(
+            (found for each in fields.values() if (found := too_costly(each)) is not None), None
+        )
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
         said = _unless_mistaken(self._asked("draft", fields=dict(fields)))
@@ -175,11 +195,33 @@ class Checker:
         said = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
         if isinstance(said, FineryError):
             return said
-        needs: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said["needs"].items()}
+        needs: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in said["needs"].items()
+        }
         return Reading(said["text"], _tuples(said["data"]), Needs(**needs))
 
-    def _check_now(self, text: str, overrides: tuple[str, ...], files: Any, checkpoints: Any, code: Any, private: bool, most: int | None, secrets: Any) -> Outline | FineryError:
-        said = self._asked("check", text=text, overrides=overrides, files=files, checkpoints=checkpoints, code=code, private=private, processes=most, secrets=secrets)
+    def _check_now(
+        self,
+        text: str,
+        overrides: tuple[str, ...],
+        files: Any,
+        checkpoints: Any,
+        code: Any,
+        private: bool,
+        most: int | None,
+        secrets: Any,
+    ) -> Outline | FineryError:
+        said = self._asked(
+            "check",
+            text=text,
+            overrides=overrides,
+            files=files,
+            checkpoints=checkpoints,
+            code=code,
+            private=private,
+            processes=most,
+            secrets=secrets,
+        )
         return said if isinstance(said, FineryError) else Outline(said["name"], tuple(said["stages"]), said["cells"])
 
     def _asked(self, work: str, **given: Any) -> Any:
@@ -198,8 +240,18 @@ class Checker:
             if self._closed:
                 self.close()
         if said is None or said.get("spent"):
-            log.warning("a recipe was refused: checking it took more than %.0f s or %d MB", self.seconds, self.memory >> 20)
-            raise RecipeError([Mistake("", f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of memory); make it smaller", FILE)])
+            log.warning(
+                "a recipe was refused: checking it took more than %.0f s or %d MB", self.seconds, self.memory >> 20
+            )
+            raise RecipeError(
+                [
+                    Mistake(
+                        "",
+                        f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of memory); make it smaller",
+                        FILE,
+                    )
+                ]
+            )
         if "mistakes" in said:
             return RecipeError([Mistake(*each) for each in said["mistakes"]])
         if "refused" in said:
@@ -235,11 +287,17 @@ class _Worker:
     def __init__(self, seconds: float, memory: int) -> None:
         self._seconds = seconds
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from service.checking import work; work({seconds!r}, {memory!r})"
-        environment = {name: value for name, value in os.environ.items() if INHERITED.fullmatch(name) and not TOLD.search(name)}
+        environment = {
+            name: value for name, value in os.environ.items() if INHERITED.fullmatch(name) and not TOLD.search(name)
+        }
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-P", "-W", "ignore", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
         self._ready = False
         self._begun = time.monotonic()
 
@@ -348,7 +406,7 @@ def _answer(request: dict[str, Any]) -> bytes:
 
 
 def _read(recipe: str, is_text: bool, overrides: Sequence[str]) -> dict[str, Any]:
-    from pipelines.marks import write_yaml
+    from pipelines.core.yaml_positions import write_yaml
     from service.safety.materialise import needs_of
     from service.safety.network_recipes import read_network
 
@@ -358,13 +416,24 @@ def _read(recipe: str, is_text: bool, overrides: Sequence[str]) -> dict[str, Any
     return {"text": text, "data": data, "needs": {name: getattr(found, name) for name in Needs.__dataclass_fields__}}
 
 
-def _check(text: str, overrides: Sequence[str], files: Any, checkpoints: Any, code: Any, private: bool, processes: int | None, secrets: Any) -> dict[str, Any]:
-    from service.safety.endpoints import unfit_keys
-    from service.safety.network_recipes import check
-    from service.safety.secret_store import Secret
+def _check(
+    text: str,
+    overrides: Sequence[str],
+    files: Any,
+    checkpoints: Any,
+    code: Any,
+    private: bool,
+    processes: int | None,
+    secrets: Any,
+) -> dict[str, Any]:
+    from service.safety.network_recipes import check, unfit_keys
+    from service.safety.secrets import Secret
 
     known = Known(
-        {name: Path(path) for name, path in files}, {name: None if path is None else Path(path) for name, path in checkpoints}, frozenset(code), private
+        {name: Path(path) for name, path in files},
+        {name: None if path is None else Path(path) for name, path in checkpoints},
+        frozenset(code),
+        private,
     )
     found = check(text, tuple(overrides), known, processes)
     hosts = {name: None if listed is None else tuple(listed) for name, listed in secrets}
@@ -377,12 +446,16 @@ def _check(text: str, overrides: Sequence[str], files: Any, checkpoints: Any, co
         mistakes += [(("matrix",), message) for _, message in unfit_keys(cell.draft.data, tuple(hosts), secret_of)]
     if mistakes:
         raise found.source.error(dict.fromkeys(mistakes))
-    return {"name": found.recipe.name, "stages": [stage.id for stage in found.recipe.stages], "cells": len(found.study.cells) if found.study else 1}
+    return {
+        "name": found.recipe.name,
+        "stages": [stage.id for stage in found.recipe.stages],
+        "cells": len(found.study.cells) if found.study else 1,
+    }
 
 
 def _draft(fields: Mapping[str, str]) -> dict[str, Any]:
-    from pipelines.marks import write_yaml
-    from service.web.forms.reading import draft_of
+    from pipelines.core.yaml_positions import write_yaml
+    from service.web.forms import draft_of
 
     data = draft_of(fields)
     return {"text": write_yaml(data), "data": data}

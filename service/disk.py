@@ -1,15 +1,34 @@
-"""Room on the disk: a reserve that new work may not touch, and a ballast that lets a server start again when nothing is left.
+"""Room on the disk: a reserve that new work may not touch, and the sweep that deletes what is not kept for ever.
+
+Room on the disk: a reserve that new work may not touch, and a ballast that lets a server start again when nothing is left.
 
 SQLite needs some kilobytes to open a database. The ballast is a file of zeros in the home, given up when the server starts on a full
 disk, and made again when there is room: whoever frees space finds a service that answers.
+
+What is not kept for ever: uploads that nobody finished, jobs whose time after their end is over, and secrets of attempts that have ended.
+
+An upload that nobody added to for `upload_seconds` is deleted, row and bytes.
+The age of an upload is that of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
+way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two, goes likewise.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from service.executors.records import SECRETS, delete_secrets
+from service.settings import Settings
+from service.store.errors import Conflict, NotFound
+from service.store.files import UPLOADING, File
+from service.store.store import Store
+from service.uploads import part_path
 
 BALLAST = ".ballast"
 BALLAST_BYTES = 8 << 20
@@ -35,7 +54,9 @@ def drop_ballast(home: Path, least: int = BALLAST_BYTES) -> bool:
     if free(home) >= least or not path.is_file():
         return False
     path.unlink()
-    log.warning("the disk of %s is full: %d MB that were kept for this are given up; free some space", home, BALLAST_BYTES >> 20)
+    log.warning(
+        "the disk of %s is full: %d MB that were kept for this are given up; free some space", home, BALLAST_BYTES >> 20
+    )
     return True
 
 
@@ -53,3 +74,112 @@ def keep_ballast(home: Path, reserve: int) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         log.warning("no ballast is kept in %s: %s", home, error.strerror)
+
+
+PAGE = 500
+PART = ".part"
+DELETED = ".deleted"
+"""In the folder of a job that is being deleted."""
+
+log_sweeping = logging.getLogger(__name__)
+
+
+def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
+    """Delete every upload that is older than the settings allow; returns how many there were. Again deletes nothing more."""
+    oldest = clock() - settings.upload_seconds
+    gone = 0
+    after = None
+    while page := store.files(None, state=UPLOADING, after=after, limit=PAGE, newest_first=False):
+        after = page[-1].id
+        gone += sum(_forget(store, settings, file, oldest) for file in page if file.created < oldest)
+    gone += sum(_forget_part(store, path, oldest) for path in settings.files.glob(f"*/*{PART}"))
+    if gone:
+        log_sweeping.info("%d uploads that nobody finished are deleted", gone)
+    sweep_secrets(store, settings)
+    return gone
+
+
+def sweep_secrets(store: Store, settings: Settings) -> int:
+    """Delete the secrets of attempts that have ended, whose executor or server was killed before it did so; returns how many had some."""
+    found = [*settings.jobs.glob(f"*/attempts/*/{SECRETS}"), *settings.jobs.glob(f"*/attempts/*/host-*/{SECRETS}")]
+    records = {place.parent if place.parent.parent.name == "attempts" else place.parent.parent for place in found}
+    live = {attempt.id for attempt, _ in store.live_attempts()} if records else set()
+    ended = [record for record in records if record.name not in live]
+    left = [record for record in ended if not delete_secrets(record, parts=True)]
+    if left:
+        log_sweeping.warning("secrets of %d attempts that have ended cannot be deleted, such as %s", len(left), left[0])
+    return len(ended) - len(left)
+
+
+def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
+    """Delete every job whose time after its end is over; returns how many. One that another job needs stays until that has ended."""
+    gone = 0
+    for identifier in store.outlived(clock(), settings.ttl_seconds_after_finished, PAGE):
+        with suppress(Conflict, NotFound):
+            forget_job(store, settings, identifier)
+            gone += 1
+    if gone:
+        log_sweeping.info("%d jobs are deleted, whose time after their end is over", gone)
+    return gone
+
+
+def sweep_folders(store: Store, settings: Settings) -> int:
+    """Finish what a killed server began: delete the folders of jobs that were being deleted and have no row any more."""
+    gone = 0
+    for marker in settings.jobs.glob(f"job-*/{DELETED}"):
+        try:
+            store.job(marker.parent.name)
+        except NotFound:
+            shutil.rmtree(marker.parent, ignore_errors=True)
+            gone += 1
+    return gone
+
+
+def forget_job(store: Store, settings: Settings, job_id: str, project: str | None = None) -> None:
+    """Delete a job that has ended: its rows first, so that nothing names a folder that is gone. Raises NotFound, or Conflict."""
+    job = store.job(job_id, project)
+    folder = settings.jobs / job.id
+    if job.over and folder.is_dir():
+        (folder / DELETED).touch()
+    store.delete_job(job_id, project)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget(store: Store, settings: Settings, file: File, oldest: float) -> bool:
+    part = part_path(settings, file)
+    try:
+        descriptor = os.open(part, os.O_RDWR)
+    except FileNotFoundError:
+        return store.delete_unfinished(file.id)
+    try:
+        if os.fstat(descriptor).st_mtime >= oldest or not _locked(descriptor):
+            return False
+        if not store.delete_unfinished(file.id):
+            return False
+        part.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _forget_part(store: Store, path: Path, oldest: float) -> bool:
+    """A part that no row knows, or whose row is being looked at above."""
+    try:
+        if path.stat().st_mtime >= oldest:
+            return False
+        store.file(path.name.partition(".")[0])
+    except NotFound:
+        path.unlink(missing_ok=True)
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether no chunk is on its way; none can come until the file is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -37,7 +37,7 @@ def escaped(text: str) -> str:
 
 
 class TextLines(logging.Formatter):
-    """`2026-11-22T10:00:00.123Z INFO service.serving [id] message`"""
+    """`2026-11-22T10:00:00.123Z INFO service.supervisor [id] message`"""
 
     def format(self, record: logging.LogRecord) -> str:
         known = getattr(record, "request_id", "") or request_id.get()
@@ -53,7 +53,11 @@ class JsonLines(logging.Formatter):
     """One object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        made: dict[str, Any] = {"time": _moment(record.created), "level": record.levelname.lower(), "logger": record.name}
+        made: dict[str, Any] = {
+            "time": _moment(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
         known = getattr(record, "request_id", "") or request_id.get()
         if known:
             made["request_id"] = known
@@ -132,8 +136,18 @@ class Requests:
             await self.app(scope, receive, sent)
         finally:
             took = round((time.perf_counter() - begun) * 1000, 1)
-            fields = {"method": self.method_of(scope), "route": self.route_of(scope), "status": status, "milliseconds": took}
+            fields = {
+                "method": self.method_of(scope),
+                "route": self.route_of(scope),
+                "status": status,
+                "milliseconds": took,
+            }
             token = scope["state"].get("token_id")
             text = "%s %s %s in %.1f ms%s"
-            access.info(text, *fields.values(), f" by {token}" if token else "", extra={"fields": {**fields, **({"token": token} if token else {})}})
+            access.info(
+                text,
+                *fields.values(),
+                f" by {token}" if token else "",
+                extra={"fields": {**fields, **({"token": token} if token else {})}},
+            )
             request_id.reset(mark)

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.safety.remote_code import MOST, PINNED
-from service.safety.secret_store import binding_of
+from service.safety.secrets import binding_of
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MEGABYTE = 1 << 20
@@ -172,7 +172,9 @@ class Settings(BaseModel):
     @classmethod
     def _apart(cls, value: str) -> str:
         if not value or value in ("host", "default") or ":" in value:
-            raise ValueError(f"'{value}' is no network of its own; name `bridge`, `none`, or one that `docker network create` made")
+            raise ValueError(
+                f"'{value}' is no network of its own; name `bridge`, `none`, or one that `docker network create` made"
+            )
         return value
 
     @field_validator("home")

@@ -1,19 +1,102 @@
-"""From what a client sent to a job: the recipe checked, its references found, its resources settled."""
+"""From what a client sent to a job: the recipe checked, its references found, its resources settled.
+
+What the references of a recipe stand for in a project: paths of uploads, folders of models, jobs to wait for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
+from service.attempts.stage_store import model_in
 from service.checking import Checker, Outline
-from service.jobs.job import Job, JobRequest, Kind
-from service.jobs.resources import Resources
-from service.lookups import LookedUp, look_up
-from service.safety import secret_store
+from service.jobs.job import Job, JobRequest, Kind, Resources
+from service.jobs.states import State
+from service.safety import secrets as secret_store
+from service.safety.materialise import Needs
+from service.safety.network_recipes import Known, read_network
 from service.settings import Settings
+from service.store.errors import NotFound
+from service.store.files import READY
 from service.store.store import Store
+from service.uploads import file_path
+
+
+@dataclass(frozen=True)
+class LookedUp(Known):
+    """What was found, and the jobs whose models those are or will be."""
+
+    depends_on: tuple[str, ...] = field(default=())
+
+
+def look_up(store: Store, settings: Settings, project: str, needs: Needs) -> LookedUp:
+    """Find everything that a recipe needs in its project; what is not there is left out."""
+    files: dict[str, Path] = {}
+    for identifier in needs.files:
+        try:
+            file = store.file(identifier, project)
+        except NotFound:
+            continue
+        if file.state == READY:
+            files[identifier] = file_path(settings, file)
+    checkpoints: dict[str, Path | None] = {}
+    depends_on: list[str] = []
+    for name in needs.models:
+        try:
+            checkpoints[f"model:{name}"] = Path(store.model(project, name).path)
+        except NotFound:
+            continue
+    for name in needs.jobs:
+        job = job_named(store, project, name)
+        if job is None:
+            continue
+        folder = model_folder(settings, job) if job.state is State.SUCCEEDED else None
+        if job.state is not State.SUCCEEDED or folder is not None:
+            checkpoints[f"job:{name}"] = folder
+            depends_on.append(job.id)  # of one that has succeeded too, so that the same request stays the same
+    code = allowed_code(store, settings, project) if needs.code else frozenset()
+    return LookedUp(files, checkpoints, code, settings.private_endpoints, tuple(depends_on))
+
+
+def allowed_code(store: Store, settings: Settings, project: str) -> frozenset[str]:
+    """`owner/name@COMMIT` of every repository whose code the jobs of a project may run."""
+    try:
+        own = store.project(project).settings.get("remote_code", ())
+    except NotFound:  # its first job makes it
+        own = ()
+    return frozenset((*settings.allow_remote_code, *own))
+
+
+def job_named(store: Store, project: str, name: str) -> Job | None:
+    """The job of that id, or the newest of that name that succeeded, else the newest that may still do so."""
+    if name.startswith("job-"):
+        try:
+            job = store.job(name, project)
+        except NotFound:
+            job = None
+        if job is not None:
+            return None if job.state in (State.FAILED, State.CANCELLED) else job
+    states: list[State] = [State.SUCCEEDED]
+    found = store.jobs(project, name=name, states=states, limit=1)
+    waiting = [state for state in State if state not in (State.SUCCEEDED, State.FAILED, State.CANCELLED)]
+    found = found or store.jobs(project, name=name, states=waiting, limit=1)
+    return found[0] if found else None
+
+
+def model_folder(settings: Settings, job: Job) -> Path | None:
+    """Where the last training stage of a succeeded job left its model; None for a study, which leaves several, or none."""
+    data = read_network(job.request.recipe, job.request.overrides).data
+    stages = data.get("stages")
+    ids = [stage.get("id") for stage in stages if isinstance(stage, dict)] if isinstance(stages, tuple | list) else []
+    for identifier in reversed(ids):
+        for stage in (settings.jobs / job.id / "runs" / job.name / "stages").glob(f"[0-9]*-{identifier}"):
+            if (found := model_in(settings, job, stage)) is not None:
+                return found
+    return None
+
 
 MOST_PROCESSES = 64
 LARGEST_PRIORITY = 1_000
@@ -55,7 +138,12 @@ def fit(store: Store, settings: Settings, checker: Checker, project: str, wish: 
     found = look_up(store, settings, project, reading.needs)
     resources = resources_of(wish.resources, _processes(reading.data))
     most = max(resources.gpus, resources.cpus, 1) * resources.hosts
-    return Fitting(reading.text, checker.check(reading.text, wish.overrides, found, most, _hosts(settings, project, wish.secrets)), found, resources)
+    return Fitting(
+        reading.text,
+        checker.check(reading.text, wish.overrides, found, most, _hosts(settings, project, wish.secrets)),
+        found,
+        resources,
+    )
 
 
 def _hosts(settings: Settings, project: str, named: tuple[str, ...]) -> dict[str, tuple[str, ...] | None]:
@@ -67,19 +155,36 @@ def _hosts(settings: Settings, project: str, named: tuple[str, ...]) -> dict[str
 
 
 def submit(
-    store: Store, settings: Settings, checker: Checker, project: str, token: str, wish: Wish, kind: Kind = "api",
+    store: Store,
+    settings: Settings,
+    checker: Checker,
+    project: str,
+    token: str,
+    wish: Wish,
+    kind: Kind = "api",
     openai: Mapping[str, Any] | None = None,
-) -> tuple[Job, bool]:  # fmt: skip
+) -> tuple[Job, bool]:
     """Take the job. Returns it, and whether it is new. Raises as `fit` and as the store's `submit`."""
     fitting = fit(store, settings, checker, project, wish)
     request = JobRequest(
-        recipe=fitting.text, project=project, name=fitting.checked.name, overrides=wish.overrides, priority=wish.priority,
-        resources=fitting.resources, depends_on=tuple(dict.fromkeys((*wish.depends_on, *fitting.found.depends_on))),
-        deadline=wish.deadline, expected_seconds=wish.expected_seconds,
+        recipe=fitting.text,
+        project=project,
+        name=fitting.checked.name,
+        overrides=wish.overrides,
+        priority=wish.priority,
+        resources=fitting.resources,
+        depends_on=tuple(dict.fromkeys((*wish.depends_on, *fitting.found.depends_on))),
+        deadline=wish.deadline,
+        expected_seconds=wish.expected_seconds,
         max_retries=settings.max_retries if wish.max_retries is None else wish.max_retries,
-        max_seconds=wish.max_seconds, ttl_seconds_after_finished=wish.ttl_seconds_after_finished,
-        idempotency_key=wish.idempotency_key, kind=kind, submitted_by=token, secrets=wish.secrets, openai=dict(openai or {}),
-    )  # fmt: skip
+        max_seconds=wish.max_seconds,
+        ttl_seconds_after_finished=wish.ttl_seconds_after_finished,
+        idempotency_key=wish.idempotency_key,
+        kind=kind,
+        submitted_by=token,
+        secrets=wish.secrets,
+        openai=dict(openai or {}),
+    )
     return store.submit(request, max_queued=settings.max_queued)
 
 

@@ -15,7 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-SENTENCE = "the a cat dog film book was is good bad fine dull not very on in it saw read runs sleeps and or but so we they"
+SENTENCE = (
+    "the a cat dog film book was is good bad fine dull not very on in it saw read runs sleeps and or but so we they"
+)
 WORDS = SENTENCE.split()
 RECIPE = """
 name: finished
@@ -69,8 +71,8 @@ def inside(root: Path) -> Iterator[None]:
 @cache
 def finished() -> Finished:
     """The run, made at the first call."""
-    from pipelines.recipe import load
-    from pipelines.run import run
+    from pipelines.core.recipe import load
+    from pipelines.runs.run import run
 
     root = Path(tempfile.mkdtemp(prefix="finished-")).resolve()
     atexit.register(shutil.rmtree, root, ignore_errors=True)
@@ -101,14 +103,33 @@ def _write_data(root: Path) -> None:
         labels = [-1 if hidden else at % 2 for at in range(rows)]
         write("glue/mrpc", split, **both, label=labels, idx=list(range(rows)))
         write("glue/rte", split, **both, label=labels, idx=list(range(rows)))
-        write("glue/stsb", split, **both, label=[-1.0 if hidden else drawn.uniform(0, 5) for _ in range(rows)], idx=list(range(rows)))
+        write(
+            "glue/stsb",
+            split,
+            **both,
+            label=[-1.0 if hidden else drawn.uniform(0, 5) for _ in range(rows)],
+            idx=list(range(rows)),
+        )
         if not hidden:
             contexts = [text(14) for _ in range(rows)]
             answers = [{"text": [context.split()[0]], "answer_start": [0]} for context in contexts]
-            write("squad/plain_text", split, id=[f"{split}{at}" for at in range(rows)], title=["t"] * rows, context=contexts, question=[text(4) for _ in contexts], answers=answers)
             write(
-                "race/middle", split, example_id=[f"middle{at}.txt" for at in range(rows)], article=[text(20) for _ in range(rows)], answer=["ABCD"[at % 4] for at in range(rows)],
-                question=[text(4) + (" _" if at % 2 else "") for at in range(rows)], options=[[text(3) for _ in range(4)] for _ in range(rows)],
-            )  # fmt: skip
+                "squad/plain_text",
+                split,
+                id=[f"{split}{at}" for at in range(rows)],
+                title=["t"] * rows,
+                context=contexts,
+                question=[text(4) for _ in contexts],
+                answers=answers,
+            )
+            write(
+                "race/middle",
+                split,
+                example_id=[f"middle{at}.txt" for at in range(rows)],
+                article=[text(20) for _ in range(rows)],
+                answer=["ABCD"[at % 4] for at in range(rows)],
+                question=[text(4) + (" _" if at % 2 else "") for at in range(rows)],
+                options=[[text(3) for _ in range(4)] for _ in range(rows)],
+            )
     lines = [f'"{text()}",{drawn.choice(["no", "yes"])}' for _ in range(20)]
     (root / "mine.csv").write_text("\n".join(["text,label", *lines]) + "\n")

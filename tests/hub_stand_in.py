@@ -320,6 +320,6 @@ def connect(hub: StandIn, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("pipelines.publishing.hub.WAITS", (0.01, 0.01))
-    monkeypatch.setattr("pipelines.publishing.hub.LOOKING", (0.01,))
+    monkeypatch.setattr("pipelines.publishing.destinations.hub.WAITS", (0.01, 0.01))
+    monkeypatch.setattr("pipelines.publishing.destinations.hub.LOOKING", (0.01,))
     close_session()

@@ -30,7 +30,17 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = tmp_path_factory.mktemp("source") / "finery", tmp_path_factory.mktemp("wheel")
     left_out = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache", "runs", "registry", "dist")
     shutil.copytree(repository, source, ignore=left_out)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--disable-pip-version-check", "-w", str(out), str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "-w",
+        str(out),
+        str(source),
+    ]
     try:
         import hatchling  # noqa: F401
 
@@ -51,9 +61,21 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(root, with_pip=False)
     packages = next(root.glob("lib/python*/site-packages"))
     subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(root / "bin" / "python"), "install", "--no-deps", "--no-index", "--quiet",
-         "--disable-pip-version-check", str(wheel)], check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(root / "bin" / "python"),
+            "install",
+            "--no-deps",
+            "--no-index",
+            "--quiet",
+            "--disable-pip-version-check",
+            str(wheel),
+        ],
+        check=True,
+    )
     # A .pth adds the folder itself, and does not process the .pth files in it: the editable install stays out of sight.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return root / "bin"
@@ -73,8 +95,12 @@ def test_configs_templates_and_tables_are_in_it(wheel: Path, repository: Path) -
 
 
 def finery(installed: Path, folder: Path, *words: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"FINERY_HOME": str(folder / "home")}
-    done = subprocess.run([str(installed / "finery"), *words], cwd=folder, env=environment, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "FINERY_HOME": str(folder / "home")
+    }
+    done = subprocess.run(
+        [str(installed / "finery"), *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -83,7 +109,9 @@ def test_the_installed_command_works_without_its_sources(installed: Path, tmp_pa
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     asked = "import pipelines, service, torch; print(pipelines.__file__, service.__file__)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found = subprocess.run([str(installed / "python"), "-c", asked], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    found = subprocess.run(
+        [str(installed / "python"), "-c", asked], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert found.returncode == 0, found.stderr
     assert all(place.startswith(str(installed.parent)) for place in found.stdout.split())
     assert "fine (1 stage)" in finery(installed, tmp_path, "validate", "recipe.yaml")

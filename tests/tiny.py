@@ -6,18 +6,26 @@ import copy
 from functools import cache
 from typing import Any
 
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
 
 SENTENCE = "the a cat dog film book was is good bad fine dull not very on in it saw read runs sleeps and or"
 WORDS = SENTENCE.split()
-TEXTS = [" ".join(WORDS[(step * (row + 3) + row) % len(WORDS)] for step in range(2 + row * 5 % 11)) for row in range(40)]
+TEXTS = [
+    " ".join(WORDS[(step * (row + 3) + row) % len(WORDS)] for step in range(2 + row * 5 % 11)) for row in range(40)
+]
 
 MASKED = Head("masked_lm")
 TWO = Head("sequence_classification", ("no", "yes"))
 THREE = Head("sequence_classification", ("entailment", "neutral", "contradiction"))
 NUMBER = Head("sequence_classification")
 
-_BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 48}
+_BERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 48,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "finery": _BERT,
     "bert": _BERT,
@@ -31,8 +39,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": _BERT,
     "t5": {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2},
     "bart": {
-        "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 48,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "max_position_embeddings": 48,
     },
     "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48},
 }
@@ -52,7 +66,7 @@ _BERT_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 
 
 @cache
 def _trained_tokenizer() -> Any:
-    from pipelines.data.wordpiece import WordPiece
+    from pipelines.data.tokenizers.wordpiece import WordPiece
 
     return WordPiece().train(TEXTS, 120)
 
@@ -70,9 +84,9 @@ def shape(model_type: str, dropout: bool = False, **overrides: Any) -> dict[str,
 
 def build(model_type: str, head: Head, seed: int = 0, **overrides: Any) -> Any:
     """A model from scratch, without dropout."""
-    from pipelines import models
+    from pipelines.models import opening
 
-    return models.build(shape(model_type, **overrides), head, tokenizer(), seed)
+    return opening.build(shape(model_type, **overrides), head, tokenizer(), seed)
 
 
 def batch(rows: int = 4, length: int = 10, seed: int = 0) -> dict[str, Any]:

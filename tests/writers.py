@@ -31,16 +31,35 @@ def model(kind: str, seed: int = 0, **overrides: Any) -> Any:
     torch.manual_seed(seed)
     made: Any
     if kind == "bert":
-        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
+        shape = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+            "max_position_embeddings": 40,
+        }
         made = hf.BertForMaskedLM(hf.BertConfig(vocab_size=len(words), **shape | overrides))
     elif kind == "bert-classifier":
-        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
+        shape = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+            "max_position_embeddings": 40,
+        }
         made = hf.BertForSequenceClassification(hf.BertConfig(vocab_size=len(words), **shape | overrides))
     elif kind == "gpt2":
         shape = {"n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 40}
         made = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=len(words), **ends, **shape | overrides))
     elif kind == "t5":
-        shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": words.pad_token_id}
+        shape = {
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 16,
+            "num_layers": 2,
+            "num_heads": 2,
+            "decoder_start_token_id": words.pad_token_id,
+        }
         made = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=len(words), **ends, **shape | overrides))
     with torch.no_grad():
         for weight in made.parameters():
@@ -64,14 +83,20 @@ def saved(made: Any, place: Path) -> Path:
 
 def finery(head: str, **words: object) -> Any:
     """A model of our own family with its language-modelling head: `masked_lm`, `causal_lm` or `seq2seq_lm`."""
-    from pipelines import models
-    from pipelines.protocols import Head
+    from pipelines.core.interfaces import Head
+    from pipelines.models import opening
 
     family = {"masked_lm": "encoder", "causal_lm": "decoder", "seq2seq_lm": "encoder-decoder"}[head]
     shape = {
-        "model_type": "finery", "family": family, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
-        "max_position_embeddings": 40, **words,
-    }  # fmt: skip
-    made = models.build(shape, Head(head), tokenizer(), seed=0)  # type: ignore[arg-type]
+        "model_type": "finery",
+        "family": family,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 40,
+        **words,
+    }
+    made = opening.build(shape, Head(head), tokenizer(), seed=0)  # type: ignore[arg-type]
     tiny.disturb(made, by=0.5)
     return made.eval()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .configuration_finery import FineryConfig
     from .modeling_finery import FineryModel
-    from .modeling_finery_decisions import (
+    from .modeling_finery_classification import (
         FineryForMultipleChoice,
         FineryForQuestionAnswering,
         FineryForReward,

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .contradictions import contradictions
-from .words import DEFAULTS, completed
+from .configuration_rules import DEFAULTS, completed, contradictions
 
 ANY_FAMILY = ("sequence_classification", "token_classification", "question_answering", "multiple_choice", "reward")
 HEADS: dict[str, tuple[str, ...]] = {
@@ -95,9 +94,15 @@ def forward_flops(
     predicted = last if predicted_tokens is None else predicted_tokens
     tokens = {"sequence": source, "target": target, "last": last, "predicted": predicted, "one": 1}
     names = (
-        "embeddings", "attention_projections", "attention_scores", "cross_attention_projections",
-        "cross_attention_scores", "feed_forward", "pooler", "head",
-    )  # fmt: skip
+        "embeddings",
+        "attention_projections",
+        "attention_scores",
+        "cross_attention_projections",
+        "cross_attention_scores",
+        "feed_forward",
+        "pooler",
+        "head",
+    )
     flops = dict.fromkeys(names, 0)
     for layer in linear_layers(fields, head, num_labels):
         part = f"{layer.part}_projections" if layer.part.endswith("attention") else layer.part

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from .contradictions import contradictions
-from .words import completed
+from .configuration_rules import completed, contradictions
 
 if TYPE_CHECKING:
     # save_pretrained copies the files that a file names in such lines: a config saved alone then carries
     # the models that its auto_map promises.
     from .modeling_finery import FineryModel  # noqa: F401
-    from .modeling_finery_decisions import FineryForSequenceClassification  # noqa: F401
+    from .modeling_finery_classification import FineryForSequenceClassification  # noqa: F401
     from .modeling_finery_language import FineryForMaskedLM  # noqa: F401
 
 AUTO_MAP = {
@@ -24,11 +23,11 @@ AUTO_MAP = {
     "AutoModelForCausalLM": "modeling_finery_language.FineryForCausalLM",
     "AutoModelForSeq2SeqLM": "modeling_finery_language.FineryForConditionalGeneration",
     "AutoModelForCausalLMWithValueHead": "modeling_finery_language.FineryForCausalLMWithValueHead",
-    "AutoModelForSequenceClassification": "modeling_finery_decisions.FineryForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_finery_decisions.FineryForTokenClassification",
-    "AutoModelForQuestionAnswering": "modeling_finery_decisions.FineryForQuestionAnswering",
-    "AutoModelForMultipleChoice": "modeling_finery_decisions.FineryForMultipleChoice",
-    "AutoModelForReward": "modeling_finery_decisions.FineryForReward",
+    "AutoModelForSequenceClassification": "modeling_finery_classification.FineryForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_finery_classification.FineryForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_finery_classification.FineryForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_finery_classification.FineryForMultipleChoice",
+    "AutoModelForReward": "modeling_finery_classification.FineryForReward",
 }
 """Where a process without Finery finds each class. transformers alone would name only the class being saved."""
 

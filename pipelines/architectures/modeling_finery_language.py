@@ -1,24 +1,196 @@
-"""Heads that predict words: masked ones, the next one, or those of another sequence."""
+"""Heads that predict words, and how they generate: left to right, or all at once by mask-predict.
 
+Outputs of heads that transformers has no class for, or only inside of another model's file.
+
+What `generate` needs to know about the family, beside what transformers does for every model.
+
+Mask-predict: decode all words at once, then mask those that the model doubts most and predict them again.
+
+Ghazvininejad et al. 2019, "Mask-Predict: Parallel Decoding of Conditional Masked Language Models", section 3,
+arxiv.org/abs/1904.09324.
+
+Heads that predict words: masked ones, the next one, or those of another sequence.
+"""
+
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .base_model import FineryPreTrainedModel
+from .attention import norm
 from .configuration_finery import FineryConfig
-from .feed_forward import activation
-from .generating import FineryGenerationMixin
-from .losses import IGNORED, cross_entropy, next_word_cross_entropy
-from .mask_predict import mask_predict
-from .modeling_finery import FineryModel
-from .norms import norm
-from .outputs import FineryCausalLMOutputWithValue, FineryForPreTrainingOutput, FinerySeq2SeqLMOutput
-from .shifting import shifted_right
+from .layers import BOUNDED, IGNORED, activation, cross_entropy, next_word_cross_entropy, shifted_right, start_token
+from .modeling_finery import FineryModel, FineryPreTrainedModel
+
+
+@dataclass
+class FineryForPreTrainingOutput(ModelOutput):
+    """BERT's: `prediction_logits` (batch, query, vocab) and `seq_relationship_logits` (batch, 2)."""
+
+    loss: Tensor | None = None
+    prediction_logits: Tensor | None = None
+    seq_relationship_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class FineryCausalLMOutputWithValue(CausalLMOutputWithPast):
+    """`value` (batch, length) beside the next word: what the rest of the text is expected to be worth."""
+
+    value: Tensor | None = None
+
+
+@dataclass
+class FinerySeq2SeqLMOutput(Seq2SeqLMOutput):
+    """`length_logits` (batch, lengths): a score for each number of tokens that the output may have."""
+
+    length_logits: Tensor | None = None
+
+
+class FineryGenerationMixin(GenerationMixin):
+    """Greedy, beam and sampled continuations, one token at a time."""
+
+    config: FineryConfig
+
+    def _prepare_to_generate(self) -> None:
+        """Let `generate` start a decoder from the token that training starts it from."""
+        if self.config.is_encoder_decoder and self.generation_config.decoder_start_token_id is None:
+            self.generation_config.decoder_start_token_id = start_token(self.config)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """transformers' `generate`. Raises ValueError for what this model cannot do."""
+        if self.config.bidirectional_decoder:
+            raise ValueError(
+                "a decoder with bidirectional_decoder sees the words that it would have to generate: use mask_predict"
+            )
+        chosen = kwargs.get("generation_config") or next(
+            (argument for argument in args if isinstance(argument, GenerationConfig)), self.generation_config
+        )
+        penalty = kwargs.get("penalty_alpha", chosen.penalty_alpha)
+        if penalty and kwargs.get("custom_generate") is None:
+            raise ValueError(
+                f"penalty_alpha is {penalty}, which asks for contrastive search; it is not built in, for transformers "
+                "takes it from a repository: use greedy search, num_beams, or do_sample with temperature, top_k and top_p"
+            )
+        return super().generate(*args, **kwargs)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        is_first_iteration: bool | None = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """A `prefix_length` is for the pass that reads the prompt: what it wrote to the cache stays as it is.
+
+        `generate` looks into this signature: without `inputs_embeds` in it, it refuses them.
+        """
+        self._refuse_beyond_positions(input_ids, attention_mask)
+        inputs = super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            is_first_iteration=is_first_iteration,
+            **kwargs,
+        )
+        if not is_first_iteration and inputs.get("past_key_values") is not None:
+            inputs.pop("prefix_length", None)
+        return inputs
+
+    def _refuse_beyond_positions(self, input_ids: Tensor, attention_mask: Any) -> None:
+        limit = self.config.max_position_embeddings
+        length = input_ids.shape[-1]
+        if self.config.position not in BOUNDED or length <= limit:
+            return
+        if not self.config.is_encoder_decoder and isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
+            length = int(attention_mask.sum(-1).max())
+        if length > limit:
+            raise ValueError(
+                f"the text is {length} tokens long, but max_position_embeddings is {limit}: shorten the prompt or set "
+                "max_new_tokens, or build the model with more positions"
+            )
+
+
+@torch.no_grad()
+def mask_predict(
+    model: "FineryForConditionalGeneration",
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    mask_token_id: int,
+    iterations: int = 10,
+    length_beam: int = 5,
+    excluded: tuple[int, ...] = (),
+) -> Tensor:
+    """Output tokens (batch, length) for input tokens (batch, key), padded on the right with the config's padding.
+
+    The `length_beam` most likely lengths are decoded side by side, each from nothing but masks. After iteration t of T
+    the ⌊N (T - t) / T⌋ least likely of N tokens are masked and predicted again, the others keep their word and its
+    probability (section 3.1). The length whose words have the highest mean log-probability is the answer (section
+    3.3). Padding, the mask and `excluded` tokens are never predicted. Raises ValueError for a model without
+    `bidirectional_decoder` and `length_prediction`, or for counts below 1.
+    """
+    config = model.config
+    if not (config.bidirectional_decoder and config.length_prediction):
+        raise ValueError(
+            "mask_predict needs a model that was built and trained with bidirectional_decoder and length_prediction; "
+            "use generate for this one"
+        )
+    if iterations < 1 or length_beam < 1:
+        raise ValueError(f"iterations is {iterations} and length_beam {length_beam}: both must be at least 1")
+    padding = mask_token_id if config.pad_token_id is None else config.pad_token_id
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    encoded = model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+    lengths = likely_lengths(model.length_logits(encoded, attention_mask), length_beam)  # (batch, beam)
+    beam = lengths.shape[1]
+    lengths = lengths.flatten()  # (batch · beam,)
+    encoded = BaseModelOutput(last_hidden_state=encoded.repeat_interleave(beam, dim=0))
+    attention_mask = attention_mask.repeat_interleave(beam, dim=0)
+
+    real = torch.arange(int(lengths.max()), device=input_ids.device) < lengths[:, None]  # (batch · beam, length)
+    never = sorted({padding, mask_token_id, *excluded})
+    masked, words = real, torch.full(real.shape, padding, device=input_ids.device)
+    sureness = torch.zeros(real.shape, device=input_ids.device)  # log-probability of each word
+    for done in range(iterations):
+        logits = model(
+            attention_mask=attention_mask,
+            encoder_outputs=encoded,
+            decoder_input_ids=words.masked_fill(masked, mask_token_id),
+            decoder_attention_mask=real.long(),
+        ).logits.float()
+        logits[..., never] = -torch.inf
+        best, word = logits.log_softmax(-1).max(-1)
+        words, sureness = torch.where(masked, word, words), torch.where(masked, best, sureness)
+        masked = least_sure(sureness, real, lengths * (iterations - done - 1) // iterations)
+    chosen = ((sureness * real).sum(-1) / lengths).view(-1, beam).argmax(-1)  # (batch,)
+    rows = torch.arange(len(chosen), device=chosen.device) * beam + chosen
+    return words[rows, : int(lengths[rows].max())]
+
+
+def likely_lengths(length_logits: Tensor, beam: int) -> Tensor:
+    """The most likely numbers of tokens of at least 1, best first: (batch, lengths) -> (batch, at most beam)."""
+    beam = min(beam, length_logits.shape[-1] - 1)
+    return length_logits[:, 1:].topk(beam, dim=-1).indices + 1
+
+
+def least_sure(sureness: Tensor, real: Tensor, counts: Tensor) -> Tensor:
+    """True at the `counts` (rows,) places of each row that have the lowest `sureness` (rows, length) and are real."""
+    rank = sureness.masked_fill(~real, torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1, stable=True)
+    return rank < counts[:, None]
 
 
 class FineryMaskedLMHead(nn.Module):

@@ -18,7 +18,7 @@ from transformers import (
 
 from .configuration_finery import FineryConfig
 from .modeling_finery import FineryModel
-from .modeling_finery_decisions import (
+from .modeling_finery_classification import (
     FineryForMultipleChoice,
     FineryForQuestionAnswering,
     FineryForReward,

@@ -1,8 +1,8 @@
-"""The embedded data set `builtin/python-docs`: prose to pretrain on, and a labelled task, without any download.
+"""The embedded data set `builtin/python-docs`: prose to pretrain on, and labelled tasks, without any download.
 
 Configuration `text` (taken without a name) holds paragraphs, `labelled` holds the rows of the task; both are made by
 `pipelines.data.python_docs` from the documentation that the running Python carries. `words`, `questions`, `endings` and
-`preferences` hold rows of four other shapes of tasks, made by `pipelines.data.python_docs_tasks`.
+`preferences` hold rows of four other shapes of tasks, made by `pipelines.data.python_docs`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pipelines.data import python_docs, python_docs_tasks
+from pipelines.core.errors import DataError
+from pipelines.core.registry import nearest
+from pipelines.data import python_docs
+from pipelines.data import python_docs as python_docs_tasks
 from pipelines.data.sources import check_split
-from pipelines.data.tasks import Place, Task
-from pipelines.errors import DataError
-from pipelines.registry import nearest
+from pipelines.tasks.base import SplitLocation, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -100,6 +101,6 @@ TASK = Task(
     label="label",
     labels=python_docs.LABELS,
     metrics=("accuracy", "f1"),
-    places={split: Place(NAMES[0], "labelled", split) for split in python_docs.SPLITS},
+    places={split: SplitLocation(NAMES[0], "labelled", split) for split in python_docs.SPLITS},
 )
 """Are the words of this sentence in their original order?"""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from pipelines.registry import nearest
+from pipelines.core.registry import nearest
 
 FormatName = Literal["messages", "sharegpt", "alpaca", "prompt_completion", "text"]
 FORMATS: tuple[str, ...] = get_args(FormatName)
@@ -85,12 +85,15 @@ def columns_of(name: str, columns: Sequence[str], given: Mapping[str, str]) -> d
     needed = COLUMNS[name][0]
     spoken = {
         role: next(each for each in (role, "messages", "conversations", "conversation") if each in columns)
-        for role in needed if role in ("messages", "conversations") and {role, "messages", "conversations", "conversation"} & set(columns)
-    }  # fmt: skip
+        for role in needed
+        if role in ("messages", "conversations") and {role, "messages", "conversations", "conversation"} & set(columns)
+    }
     return columns_behind(name, COLUMNS[name], columns, {**spoken, **given})
 
 
-def no_format(columns: Sequence[str], table: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], example: str) -> str:
+def no_format(
+    columns: Sequence[str], table: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]], example: str
+) -> str:
     """The sentence, without its subject, for columns that are of no format of the table."""
     shown = "; ".join(f"{name}: {', '.join(needed)}" for name, (needed, _) in table.items())
     return (
@@ -129,10 +132,14 @@ def _prompt_completion(cells: Mapping[str, Any]) -> Dialogue:
     prompt, completion = cells.get("prompt"), cells.get("completion")
     if isinstance(prompt, list) or isinstance(completion, list):
         before = messages_of("prompt", prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}])
-        after = messages_of("completion", completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}])
+        after = messages_of(
+            "completion", completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}]
+        )
         messages = _opened(cells, [*before, *after])
         beginning = len(messages) - len(after)
-        return _dialogue(messages, [at >= beginning and each["role"] == "assistant" for at, each in enumerate(messages)])
+        return _dialogue(
+            messages, [at >= beginning and each["role"] == "assistant" for at, each in enumerate(messages)]
+        )
     if not isinstance(prompt, str):
         raise Unreadable(f"holds {_shown(prompt)} in the column 'prompt', must be a text, or a list of messages")
     before = _opened(cells, [{"role": "user", "content": prompt}])
@@ -144,7 +151,9 @@ def _alpaca(cells: Mapping[str, Any]) -> Dialogue:
     messages: list[Mapping[str, Any]] = []
     for turn in cells.get("history") or ():
         if not isinstance(turn, list | tuple) or len(turn) != 2:
-            raise Unreadable(f"holds {_shown(turn)} in the column 'history', must be pairs of an instruction and its answer")
+            raise Unreadable(
+                f"holds {_shown(turn)} in the column 'history', must be pairs of an instruction and its answer"
+            )
         messages += [{"role": "user", "content": str(turn[0])}, {"role": "assistant", "content": str(turn[1])}]
     instruction, more = _string(cells, "instruction").strip(), cells.get("input") or ""
     if not isinstance(more, str):
@@ -189,7 +198,9 @@ def _opened(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> 
 def messages_of(column: str, cell: Any) -> list[Mapping[str, Any]]:
     """The messages of a list, under the names that chat templates know."""
     if not isinstance(cell, list | tuple) or not cell:
-        raise Unreadable(f"holds {_shown(cell)} in the column '{column}', must be a list of messages with role and content")
+        raise Unreadable(
+            f"holds {_shown(cell)} in the column '{column}', must be a list of messages with role and content"
+        )
     found: list[Mapping[str, Any]] = []
     for message in cell:
         if not isinstance(message, Mapping):
@@ -202,7 +213,11 @@ def messages_of(column: str, cell: Any) -> list[Mapping[str, Any]]:
         calls = message.get("tool_calls")
         if not isinstance(content, str) and not calls:
             raise Unreadable(f"has a message by {said!r} that holds {_shown(content)}, must be a text")
-        rest = {key: value for key, value in message.items() if key not in ("role", "from", "content", "value") and value is not None}
+        rest = {
+            key: value
+            for key, value in message.items()
+            if key not in ("role", "from", "content", "value") and value is not None
+        }
         found.append({"role": role, "content": content or "", **rest})
     return found
 

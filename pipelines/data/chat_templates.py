@@ -1,20 +1,38 @@
-"""Chat templates by name, for tokenizers that bring none, and templates in files of one's own.
+"""Chat templates by name, and dialogues as text with the characters that are answers.
+
+Chat templates by name, for tokenizers that bring none, and templates in files of one's own.
 
 A template is Jinja, as `tokenizer.apply_chat_template` runs it: it becomes the tokenizer's own and is saved with it, so that
 a published model carries it. Ours end each answer with the token that ends texts: a model learns to stop after each of
 them, and needs no further stop words. Decoders outside transformers run them too: nothing but plain loops and conditions.
+
+Dialogues as text, and which characters of it are answers.
+
+A template may be anything, so its output is taken apart from outside, in the first of three ways that holds:
+
+- `{% generation %}` marks in the template say it themselves (transformers' own convention);
+- by prefixes: an answer begins where the dialogue before it, with the prompt for an answer, ends, and ends where the
+  dialogue up to and with it ends. Both must be prefixes of the whole, which templates that rewrite earlier turns break;
+- by stand-ins: every answer is replaced by a mark that no text contains, and what stands around the marks is looked up
+  in the real text.
+
+What no way explains is refused with the template's name for it: marks in the template.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ValidationInfo
 
-from pipelines.registry import nearest
+from pipelines.core.errors import DataError
+from pipelines.core.registry import nearest
+from pipelines.data.chat_formats import Dialogue
 
 _ALPACA = """\
 {%- for message in messages -%}
@@ -105,7 +123,9 @@ def _known(value: str, info: ValidationInfo) -> str:
     place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
     if not place.is_file():
         known = ", ".join(TEMPLATES)
-        raise ValueError(f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {known}; or name a Jinja file (looked for {place})")
+        raise ValueError(
+            f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {known}; or name a Jinja file (looked for {place})"
+        )
     problem = _problem(place)
     if problem is not None:
         raise ValueError(f"'{value}' {problem}")
@@ -182,3 +202,161 @@ def adopt(tokenizer: Any, name: str | None, inherited: str | None = None) -> str
         own = own.get("default") or next(iter(own.values()))
     tokenizer.chat_template = own or TEMPLATES[DEFAULT]
     return next((each for each, text in TEMPLATES.items() if text == tokenizer.chat_template), "the tokenizer's own")
+
+
+Span = tuple[int, int]
+TrainOn = Literal["completions", "all"]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A dialogue as the model reads it."""
+
+    text: str
+    spans: tuple[Span, ...]
+    """What is learnt, in characters: (first, one past the last) of each answer, in order."""
+    bare: bool
+    """Whether no template made the text, so that the tokenizer adds what begins a text."""
+    answered: bool
+    """Whether the last of what is learnt ends the text, so that the end of a text is learnt behind it."""
+    size: int
+    """Bytes of what is learnt, the template's own words left out."""
+
+
+def render(tokenizer: Any, dialogue: Dialogue, train_on: TrainOn = "completions") -> Rendered:
+    """The text of a dialogue and what of it is learnt. Raises DataError where the template refuses it."""
+    size = sum(
+        len(str(each["content"]).encode())
+        for each, wanted in zip(dialogue.messages, dialogue.learnt, strict=True)
+        if wanted
+    )
+    if dialogue.templated:
+        text, answers = answer_spans(tokenizer, dialogue.messages)
+        said = [
+            wanted
+            for each, wanted in zip(dialogue.messages, dialogue.learnt, strict=True)
+            if each["role"] == "assistant"
+        ]
+        spans = [span for span, wanted in zip(answers, said, strict=True) if wanted]
+    else:
+        text, spans = "", []
+        for message, wanted in zip(dialogue.messages, dialogue.learnt, strict=True):
+            begin, text = len(text), text + str(message["content"])
+            spans += [(begin, len(text))] if wanted else []
+    if train_on == "all":
+        spans, size = [(0, len(text))], len(text.encode())
+    return Rendered(text, tuple(spans), not dialogue.templated, bool(dialogue.learnt[-1]) or train_on == "all", size)
+
+
+def prompt_of(tokenizer: Any, dialogue: Dialogue) -> str:
+    """What stands before the last answer when the model is asked for it."""
+    before = dialogue.messages[:-1]
+    if not dialogue.templated:
+        return "".join(str(each["content"]) for each in before)
+    return _applied(tokenizer, before, add_generation_prompt=True)
+
+
+def answer_spans(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
+    """The text of a chat, and where each answer of the assistant lies in it, with what ends its turn. Raises DataError."""
+    count = sum(each["role"] == "assistant" for each in messages)
+    if _marks_answers(tokenizer.chat_template):
+        text, spans = _by_marks(tokenizer, messages)
+        if len(spans) == count and all(begin < end for begin, end in spans):
+            return text, spans
+        raise DataError(
+            f"the chat template marks {len(spans)} answers of {count} with {{% generation %}}; put the marks around every "
+            "answer of the assistant, or take them out"
+        )
+    text = _applied(tokenizer, messages)
+    found = _by_prefixes(tokenizer, messages, text) or _by_stand_ins(tokenizer, messages, text)
+    if found is None:
+        raise DataError(
+            "the chat template changes its words so that the answers cannot be found in its text; put {% generation %} and "
+            "{% endgeneration %} around them in a template of your own, or use train_on: all"
+        )
+    return text, found
+
+
+def _marks_answers(template: Any) -> bool:
+    return isinstance(template, str) and "endgeneration" in template
+
+
+def _by_marks(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    texts, spans = render_jinja_template(
+        conversations=[list(messages)],
+        chat_template=tokenizer.chat_template,
+        return_assistant_tokens_mask=True,
+        **tokenizer.special_tokens_map,
+    )
+    return texts[0], [(int(begin), int(end)) for begin, end in spans[0]]
+
+
+def _by_prefixes(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> list[Span] | None:
+    spans: list[Span] = []
+    for at, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        try:
+            before = _applied(tokenizer, messages[:at], add_generation_prompt=True) if at else ""
+            through = _applied(tokenizer, messages[: at + 1]) if at + 1 < len(messages) else text
+        except DataError:
+            return None  # the template takes whole dialogues only
+        if not text.startswith(before) or not text.startswith(through) or len(before) >= len(through):
+            return None
+        spans.append((len(before), len(through)))
+    return spans
+
+
+def _by_stand_ins(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> list[Span] | None:
+    marks = {at: f"\ue000{at}\ue001" for at, each in enumerate(messages) if each["role"] == "assistant"}
+    disguised = [each | {"content": marks[at]} if at in marks else each for at, each in enumerate(map(dict, messages))]
+    whole = _applied(tokenizer, disguised)
+    if any(whole.count(mark) != 1 for mark in marks.values()):
+        return None
+    parts: list[str] = []
+    rest = whole
+    for mark in marks.values():
+        part, _, rest = rest.partition(mark)
+        parts.append(part)
+    parts.append(rest)
+    if not text.startswith(parts[0]):
+        return None
+    spans: list[Span] = []
+    place = len(parts[0])
+    for (at, _), after, last in zip(marks.items(), parts[1:], [False] * (len(marks) - 1) + [True], strict=True):
+        content = str(messages[at]["content"])
+        said = next((each for each in (content, content.strip()) if text.startswith(each + after, place)), None)
+        end = place + len(said) if said is not None else len(text) - len(after) if last else text.find(after, place)
+        if end < place or not text.startswith(after, end) or (last and end + len(after) != len(text)):
+            return None
+        tail = after if last else _end_of_turn(tokenizer, after)
+        spans.append((place, end + len(tail)))
+        place = end + len(after)
+    return spans
+
+
+def _end_of_turn(tokenizer: Any, after: str) -> str:
+    """What of the text behind an answer belongs to its turn: the token that ends it, if one follows at once."""
+    found = (
+        token
+        for token in sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+        if after.lstrip().startswith(token)
+    )
+    token = next(found, "")
+    return after[: after.find(token) + len(token)] if token else ""
+
+
+def _applied(tokenizer: Any, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False) -> str:
+    from jinja2 import TemplateError
+
+    try:
+        text: str = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+    except (TemplateError, TypeError, KeyError, IndexError, ValueError) as error:
+        sentence = " ".join(str(error).split())
+        roles = ", ".join(str(each["role"]) for each in messages[:6])
+        raise DataError(f"the chat template refuses a dialogue of {roles}: {sentence[:200]}") from error
+    return text

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.core.errors import DataError, ModelError
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.conversations import Rendered, TrainOn, render
+from pipelines.data.chat_templates import Rendered, TrainOn, render
 from pipelines.data.encoding import CHUNK
 from pipelines.data.packing import end_of_text
-from pipelines.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,15 +58,24 @@ class Completions:
         chosen = np.asarray(positions, dtype=np.int64)
         places = chosen.tolist()
         return Completions(
-            [self.input_ids[place] for place in places], [self.labels[place] for place in places],
-            [self.index[place] for place in places], self.lengths[chosen], self.sizes[chosen], self.truncated, self.left_out,
-        )  # fmt: skip
+            [self.input_ids[place] for place in places],
+            [self.labels[place] for place in places],
+            [self.index[place] for place in places],
+            self.lengths[chosen],
+            self.sizes[chosen],
+            self.truncated,
+            self.left_out,
+        )
 
 
 def encode_completions(
-    tokenizer: Any, dialogues: Sequence[Dialogue], index: Sequence[int], max_length: int,
-    train_on: TrainOn = "completions", stops: Sequence[int] = (),
-) -> Completions:  # fmt: skip
+    tokenizer: Any,
+    dialogues: Sequence[Dialogue],
+    index: Sequence[int],
+    max_length: int,
+    train_on: TrainOn = "completions",
+    stops: Sequence[int] = (),
+) -> Completions:
     """Tokens of every dialogue, cut behind `max_length`. `stops` end an answer beside the tokenizer's own end of text.
 
     Raises DataError where no row has anything left to learn.
@@ -143,7 +152,9 @@ class Row:
         if len(self.ids) <= max_length:
             return self.text.size
         seen = self.ends[max_length - 1]
-        return sum(len(self.text.text[begin : min(end, seen)].encode()) for begin, end in self.text.spans if begin < seen)
+        return sum(
+            len(self.text.text[begin : min(end, seen)].encode()) for begin, end in self.text.spans if begin < seen
+        )
 
 
 def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[Row]:
@@ -166,7 +177,9 @@ def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> 
                 if offsets[place][0] >= end:
                     break
                 learnt[place] = True
-        rows.append(Row(text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets]))
+        rows.append(
+            Row(text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets])
+        )
     return rows
 
 
@@ -184,17 +197,28 @@ def _encoded(tokenizer: Any, texts: list[str]) -> tuple[list[list[int]], list[li
     if not texts:
         return [], []
     batch = tokenizer(
-        texts, add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True,
-        return_attention_mask=False, return_token_type_ids=False, verbose=False,
-    )  # fmt: skip
+        texts,
+        add_special_tokens=False,
+        truncation=False,
+        padding=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
     return batch["input_ids"], batch["offset_mapping"]
 
 
 def padding_token(tokenizer: Any) -> int:
     """What fills a batch: padding, or, as it is told by its place, the end of texts. Raises ModelError."""
-    found = next((each for each in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id) if each is not None), None)
+    found = next(
+        (each for each in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id) if each is not None),
+        None,
+    )
     if found is None:
-        raise ModelError("the tokenizer has neither a padding nor an eos token, which batches of unequal length need; set pad_token")
+        raise ModelError(
+            "the tokenizer has neither a padding nor an eos token, which batches of unequal length need; set pad_token"
+        )
     return int(found)
 
 
@@ -215,6 +239,7 @@ class Together:
         labels[real] = np.concatenate([np.asarray(each["labels"], dtype=np.int64) for each in examples])
         named = np.concatenate([labels[:, 1:], np.full((len(labels), 1), IGNORED, dtype=np.int64)], axis=1)
         return {
-            "input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(real.astype(np.int64)),
             "labels": torch.from_numpy(named),
-        }  # fmt: skip
+        }

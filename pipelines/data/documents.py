@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.core.errors import DataError, ModelError
 from pipelines.data.packing import chunks
-from pipelines.errors import DataError, ModelError
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,7 +46,9 @@ class Documents:
 def read_documents(tokenizer: Any, texts: Iterable[str]) -> Documents:
     """The texts as tokens without special ones. Raises DataError without a token, ModelError for slow tokenizers."""
     if not getattr(tokenizer, "is_fast", False):
-        raise ModelError("bytes of tokens need a tokenizer of the tokenizers library (a tokenizer.json); convert it first")
+        raise ModelError(
+            "bytes of tokens need a tokenizer of the tokenizers library (a tokenizer.json); convert it first"
+        )
     tokens: list[Ints] = []
     sizes: list[Ints] = []
     rows: list[int] = []
@@ -75,9 +77,15 @@ def token_streams(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[Ints, 
 
 def _encoded(tokenizer: Any, texts: list[str], **others: bool) -> Any:
     return tokenizer(
-        texts, add_special_tokens=False, truncation=False, padding=False, return_attention_mask=False,
-        return_token_type_ids=False, verbose=False, **others,
-    )  # fmt: skip
+        texts,
+        add_special_tokens=False,
+        truncation=False,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+        **others,
+    )
 
 
 def _bytes_of(text: str, ends: Ints) -> Ints:

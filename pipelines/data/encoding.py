@@ -1,19 +1,76 @@
-"""Labelled texts as token ids: tokenised once, kept as columns, padded only when a batch is put together."""
+"""Labelled texts as token ids: tokenised once, kept as columns, padded when a batch is put together.
+
+Tokenised rows as columns: a list or an array for each thing that is known of a row, so that rows are chosen by their places.
+
+Labelled texts as token ids: tokenised once, kept as columns, padded only when a batch is put together.
+
+Sources and targets as token ids: tokenised once, each cut to its own length, padded when a batch is put together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from pipelines.data.columns import Columns
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What is known of the rows of one split; what is neither a list nor an array is said of all of them."""
+
+    input_ids: list[Any]
+    """Token ids of each row."""
+    token_type_ids: list[Any] | None
+    """Which of the two texts a token belongs to; None where the model has no segments."""
+    lengths: npt.NDArray[np.int64]
+    """Tokens of each row."""
+    truncated: int
+    """Rows that were longer than the limit and lost their end."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        example: dict[str, Any] = {"input_ids": self.input_ids[position]}
+        if self.token_type_ids is not None:
+            example["token_type_ids"] = self.token_type_ids[position]
+        return example
+
+    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> Self:
+        """The rows at `positions`, in that order. Counts stay those of the whole."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        picked: dict[str, Any] = {
+            name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)
+        }
+        places = chosen.tolist()
+        picked |= {
+            name: [column[place] for place in places] for name, column in columns.items() if isinstance(column, list)
+        }
+        return replace(self, **picked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts(Columns):
+    """Rows that are read in several parts where they are long. Most are one part."""
+
+    rows: npt.NDArray[np.int64]
+    """The row that each part belongs to: its position, from 0."""
+
+    @property
+    def index(self) -> list[int]:
+        """The row of each part: parts of one row are set aside together."""
+        return [int(row) for row in self.rows]
+
 
 CHUNK = 2_000
 """Rows that are tokenised at a time: enough to keep every core busy, few enough to bound memory."""
@@ -44,8 +101,14 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
             texts = list(rows.texts[start : start + CHUNK])
             pairs = None if rows.pairs is None else list(rows.pairs[start : start + CHUNK])
             batch = tokenizer(
-                texts, pairs, truncation=True, max_length=max_length, padding=False,
-                return_token_type_ids=segments, return_attention_mask=False, verbose=False,
+                texts,
+                pairs,
+                truncation=True,
+                max_length=max_length,
+                padding=False,
+                return_token_type_ids=segments,
+                return_attention_mask=False,
+                verbose=False,
             )
             input_ids += batch["input_ids"]
             if segments:
@@ -117,3 +180,61 @@ def collate(
         kind = torch.float32 if isinstance(labels[0], float) else torch.int64
         batch["labels"] = torch.tensor(labels, dtype=kind)
     return batch
+
+
+def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_length: int) -> Examples:
+    """Tokenise the texts of `rows` and, as labels, the texts that they are to become; special tokens included.
+
+    The length of an example is that of both together, so that batches of similar length have little padding in
+    either. Segments are left out: the models that write have none.
+    """
+    sources, truncated = encode_texts(tokenizer, rows.texts, max_source_length, "text")
+    targets, cut = encode_texts(tokenizer, rows.labels or (), max_target_length, "text_target")
+    return Examples(
+        input_ids=sources,
+        token_type_ids=None,
+        labels=targets,
+        index=list(rows.index),
+        lengths=np.fromiter(
+            (len(s) + len(t) for s, t in zip(sources, targets, strict=True)), dtype=np.int64, count=len(sources)
+        ),
+        truncated=int(np.count_nonzero(truncated | cut)),
+    )
+
+
+def encode_texts(tokenizer: Any, texts: Any, max_length: int, role: str) -> tuple[list[list[int]], Any]:
+    """Ids of every text in its role, and which texts lost their end (texts,)."""
+    ids: list[list[int]] = []
+    cut: list[int] = []
+    with settings_kept(tokenizer):
+        for start in range(0, len(texts), CHUNK):
+            batch = tokenizer(
+                **{role: list(texts[start : start + CHUNK])},
+                truncation=True,
+                max_length=max_length,
+                padding=False,
+                return_token_type_ids=False,
+                return_attention_mask=False,
+                verbose=False,
+            )
+            full = [
+                row for row, found in enumerate(batch["input_ids"]) if len(found) == max_length
+            ]  # only these can be cut
+            cut += [
+                start + full[place]
+                for place in _longer(tokenizer, [texts[start + row] for row in full], max_length, role)
+            ]
+            ids += batch["input_ids"]
+    flags = np.zeros(len(texts), dtype=np.bool_)
+    flags[cut] = True
+    return ids, flags
+
+
+def _longer(tokenizer: Any, texts: list[str], max_length: int, role: str) -> list[int]:
+    """Positions of the texts that have more than `max_length` tokens."""
+    if not texts:
+        return []
+    uncut = tokenizer(**{role: texts}, truncation=False, padding=False, return_attention_mask=False, verbose=False)[
+        "input_ids"
+    ]
+    return [place for place, found in enumerate(uncut) if len(found) > max_length]

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core.errors import DataError
 from pipelines.data.sources import check_split, places
-from pipelines.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -117,8 +117,13 @@ def _only_of_the_hub(what: str) -> Iterator[None]:
 
     def checked(pattern: str, base_path: str, *arguments: Any, **keywords: Any) -> Any:
         last = str(pattern).rpartition("::")[2]
-        if not (last.startswith("hf://") or (base_path.startswith("hf://") and "://" not in last and not Path(last).is_absolute())):
-            raise DataError(f"{what} names '{last[:200]}' as its data, which does not lie on the Hub; take another data set, or upload the rows")
+        if not (
+            last.startswith("hf://")
+            or (base_path.startswith("hf://") and "://" not in last and not Path(last).is_absolute())
+        ):
+            raise DataError(
+                f"{what} names '{last[:200]}' as its data, which does not lie on the Hub; take another data set, or upload the rows"
+            )
         return resolve(pattern, base_path, *arguments, **keywords)
 
     data_files.resolve_pattern = checked

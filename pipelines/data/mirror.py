@@ -1,4 +1,4 @@
-"""Local copies of Hub data sets: every folder in FINERY_DATA may hold `<owner>/<name>` or just `<name>`.
+"""Local copies of Hub data sets in the folders of FINERY_DATA.
 
 FINERY_DATA is a list of folders, separated as in PATH; the first that holds the data set answers.
 """
@@ -9,9 +9,9 @@ import os
 import re
 from pathlib import Path
 
-from pipelines.data.file_source import FileSource
-from pipelines.data.folders import choose, configurations
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.files import choose, configurations
+from pipelines.data.sources import FileSource
 
 NAME = re.compile(r"^[\w-][\w.-]*(/[\w-][\w.-]*)?$")
 """`name` or `owner/name`, as on the Hub; nothing that could leave the folder."""

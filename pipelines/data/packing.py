@@ -1,4 +1,4 @@
-"""Text to pretrain on as blocks of equal length without padding, tokenised once and mapped from disk afterwards.
+"""Text to pretrain on as blocks of equal length without padding, mapped from disk.
 
 Documents are joined, each followed by its end. In the layout `blocks` the end is `[SEP]`, and pieces of `block_size - 2`
 tokens are wrapped as `[CLS] … [SEP]` (full sentences across documents, Liu et al. 2019, "RoBERTa", section 4.2,
@@ -19,14 +19,18 @@ from typing import IO, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.errors import DataError, DiskFull
+from pipelines.core.errors import DataError, DiskFull
 
 CHUNK = 1_000
 """Documents that are tokenised at a time."""
 
 
 def pack(
-    tokenizer: Any, texts: Iterable[str], block_size: int, cache: Path, key: str,
+    tokenizer: Any,
+    texts: Iterable[str],
+    block_size: int,
+    cache: Path,
+    key: str,
     layout: Literal["blocks", "stream"] = "blocks",
 ) -> npt.NDArray[np.int32]:
     """Blocks of token ids, (blocks, block_size), mapped from a file in `cache` that `key` names.
@@ -79,9 +83,7 @@ def _open(file: Path, block_size: int) -> npt.NDArray[np.int32] | None:
     return blocks if right else None
 
 
-def _blocks(
-    tokenizer: Any, texts: Iterable[str], block_size: int, wrapped: bool
-) -> Iterator[npt.NDArray[np.int32]]:
+def _blocks(tokenizer: Any, texts: Iterable[str], block_size: int, wrapped: bool) -> Iterator[npt.NDArray[np.int32]]:
     """Arrays of blocks, as many as each chunk of documents fills. Raises DataError when there is not one."""
     added = 2 if wrapped else 0
     inner = block_size - added
@@ -90,8 +92,13 @@ def _blocks(
     written = 0
     for chunk in chunks(texts):
         ids = tokenizer(
-            chunk, add_special_tokens=False, truncation=False, padding=False,
-            return_attention_mask=False, return_token_type_ids=False, verbose=False,
+            chunk,
+            add_special_tokens=False,
+            truncation=False,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
         )["input_ids"]
         pieces = [part for document in ids for part in (np.asarray(document, dtype=np.int32), end) if len(document)]
         stream = np.concatenate([rest, *pieces])

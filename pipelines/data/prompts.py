@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from pipelines.blocks import Block
+from pipelines.core.config import Block
+from pipelines.core.errors import DataError
 from pipelines.data import chat_formats, chat_templates
 from pipelines.data.chat_formats import Dialogue, Unreadable
-from pipelines.data.chat_templates import TemplateName
-from pipelines.data.conversations import prompt_of
+from pipelines.data.chat_templates import TemplateName, prompt_of
 from pipelines.data.references import DataPath
 from pipelines.data.sources import Source, check_columns, find
-from pipelines.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -126,8 +125,14 @@ class Prompts(Block):
         return self._encoded(tokenizer, index, asked, texts, encoder_decoder, described)
 
     def _encoded(
-        self, tokenizer: Any, index: list[int], asked: list[Dialogue | None], texts: list[str], encoder_decoder: bool, described: str,
-    ) -> PromptRows:  # fmt: skip
+        self,
+        tokenizer: Any,
+        index: list[int],
+        asked: list[Dialogue | None],
+        texts: list[str],
+        encoder_decoder: bool,
+        described: str,
+    ) -> PromptRows:
         """Ids and readable texts, within the limits."""
         ids: list[list[int]] = []
         shown: list[Prompt] = []
@@ -148,7 +153,9 @@ class Prompts(Block):
             shown.append(prompt)
             kept.append(index[place])
         if not ids:
-            raise DataError(f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; raise max_length")
+            raise DataError(
+                f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; raise max_length"
+            )
         return PromptRows(ids, shown, kept, truncated, tuple(left_out))
 
     def _source(self) -> Source:
@@ -196,11 +203,15 @@ def _tokens(
     return found
 
 
-def _ids(tokenizer: Any, texts: list[str], limits: list[int], special: bool) -> list[tuple[list[int], list[tuple[int, int]]]]:
+def _ids(
+    tokenizer: Any, texts: list[str], limits: list[int], special: bool
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """(ids, their places in the text) of each text; of much longer ones than its limit, only of a beginning that exceeds it."""
     heads = [text[: REACH * limit + REACH * SPARE] for text, limit in zip(texts, limits, strict=True)]
     found = _whole(tokenizer, heads, special)
-    short = [at for at, (ids, _) in enumerate(found) if len(heads[at]) < len(texts[at]) and len(ids) < limits[at] + SPARE]
+    short = [
+        at for at, (ids, _) in enumerate(found) if len(heads[at]) < len(texts[at]) and len(ids) < limits[at] + SPARE
+    ]
     for at, whole in zip(short, _whole(tokenizer, [texts[at] for at in short], special), strict=True):
         found[at] = whole
     return found
@@ -210,9 +221,15 @@ def _whole(tokenizer: Any, texts: list[str], special: bool) -> list[tuple[list[i
     if not texts:
         return []
     batch = tokenizer(
-        texts, add_special_tokens=special, truncation=False, padding=False, return_offsets_mapping=True,
-        return_attention_mask=False, return_token_type_ids=False, verbose=False,
-    )  # fmt: skip
+        texts,
+        add_special_tokens=special,
+        truncation=False,
+        padding=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
     return list(zip(batch["input_ids"], batch["offset_mapping"], strict=True))
 
 

@@ -1,5 +1,9 @@
 """How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
 
+The texts of a column: what is not a text is an error, what is empty is left out.
+
+How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
+
 A path is, in this order: an embedded set (`builtin/…`), a set that a FINERY_DATA folder holds, a file, folder or
 pattern relative to the recipe's folder, or a name on the Hub. Paths to files become absolute when a recipe is checked.
 """
@@ -12,15 +16,31 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from pipelines.blocks import Block
+from pipelines.core.config import Block
+from pipelines.core.errors import DataError
+from pipelines.core.registry import nearest
 from pipelines.data import files, hub, mirror
 from pipelines.data.builtin import NAMES, PREFIX
 from pipelines.data.sources import Source, check_columns, find
 from pipelines.data.tables import READERS
-from pipelines.registry import nearest
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+def texts_of(rows: Dataset, column: str, described: str) -> list[str]:
+    """The texts of `column` that hold more than white space, in their order. Raises DataError."""
+    cells = rows[column][:]
+    for number, cell in enumerate(cells, start=1):
+        if cell is not None and not isinstance(cell, str):
+            raise DataError(
+                f"{described}, row {number}, holds {str(cell)[:40]!r} ({type(cell).__name__}) in the column "
+                f"'{column}', must be a text; name the column of the text with 'text'"
+            )
+    texts = [cell for cell in cells if cell is not None and cell.strip()]
+    if not texts:
+        raise DataError(f"{described} has no text in the column '{column}': all {len(cells)} cells are empty")
+    return texts
 
 
 def resolve_path(path: str, info: ValidationInfo) -> str:
@@ -87,11 +107,12 @@ class DatasetReference(Block):
 
     def rows(self, most: int | None = None) -> list[str]:
         """The texts that are not empty, in their order, only the first `most` when given. Raises DataError."""
-        from pipelines.data.file_source import FileSource
-        from pipelines.data.texts import texts_of
+        from pipelines.data.sources import FileSource
 
         source = self.source()
-        head = source.texts(self.split, self.text, most) if most is not None and isinstance(source, FileSource) else None
+        head = (
+            source.texts(self.split, self.text, most) if most is not None and isinstance(source, FileSource) else None
+        )
         return texts_of(self.load() if head is None else head, self.text, source.describe())[:most]
 
     def content(self) -> str:

@@ -1,8 +1,18 @@
-"""Text to pretrain on with its sentences kept apart, tokenised once and mapped from disk afterwards.
+"""Text to pretrain on with its sentences kept apart, and the layout that an objective asks for.
+
+Where sentences end: a regular expression, for pairs of segments that need no better splitter.
+
+A sentence ends behind `.`, `!`, `?` or `…`, with the quotes and brackets that close there, where white space follows and
+the next letter is not a small one; and at a blank line. A single line end ends nothing, for text may be wrapped.
+Abbreviations before a capital, such as "Mr. Smith", are cut too.
+
+Text to pretrain on with its sentences kept apart, tokenised once and mapped from disk afterwards.
 
 A corpus is three flat arrays: token ids, where each sentence begins, and with which sentence each document begins. From
 it come spans: neighbouring sentences of one document, as many as fit, each sentence in one span. Objectives on pairs of
 segments (Devlin et al. 2019, section 3.1, arxiv.org/abs/1810.04805) cut spans in two and borrow from other documents.
+
+How an objective wants its text: blocks, a stream, or spans of sentences, as a data set of `input_ids`.
 """
 
 from __future__ import annotations
@@ -10,19 +20,28 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.data.packing import chunks
-from pipelines.data.sentence_ends import sentence_ends
-from pipelines.errors import DataError, DiskFull, ModelError
+from pipelines.core.errors import DataError, DiskFull, ModelError
+from pipelines.data.packing import Blocks, chunks, pack
+
+ENDS = re.compile(r"""(?<=[.!?…])["'”’»«)\]_]*(?=\s+(?![a-z\s]))|(?=\n[^\S\n]*\n)""")
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Positions behind each sentence but the last, before the white space that follows, ascending."""
+    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+    return [end for end in dict.fromkeys(match.end() for match in ENDS.finditer(text)) if first < end < last]
+
 
 Offsets = npt.NDArray[np.int64]
 
@@ -49,7 +68,9 @@ def read_sentences(tokenizer: Any, texts: Iterable[str], cache: Path, key: str) 
     corpus = _open(folder)
     if corpus is None:
         if not getattr(tokenizer, "is_fast", False):
-            raise ModelError("pairs of sentences need a tokenizer of the tokenizers library (a tokenizer.json); convert it first")
+            raise ModelError(
+                "pairs of sentences need a tokenizer of the tokenizers library (a tokenizer.json); convert it first"
+            )
         _write(folder, _tokenised(tokenizer, texts))
         corpus = _open(folder)
     if corpus is None:
@@ -138,8 +159,14 @@ def _tokenised(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[npt.NDArr
     """For each chunk of documents: token ids, tokens of each sentence, sentences of each document; none is empty."""
     for chunk in chunks(texts):
         encoded = tokenizer(
-            chunk, add_special_tokens=False, truncation=False, padding=False, return_offsets_mapping=True,
-            return_attention_mask=False, return_token_type_ids=False, verbose=False,
+            chunk,
+            add_special_tokens=False,
+            truncation=False,
+            padding=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
         )
         documents = [
             _cut(np.asarray(ids, dtype=np.int32), np.asarray(places)[:, 0], text)
@@ -151,9 +178,7 @@ def _tokenised(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[npt.NDArr
             yield np.concatenate(ids), np.concatenate(lengths), np.asarray([len(each) for each in lengths])
 
 
-def _cut(
-    ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], text: str
-) -> tuple[npt.NDArray[np.int32], Offsets]:
+def _cut(ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], text: str) -> tuple[npt.NDArray[np.int32], Offsets]:
     """The ids of one document, and the tokens of each of its sentences; a token belongs where it begins."""
     ends = np.searchsorted(starts, sentence_ends(text), side="left")
     bounds = np.unique(np.concatenate([[0], ends, [len(ids)]]))
@@ -199,3 +224,20 @@ def _write(folder: Path, parts: Iterable[tuple[npt.NDArray[np.int32], Offsets, O
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def lay_out(
+    layout: Literal["blocks", "stream", "sentences"],
+    tokenizer: Any,
+    texts: Iterable[str],
+    length: int,
+    cache: Path,
+    key: str,
+) -> Blocks | Spans:
+    """Examples of `length` tokens of the text each, those of `blocks` between [CLS] and [SEP] in addition.
+
+    `key` must change with the texts and with the tokenizer, as for `pack`. Raises DataError.
+    """
+    if layout == "sentences":
+        return Spans(read_sentences(tokenizer, texts, cache, key), length)
+    return Blocks(pack(tokenizer, texts, length + 2 if layout == "blocks" else length, cache, key, layout))

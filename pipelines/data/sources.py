@@ -1,16 +1,25 @@
-"""Where a data set is looked for: each place of the SOURCES table in turn, the first that knows the name answers.
+"""Data sources: each place of the SOURCES table in turn, and data sets that lie in files.
+
+Where a data set is looked for: each place of the SOURCES table in turn, the first that knows the name answers.
 
 A source module has two functions: `find(path, name)`, which returns a Source or None, and `looked(path)`, which says
 in words where it looked. Nothing is read before `load`.
+
+A data set that lies in files: which files each split has, and the hash of their bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pipelines.errors import DataError
-from pipelines.registry import SOURCES, nearest
+from pipelines.core.errors import DataError
+from pipelines.core.registry import SOURCES, nearest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,3 +70,55 @@ def check_columns(columns: tuple[str, ...], found: list[str], described: str) ->
             raise DataError(
                 f"{described} has no column '{column}'.{nearest(column, found)} Columns found: {', '.join(found)}"
             )
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Splits made of files."""
+
+    described: str
+    files: Mapping[str, tuple[Path, ...]]
+    """The files of each split, in the order in which they are read."""
+
+    def splits(self) -> list[str]:
+        """Names of the splits."""
+        return list(self.files)
+
+    def load(self, split: str) -> Dataset:
+        """The rows of a split. Raises DataError."""
+        from pipelines.data.tables import read
+
+        check_split(split, self.splits(), self.described)
+        return read(self.files[split])
+
+    def texts(self, split: str, column: str, most: int) -> Dataset | None:
+        """One column of a split, no further than `most` texts need it; None where all has to be read. Raises DataError."""
+        from pipelines.data.tables import read_texts
+
+        check_split(split, self.splits(), self.described)
+        return read_texts(self.files[split], column, most)
+
+    def content_hash(self, split: str) -> str:
+        """SHA-256 over the files' endings and bytes; where they lie does not matter. Raises DataError."""
+        check_split(split, self.splits(), self.described)
+        parts = "\n".join(f"{file.suffix.lower()} {file_hash(file)}" for file in self.files[split])
+        return hashlib.sha256(parts.encode()).hexdigest()
+
+    def describe(self) -> str:
+        """What this is and where it lies."""
+        return self.described
+
+
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file's bytes, computed once while its size and time of change stay the same. Raises DataError."""
+    try:
+        about = file.stat()
+        return _file_hash(file, about.st_size, about.st_mtime_ns)
+    except OSError as error:
+        raise DataError(f"{file} could not be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=4096)
+def _file_hash(file: Path, size: int, changed: int) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

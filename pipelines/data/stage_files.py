@@ -1,4 +1,4 @@
-"""What an earlier stage has written, as training rows of a task: `train: {from: feedback}`.
+"""Rows that an earlier stage has written, as training rows of a task: `train: {from: feedback}`.
 
 In a resolved recipe it is `stage:ID`. `run` says where the complete stages lie before it asks for data; anywhere else the
 rows do not exist yet.
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
-from pipelines.blocks import Found, Mistakes, show, unknown_key
-from pipelines.data.file_source import FileSource
+from pipelines.core.config import ConfigIssue, ConfigIssues, show, unknown_key
+from pipelines.core.errors import DataError
+from pipelines.core.registry import nearest
 from pipelines.data.references import resolve_path
-from pipelines.errors import DataError
-from pipelines.registry import nearest
+from pipelines.data.sources import FileSource
 
 if TYPE_CHECKING:
-    from pipelines.recipe import Recipe, Stage
+    from pipelines.core.recipe import Recipe, Stage
 
 PREFIX = "stage:"
 KEY = "from"
@@ -56,9 +56,9 @@ def _path(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, Mapping):
         wrong = [key for key in value if key != KEY]
         if wrong:
-            raise Mistakes([((str(wrong[0]),), unknown_key(wrong[0], (KEY,)))])
+            raise ConfigIssues([((str(wrong[0]),), unknown_key(wrong[0], (KEY,)))])
         if not isinstance(value.get(KEY), str):
-            raise Mistakes([((KEY,), f"is {show(value.get(KEY))}, must be the id of an earlier feedback stage")])
+            raise ConfigIssues([((KEY,), f"is {show(value.get(KEY))}, must be the id of an earlier feedback stage")])
         return PREFIX + str(value[KEY])
     if isinstance(value, str) and not value.startswith(PREFIX):
         return resolve_path(value, info)
@@ -68,7 +68,19 @@ def _path(value: Any, info: ValidationInfo) -> Any:
 PathOrStage = Annotated[
     str,
     BeforeValidator(_path),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "properties": {KEY: {"type": "string"}}, "required": [KEY], "additionalProperties": False}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {KEY: {"type": "string"}},
+                    "required": [KEY],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
 ]
 """The type of a key that names data, or the stage that writes it."""
 
@@ -79,7 +91,7 @@ def stage_of(task: Any) -> str | None:
     return train.removeprefix(PREFIX) if isinstance(train, str) and train.startswith(PREFIX) else None
 
 
-def mistakes(task: Any, stage: Stage, recipe: Recipe) -> Iterable[Found]:
+def mistakes(task: Any, stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
     """What is wrong with the stage that `task` of `stage` reads its rows from, places relative to the stage."""
     named = stage_of(task)
     if named is None:
@@ -87,5 +99,7 @@ def mistakes(task: Any, stage: Stage, recipe: Recipe) -> Iterable[Found]:
     before = recipe.stages[: recipe.stages.index(stage)]
     fit = [each.id for each in before if getattr(each, "revise", None) is not None]
     if named not in fit:
-        known = f"Allowed: {', '.join(fit)}" if fit else "None does: add {stage: feedback, revise: true, …} before this one"
+        known = (
+            f"Allowed: {', '.join(fit)}" if fit else "None does: add {stage: feedback, revise: true, …} before this one"
+        )
         yield ("task", "train"), f"'{named}' is no earlier stage that writes revisions.{nearest(named, fit)} {known}"

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,16 @@ LONGEST_CELL = 1 << 26
 """Characters of one cell of CSV."""
 MOST_JSON = 1 << 29
 """Bytes of a `.json` file, which is read whole; `.jsonl` has no such limit."""
-WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4, "FIXED_LEN_BYTE_ARRAY": 16}
+WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 8,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+    "BYTE_ARRAY": 4,
+    "FIXED_LEN_BYTE_ARRAY": 16,
+}
 """Bytes that a value of Parquet takes in memory beside what the file itself says that it takes."""
 
 
@@ -155,7 +164,9 @@ def read_texts(files: Sequence[Path], column: str, texts: int) -> Dataset | None
     return Dataset(pa.Table.from_batches(found)) if found else None
 
 
-def parquet_batches(file: Path, rows: int | None = None, column: str | None = None, at_once: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+def parquet_batches(
+    file: Path, rows: int | None = None, column: str | None = None, at_once: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file in batches, only the first `rows` or only one column when given.
 
     Raises DataError before too much is decoded.
@@ -171,9 +182,17 @@ def parquet_batches(file: Path, rows: int | None = None, column: str | None = No
         schema = source.schema_arrow if column is None else pa.schema([source.schema_arrow.field(column)])
         about = source.metadata
         _check_footer(file, about, most, rows if column is None else 1)
-        folded = [at for at in range(about.num_columns) if about.schema.column(at).physical_type == "BYTE_ARRAY" and _folded(about, at)]
+        folded = [
+            at
+            for at in range(about.num_columns)
+            if about.schema.column(at).physical_type == "BYTE_ARRAY" and _folded(about, at)
+        ]
         names = {at: about.schema.column(at).path for at in folded}
-        kept = {at for at in folded if names[at] in schema.names and not any("DELTA" in each for each in _encodings(about, at))}
+        kept = {
+            at
+            for at in folded
+            if names[at] in schema.names and not any("DELTA" in each for each in _encodings(about, at))
+        }
         source = _opened(file, [names[at] for at in kept if not pa.types.is_dictionary(schema.field(names[at]).type)])
         decoded, left = 0, about.num_rows if rows is None else rows
         size = min(at_once, left, *(_rows_of_few(about, at) for at in folded if at not in kept))
@@ -184,7 +203,10 @@ def parquet_batches(file: Path, rows: int | None = None, column: str | None = No
             left -= part.num_rows
             decoded += sum(_decoded_bytes(each) for each in part.columns)
             _check_size(file, decoded, most)
-            plain = [each if each.type == field.type else each.cast(field.type) for each, field in zip(part.columns, schema, strict=True)]
+            plain = [
+                each if each.type == field.type else each.cast(field.type)
+                for each, field in zip(part.columns, schema, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(plain, schema=schema)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file} is not a readable Parquet file: {_first_line(error)}") from None
@@ -330,7 +352,9 @@ def _json_lines(file: Path) -> pa.Table:
 
 def _json(file: Path) -> pa.Table:
     if file.stat().st_size > MOST_JSON:
-        raise DataError(f"{file} has {file.stat().st_size:,} bytes, more than {MOST_JSON:,}, and is read whole; write one object a line and name it .jsonl")
+        raise DataError(
+            f"{file} has {file.stat().st_size:,} bytes, more than {MOST_JSON:,}, and is read whole; write one object a line and name it .jsonl"
+        )
     try:
         rows = json.loads(file.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
@@ -361,7 +385,9 @@ def _objects(file: Path, rows: Iterator[dict[str, Any]]) -> pa.Table:
         names = list(dict.fromkeys(name for row in chunk for name in row))
         known.update(names)
         if len(known) > MOST_NAMES:
-            raise DataError(f"{file} has {len(known):,} different names in its objects, at most {MOST_NAMES:,} are allowed; each is a column with a cell in every row")
+            raise DataError(
+                f"{file} has {len(known):,} different names in its objects, at most {MOST_NAMES:,} are allowed; each is a column with a cell in every row"
+            )
         columns = []
         for name in names:
             try:

@@ -1,4 +1,4 @@
-"""Calibration: is a model right as often as it is sure? Reliability bins, the expected error, and what a temperature would do.
+"""Calibration: is a model right as often as it is sure? Reliability bins, the expected error, temperature.
 
 Guo et al. 2017, "On Calibration of Modern Neural Networks", arxiv.org/abs/1706.04599: section 2 for the bins and the expected
 calibration error (equation 3), section 4.2 for temperature scaling. Confidences are those of the model as it is, at
@@ -37,10 +37,13 @@ def reliability(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) 
         mine = place == number
         found.append(
             {
-                "low": float(number / bins), "high": float((number + 1) / bins), "examples": int(mine.sum()),
-                "confidence": float(confidence[mine].mean()), "accuracy": float(right[mine].mean()),
+                "low": float(number / bins),
+                "high": float((number + 1) / bins),
+                "examples": int(mine.sum()),
+                "confidence": float(confidence[mine].mean()),
+                "accuracy": float(right[mine].mean()),
             }
-        )  # fmt: skip
+        )
     return found
 
 
@@ -56,10 +59,14 @@ def calibration(logits: Any, labels: Any) -> dict[str, Any]:
     chances = softmax(logits)
     confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
     found: dict[str, Any] = {
-        "temperature": 1.0, "ece": expected_error(confidence, right), "confidence": float(confidence.mean()),
-        "accuracy": float(right.mean()), "nll": _nll(logits, labels, 1.0),
-        "brier": float(((chances - np.eye(chances.shape[1])[labels]) ** 2).sum(axis=1).mean()), "bins": reliability(confidence, right),
-    }  # fmt: skip
+        "temperature": 1.0,
+        "ece": expected_error(confidence, right),
+        "confidence": float(confidence.mean()),
+        "accuracy": float(right.mean()),
+        "nll": _nll(logits, labels, 1.0),
+        "brier": float(((chances - np.eye(chances.shape[1])[labels]) ** 2).sum(axis=1).mean()),
+        "bins": reliability(confidence, right),
+    }
     if len(labels) >= 2 * FEWEST:
         found["scaled"] = _scaled(logits, labels)
     return found

@@ -17,28 +17,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from pipelines.blocks import Found, Mistakes
+from pipelines.core.config import ConfigIssue, ConfigIssues
+from pipelines.core.decoding import Generation, SpanSettings
+from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.registry import BASELINES, EXAMINERS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
-from pipelines.evaluation import asking, few_shot_choice, held_out, policy
-from pipelines.evaluation.asking import Asked
-from pipelines.evaluation.choice import WRITTEN, Choice, choose
-from pipelines.evaluation.few_shot import FewShot
-from pipelines.evaluation.generation import Generation
+from pipelines.evaluation import held_out, policy
+from pipelines.evaluation.benchmark_selection import WRITTEN, Choice, choose
+from pipelines.evaluation.few_shot import settings
+from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
-from pipelines.evaluation.span_settings import SpanSettings
-from pipelines.recipe import Recipe, Stage
-from pipelines.registry import BASELINES, EXAMINERS
+from pipelines.tasks import evaluation
+from pipelines.tasks.evaluation import EvaluationRequest
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.answers import Answers
+    from pipelines.core.interfaces import Context, Task
     from pipelines.evaluation.report import Report
-    from pipelines.protocols import Context, Task
+    from pipelines.tasks.evaluation import Predictions
 
 
 def _baseline(name: str) -> str:
     if name not in BASELINES:
-        raise Mistakes([((), BASELINES.unknown(name))])
+        raise ConfigIssues([((), BASELINES.unknown(name))])
     return name
 
 
@@ -74,33 +75,63 @@ class Evaluate(PolicyKeys, Stage):
     few_shot: FewShot | None = None
     """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See docs/few-shot.md."""
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         if policy.asked(self):
             return list(policy.mistakes(self, recipe))
         if self.slices and (self.few_shot is not None or (self.datasets and self.benchmarks is None)):
-            return [(("slices",), "are parts of benchmarks that a model was trained on, and none is scored here; leave it out")]
+            return [
+                (
+                    ("slices",),
+                    "are parts of benchmarks that a model was trained on, and none is scored here; leave it out",
+                )
+            ]
         if self.few_shot is not None:
-            return list(few_shot_choice.mistakes(self, recipe))
+            return list(settings.mistakes(self, recipe))
         choices, found = self.choices(recipe)
-        if "generation" in self.model_fields_set and not found and all(choice.kind not in WRITTEN for choice in choices):
-            found = [(("generation",), "is for benchmarks whose answers are texts, and none that is scored has such; leave it out")]
+        if (
+            "generation" in self.model_fields_set
+            and not found
+            and all(choice.kind not in WRITTEN for choice in choices)
+        ):
+            found = [
+                (
+                    ("generation",),
+                    "is for benchmarks whose answers are texts, and none that is scored has such; leave it out",
+                )
+            ]
         if "spans" in self.model_fields_set and not found and all(choice.kind != "qa" for choice in choices):
-            found = [(("spans",), "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out")]
-        found = [*found, *asking.mistakes(self, choices, recipe)]
+            found = [
+                (
+                    ("spans",),
+                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out",
+                )
+            ]
+        found = [*found, *evaluation.mistakes(self, choices, recipe)]
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
-            found = [*found, (("chat_template",), "is for benchmarks of the kind causal, and none that is scored is one; leave it out")]
+            found = [
+                *found,
+                (
+                    ("chat_template",),
+                    "is for benchmarks of the kind causal, and none that is scored is one; leave it out",
+                ),
+            ]
         for key, names in (("baselines", self.baselines), ("slices", self.slices)):
             again = [at for at, name in enumerate(names) if name in names[:at]]
             found = [*found, *(((key, at), f"'{names[at]}' is named twice") for at in again)]
         if self.baselines and self.datasets and self.benchmarks is None:
-            found.append((("baselines",), "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out"))
+            found.append(
+                (
+                    ("baselines",),
+                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out",
+                )
+            )
         if self.datasets:
             found += held_out.pretrained(recipe, self)[1]
         elif self.stride is not None:
             found.append((("stride",), "moves windows over held-out text, but no 'datasets' are named; leave it out"))
         return found
 
-    def choices(self, recipe: Recipe) -> tuple[list[Choice], list[Found]]:
+    def choices(self, recipe: Recipe) -> tuple[list[Choice], list[ConfigIssue]]:
         """Which model scores which benchmark, and what is wrong with asking for it. None where only text is measured."""
         if self.prompts is not None or self.few_shot is not None or (self.datasets and self.benchmarks is None):
             return [], []
@@ -124,18 +155,18 @@ class Evaluate(PolicyKeys, Stage):
 
     def few_shot_scores(self, recipe: Recipe) -> dict[str, list[str]]:
         """The keys of zero- and few-shot questions in `metrics.json`, with the names of their scores."""
-        return few_shot_choice.scores(recipe, self)
+        return settings.scores(recipe, self)
 
     def few_shot_model(self, recipe: Recipe) -> str | None:
         """The id of the model that is asked them."""
-        return few_shot_choice.model_of(recipe, self)
+        return settings.model_of(recipe, self)
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The stages whose models are scored, then those that describe an inline task, or that a reward reads."""
         if self.prompts is not None:
             return policy.reads(self, recipe)
         if self.few_shot is not None:
-            return few_shot_choice.reads(recipe, self)
+            return settings.reads(recipe, self)
         choices, _ = self.choices(recipe)
         owners = [choice.owner for choice in choices if choice.owner is not None]
         measured = [chosen.id] if (chosen := self.text_model(recipe)) is not None else []
@@ -146,7 +177,7 @@ class Evaluate(PolicyKeys, Stage):
         if self.prompts is not None:
             return policy.content(self)
         if self.few_shot is not None:
-            return few_shot_choice.content(recipe, self)
+            return settings.content(recipe, self)
         choices, _ = self.choices(recipe)
         hashes: dict[str, str] = {}
         for choice in choices:
@@ -170,17 +201,17 @@ class Evaluate(PolicyKeys, Stage):
         choices, _ = self.choices(context.recipe)
         report = Report(context, self.baselines, self.slices)
         if self.slices:
-            from pipelines.evaluation.slices import check_named
+            from pipelines.evaluation.analysis import check_named
 
             check_named([choice.open_task() for choice in choices], self.slices)
         if self.prompts is not None:
-            from pipelines.evaluation import policy_asking
+            from pipelines.evaluation import policy_completions
 
-            policy_asking.ask(self, context, report)
+            policy_completions.ask(self, context, report)
         if self.few_shot is not None:
-            from pipelines.evaluation import few_shot_asking
+            from pipelines.evaluation.few_shot import evaluation
 
-            few_shot_asking.ask(self, context, report)
+            evaluation.ask(self, context, report)
         for choice in choices:
             started = time.monotonic()
             task = choice.open_task()
@@ -194,13 +225,15 @@ class Evaluate(PolicyKeys, Stage):
 
     def _measure(self, report: Report, context: Context) -> None:
         """What the pretrained model makes of each held-out text."""
-        from pipelines.evaluation.progress import progress_events
+        from pipelines.models.predict import progress_events
 
         chosen = self.text_model(context.recipe)
         if chosen is None:
             return
         reader = held_out.read_by(context, self, chosen)
-        ngrams = None if "replaced" in chosen.objective.label_names else held_out.peers(context, chosen, reader.tokenizer)
+        ngrams = (
+            None if "replaced" in chosen.objective.label_names else held_out.peers(context, chosen, reader.tokenizer)
+        )
         for name, reference in zip(self.text_names(context.recipe), self.datasets or (), strict=True):
             started = time.monotonic()
             reader = replace(reader, progress=progress_events(context, name))
@@ -208,9 +241,13 @@ class Evaluate(PolicyKeys, Stage):
             if context.world.is_main:
                 report.add_text(name, reference, chosen, found, self.stride, started)
 
-    def _ask(self, choice: Choice, task: Task, context: Context) -> Answers:
+    def _ask(self, choice: Choice, task: Task, context: Context) -> Predictions:
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = Asked(self, choice, task, context, model, context.open_tokenizer(choice.model))
-        answers: Answers = EXAMINERS.load(task.head.kind)().ask(asked)
-        return answers if self.mixed_precision == "no" else replace(answers, details={**answers.details, "precision": self.mixed_precision})
+        asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
+        answers: Predictions = EXAMINERS.load(task.head.kind)().ask(asked)
+        return (
+            answers
+            if self.mixed_precision == "no"
+            else replace(answers, details={**answers.details, "precision": self.mixed_precision})
+        )

@@ -8,17 +8,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.blocks import Found
-from pipelines.errors import ModelError
-from pipelines.protocols import Context, Head
-from pipelines.recipe import START, Recipe, Stage
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Context, Head
+from pipelines.core.recipe import START, Recipe, Stage
 
 if TYPE_CHECKING:
     from pipelines.evaluation.language_modeling import Measured, Reader
     from pipelines.evaluation.ngrams import NGrams
 
 
-def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[Found]]:
+def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[ConfigIssue]]:
     """The pretrain stage whose model is measured, None where there is none, and what is wrong with asking for it.
 
     `from` names it; else it is the latest before this stage. Places of mistakes are relative to the stage.
@@ -29,7 +29,12 @@ def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[Found]]:
     if stage.source is None:
         if known:
             return known[-1], _unfit(stage, known[-1])
-        return None, [(("datasets",), "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, …} before it")]
+        return None, [
+            (
+                ("datasets",),
+                "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, …} before it",
+            )
+        ]
     chosen = next((each for each in known if each.id == stage.source), None)
     if chosen is not None:
         return chosen, _unfit(stage, chosen)
@@ -41,14 +46,26 @@ def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[Found]]:
     return None, [(("from",), f"'{stage.source}' is {what}, {why}. {allowed}")]
 
 
-def _unfit(stage: Any, chosen: Any) -> list[Found]:
-    found: list[Found] = []
+def _unfit(stage: Any, chosen: Any) -> list[ConfigIssue]:
+    found: list[ConfigIssue] = []
     names = [(each.path, each.name, each.split, each.text) for each in stage.datasets]
-    found += [(("datasets", at), f"'{names[at][0]}', split '{names[at][2]}', is named twice") for at in _repeated(names)]
+    found += [
+        (("datasets", at), f"'{names[at][0]}', split '{names[at][2]}', is named twice") for at in _repeated(names)
+    ]
     if stage.stride is not None and chosen.objective.name != "causal_lm":
-        found.append((("stride",), f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; leave it out"))
+        found.append(
+            (
+                ("stride",),
+                f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; leave it out",
+            )
+        )
     elif stage.stride is not None and stage.stride > chosen.block_size:
-        found.append((("stride",), f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': windows would leave tokens out"))
+        found.append(
+            (
+                ("stride",),
+                f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': windows would leave tokens out",
+            )
+        )
     return found
 
 
@@ -60,7 +77,9 @@ def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
     """The key of each data set in `metrics.json`: its path (of files, the last part), with the split where others share it."""
     short = [Path(each.path).name if Path(each.path).is_absolute() else each.path for each in datasets]
     every = [*short, *taken]
-    split = [f"{name}:{each.split}" if every.count(name) > 1 else name for name, each in zip(short, datasets, strict=True)]
+    split = [
+        f"{name}:{each.split}" if every.count(name) > 1 else name for name, each in zip(short, datasets, strict=True)
+    ]
     return [
         f"{name}:{each.name or each.text}" if split.count(name) > 1 else name
         for name, each in zip(split, datasets, strict=True)
@@ -70,7 +89,7 @@ def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
 def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
     """The chosen stage's model, ready to be asked."""
     from pipelines.evaluation.language_modeling import MASK_SEED, Reader
-    from pipelines.evaluation.predict import device
+    from pipelines.models.predict import device
 
     objective, tokenizer = chosen.objective, context.open_tokenizer()
     model = context.open_model(objective.head, stage_id=chosen.id, trained_head=True)
@@ -78,9 +97,17 @@ def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
     if "replaced" in objective.label_names:
         model = objective.prepare(model, tokenizer, lambda head, **_: _generator(context, chosen, head))
     return Reader(
-        model, tokenizer, objective, collate, chosen.block_size, stage.stride or chosen.block_size,
-        stage.per_device_eval_batch_size, device(), context.world, context.gather,
-    )  # fmt: skip
+        model,
+        tokenizer,
+        objective,
+        collate,
+        chosen.block_size,
+        stage.stride or chosen.block_size,
+        stage.per_device_eval_batch_size,
+        device(),
+        context.world,
+        context.gather,
+    )
 
 
 def _generator(context: Context, chosen: Any, head: Head) -> Any:
@@ -89,8 +116,10 @@ def _generator(context: Context, chosen: Any, head: Head) -> Any:
     places = [folder / "model" / "generator", folder / "generator"]
     place = next((each for each in places if each.is_dir()), None)
     if place is None:
-        raise ModelError(f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; train it again")
-    return import_module("pipelines.models").open_folder(place, head, context.seed, trained_head=True)
+        raise ModelError(
+            f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; train it again"
+        )
+    return import_module("pipelines.models.opening").open_folder(place, head, context.seed, trained_head=True)
 
 
 def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
@@ -99,7 +128,11 @@ def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
     from pipelines.data.packing import end_of_text
     from pipelines.evaluation.ngrams import kept
 
-    identity = {"tokenizer": tokenizer_hash(tokenizer), "data": chosen.content(context.recipe), "rows": chosen.max_train_samples}
+    identity = {
+        "tokenizer": tokenizer_hash(tokenizer),
+        "data": chosen.content(context.recipe),
+        "rows": chosen.max_train_samples,
+    }
 
     def fitted() -> NGrams:
         return kept(

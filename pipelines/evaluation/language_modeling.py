@@ -1,4 +1,12 @@
-"""Held-out text through the objective that a model was pretrained with, beside models of one and two tokens.
+"""Held-out text through the objective that a model was pretrained with, every token predicted once.
+
+Held-out documents as windows in which every token is predicted exactly once.
+
+A window is as long as what the model was trained on. It reads the token before each one that it predicts, and for the
+first of a document the end of another. The next window moves on by `stride` tokens and predicts those only: a smaller
+stride shows them more of what came before, and costs more windows.
+
+Held-out text through the objective that a model was pretrained with, beside models of one and two tokens.
 
 What can be said depends on the objective:
 
@@ -27,14 +35,105 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import World
 from pipelines.data.documents import Documents, read_documents
-from pipelines.errors import DataError, ModelError
 from pipelines.evaluation.ngrams import NGrams
-from pipelines.evaluation.tallies import Sums, Tally, detection, hidden, likelihood
-from pipelines.evaluation.windows import IGNORED, pieces, rolling
-from pipelines.protocols import World
+from pipelines.metrics.perplexity import Sums, Tally, detection, hidden, likelihood
 
 Ints = npt.NDArray[np.int64]
+IGNORED = -100
+"""The label of a position that is not asked for."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some windows, filled up on the right."""
+
+    input_ids: Ints
+    """(windows, length)"""
+    real: npt.NDArray[np.bool_]
+    """Where there is text (windows, length)."""
+    labels: Ints
+    """The token that each position predicts, -100 where it is predicted by another window (windows, length)."""
+    places: Ints
+    """Which token of the documents each label is (windows, length)."""
+    documents: Ints
+    """(windows,)"""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All windows of some documents."""
+
+    stream: Ints
+    """Every document's tokens, behind the end of another document (tokens + documents,)."""
+    first: Ints
+    """Where each window begins in the stream (windows,)."""
+    last: Ints
+    """One past where it ends (windows,)."""
+    asked: Ints
+    """How many of its last positions it predicts from (windows,)."""
+    documents: Ints
+    """(windows,)"""
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def batch(self, low: int, high: int, padding: int) -> Batch:
+        """The windows from `low` to `high`."""
+        first, last = self.first[low:high, None], self.last[low:high, None]
+        place = first + np.arange((last - first).max())[None, :]
+        real = place < last
+        asked = real & (place >= last - self.asked[low:high, None])
+        place = np.minimum(place, len(self.stream) - 2)
+        documents = self.documents[low:high]
+        return Batch(
+            np.where(real, self.stream[place], padding),
+            real,
+            np.where(asked, self.stream[place + 1], IGNORED),
+            place - documents[:, None],
+            documents,
+        )
+
+
+def rolling(documents: Documents, length: int, stride: int, end: int) -> Windows:
+    """Windows of at most `length` tokens, `stride` apart. `end` stands before each document."""
+    stream = np.insert(documents.tokens, documents.starts[:-1], end)
+    sizes = np.diff(documents.starts)
+    counts = 1 + -(-np.maximum(sizes - length, 0) // stride)
+    document = np.repeat(np.arange(len(documents)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    size = sizes[document]
+    until = np.minimum(length + number * stride, size)
+    asked = until - np.where(number > 0, length + (number - 1) * stride, 0)
+    base = documents.starts[document] + document
+    return Windows(stream, base + np.maximum(until - length, 0), base + until, asked, document)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Documents joined and cut as for training: rows of equal length, what does not fill one left out."""
+
+    rows: Ints
+    """(pieces, length)"""
+    before: Ints
+    """The token before each piece (pieces,)."""
+    documents: Ints
+    """The document in which each piece begins (pieces,)."""
+
+
+def pieces(documents: Documents, length: int, end: int) -> Pieces:
+    """Pieces of `length` tokens of the documents, each document followed by `end`."""
+    stream = np.insert(documents.tokens, documents.starts[1:], end)
+    count = len(stream) // length
+    begins = np.arange(count) * length
+    ends = documents.starts[1:] + np.arange(1, len(documents) + 1)
+    before = np.where(begins > 0, stream[begins - 1], end) if count else begins
+    return Pieces(stream[: count * length].reshape(count, length), before, np.searchsorted(ends, begins, side="right"))
+
+
+IntsLanguageModeling = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MASK_SEED = 20_181_011
@@ -138,16 +237,25 @@ def _in_words_of(
     """The tally as figures: the model's own, then how much they stand on, then the peers'."""
     metrics = tally.figures(compute)
     around = tally.intervals(compute, seed)
-    counts = {name: int(tally.columns[name].sum()) for name in ("tokens", "bytes", "pairs", "replaced") if name in tally.columns}
+    counts = {
+        name: int(tally.columns[name].sum())
+        for name in ("tokens", "bytes", "pairs", "replaced")
+        if name in tally.columns
+    }
     peers: dict[str, dict[str, float]] = {}
     for peer in ("unigram", "bigram") if ngrams is not None else ():
-        sums = {name: float(column.sum()) for name, column in tally.columns.items()} | {"bits": float(tally.columns[peer].sum())}
+        sums = {name: float(column.sum()) for name, column in tally.columns.items()} | {
+            "bits": float(tally.columns[peer].sum())
+        }
         peers[peer] = {name: value for name, value in compute(sums).items() if "accuracy" not in name}
     if compute is detection:
         total, replaced = tally.columns["tokens"].sum(), tally.columns["replaced"].sum()
         peers["majority"] = {"accuracy": float(max(replaced, total - replaced) / total)}
     beside = {
-        f"{peer}_{name}": value for peer, figures in peers.items() for name, value in figures.items() if name != "perplexity"
+        f"{peer}_{name}": value
+        for peer, figures in peers.items()
+        for name, value in figures.items()
+        if name != "perplexity"
     }
     return Measured(metrics | counts | beside, around, peers, len(tally.documents))
 
@@ -156,23 +264,23 @@ def _in_words_of(
 class Answers:
     """What the model says about the tokens that a batch asks for, in the order of rows and positions."""
 
-    row: Ints
+    row: IntsLanguageModeling
     """The row of the batch that each one stands in (asked,)."""
-    token: Ints
+    token: IntsLanguageModeling
     """The right answer (asked,)."""
-    left: Ints
+    left: IntsLanguageModeling
     """The token before it in the text (asked,)."""
     bits: Floats
     """-log2 of its probability (asked,)."""
     right: npt.NDArray[np.bool_]
     """Whether it is what the model finds most probable (asked,)."""
-    places: Ints | None = None
+    places: IntsLanguageModeling | None = None
     """Which token of the documents it is, where that is known (asked,)."""
-    pairs: tuple[Ints, npt.NDArray[np.bool_]] | None = None
+    pairs: tuple[IntsLanguageModeling, npt.NDArray[np.bool_]] | None = None
     """(rows, whether their pair was judged rightly) of objectives on pairs."""
 
 
-def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, int], Answers], Ints]:
+def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, int], Answers], IntsLanguageModeling]:
     """(how many windows there are, what the model says about some of them, the document of each)."""
     import torch
 
@@ -182,8 +290,9 @@ def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, 
     def ask(low: int, high: int) -> Answers:
         batch = windows.batch(low, high, padding)
         inputs = {
-            "input_ids": torch.from_numpy(batch.input_ids), "attention_mask": torch.from_numpy(batch.real.astype(np.int64))
-        }  # fmt: skip
+            "input_ids": torch.from_numpy(batch.input_ids),
+            "attention_mask": torch.from_numpy(batch.real.astype(np.int64)),
+        }
         wanted = batch.labels != IGNORED
         bits, right, _ = _asked(reader, inputs, batch.labels, wanted)
         row = np.nonzero(wanted)[0]
@@ -192,7 +301,7 @@ def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, 
     return len(windows), ask, windows.documents
 
 
-def _answers(reader: Reader, examples: Any, before: Ints, low: int, high: int) -> Answers:
+def _answers(reader: Reader, examples: Any, before: IntsLanguageModeling, low: int, high: int) -> Answers:
     """What the model says about the examples from `low` to `high`, damaged as the objective does."""
     drawn = [{**examples[position], "draw": position} for position in range(low, high)]
     batch = reader.collate(drawn)
@@ -201,11 +310,16 @@ def _answers(reader: Reader, examples: Any, before: Ints, low: int, high: int) -
     if (unseen := getattr(reader.collate, "hidden", None)) is not None:
         wanted &= unseen(drawn)
     inputs = {name: value for name, value in batch.items() if name not in reader.objective.label_names}
-    bits, right, outputs = _asked(reader, inputs, labels, wanted, reader.marks.special if reader.objective.marks_spans else None)
+    bits, right, outputs = _asked(
+        reader, inputs, labels, wanted, reader.marks.special if reader.objective.marks_spans else None
+    )
     left = left_neighbours(
-        {name: value.numpy() for name, value in batch.items()}, before[low:high], reader.marks,
-        next_token=reader.objective.head.kind == "causal_lm", wrapped=reader.objective.layout == "blocks",
-    )  # fmt: skip
+        {name: value.numpy() for name, value in batch.items()},
+        before[low:high],
+        reader.marks,
+        next_token=reader.objective.head.kind == "causal_lm",
+        wrapped=reader.objective.layout == "blocks",
+    )
     pairs = None
     for name in reader.objective.label_names:
         if name != "labels":
@@ -215,9 +329,12 @@ def _answers(reader: Reader, examples: Any, before: Ints, low: int, high: int) -
 
 
 def _asked(
-    reader: Reader, inputs: Mapping[str, Any], labels: Ints, wanted: npt.NDArray[np.bool_],
+    reader: Reader,
+    inputs: Mapping[str, Any],
+    labels: IntsLanguageModeling,
+    wanted: npt.NDArray[np.bool_],
     never: npt.NDArray[np.bool_] | None = None,
-) -> tuple[Floats, npt.NDArray[np.bool_], Any]:  # fmt: skip
+) -> tuple[Floats, npt.NDArray[np.bool_], Any]:
     """(-log2 probabilities of the wanted labels, whether each is the most probable token, the model's outputs).
 
     Probabilities are those given that the token is none of `never` (vocabulary,).
@@ -234,13 +351,20 @@ def _asked(
         loss = torch.nn.functional.cross_entropy(chosen, target, reduction="none").double().cpu().numpy()
         right = (chosen.argmax(-1) == target).cpu().numpy()
     if not np.isfinite(loss).all():
-        raise ModelError("the model gives NaN or infinity for held-out text: its training diverged, so lower its learning rate")
+        raise ModelError(
+            "the model gives NaN or infinity for held-out text: its training diverged, so lower its learning rate"
+        )
     return loss / np.log(2), right, outputs
 
 
 def left_neighbours(
-    batch: Mapping[str, npt.NDArray[Any]], before: Ints, marks: Marks, *, next_token: bool, wrapped: bool
-) -> Ints:
+    batch: Mapping[str, npt.NDArray[Any]],
+    before: IntsLanguageModeling,
+    marks: Marks,
+    *,
+    next_token: bool,
+    wrapped: bool,
+) -> IntsLanguageModeling:
     """The token before each label in the true text, in the shape of the labels.
 
     `before` is the token before each example (batch,), `next_token` whether labels are the tokens that follow in the
@@ -262,11 +386,11 @@ def left_neighbours(
     return left
 
 
-def _shifted(ids: Ints, before: Ints) -> Ints:
+def _shifted(ids: IntsLanguageModeling, before: IntsLanguageModeling) -> IntsLanguageModeling:
     return np.concatenate([before[:, None], ids[:, :-1]], axis=1)
 
 
-def _behind_sentinels(ids: Ints, written: Ints, marks: Marks) -> Ints:
+def _behind_sentinels(ids: IntsLanguageModeling, written: IntsLanguageModeling, marks: Marks) -> IntsLanguageModeling:
     """What the decoder has read, each sentinel replaced by the token before it in the input."""
     row, place = np.nonzero(marks.sentinel[ids[:, 1:]])
     table = np.full((len(ids), len(marks.special)), marks.end, dtype=np.int64)
@@ -276,11 +400,11 @@ def _behind_sentinels(ids: Ints, written: Ints, marks: Marks) -> Ints:
 
 def _laid_out(
     reader: Reader, documents: Documents, texts: Iterable[str], cache: Path, key: str
-) -> tuple[Any, Ints, Ints]:
+) -> tuple[Any, IntsLanguageModeling, IntsLanguageModeling]:
     """(examples, the document of each, the token before each) as for training. Raises DataError without one."""
     layout, length = reader.objective.layout, reader.objective.raw_length(reader.block_size)
     if layout == "sentences":
-        from pipelines.data.layouts import lay_out
+        from pipelines.data.sentences import lay_out
 
         spans: Any = lay_out(layout, reader.tokenizer, texts, length, cache, key)
         return spans, np.asarray(spans.document), np.full(len(spans), reader.end)
@@ -300,18 +424,25 @@ def _laid_out(
 
 
 def _tally(
-    reader: Reader, documents: Documents, count: int, ask: Callable[[int, int], Answers], owners: Ints,
+    reader: Reader,
+    documents: Documents,
+    count: int,
+    ask: Callable[[int, int], Answers],
+    owners: IntsLanguageModeling,
     ngrams: NGrams | None,
-) -> Tally:  # fmt: skip
+) -> Tally:
     """Everything that is added up, by document."""
     mean = documents.mean_bytes(len(reader.tokenizer))
     parts: list[dict[str, npt.NDArray[Any]]] = []
     for low, high in _shares(reader, count):
         said = ask(low, high)
         part: dict[str, npt.NDArray[Any]] = {
-            "owner": owners[low:high][said.row], "bits": said.bits, "right": said.right, "tokens": np.ones(len(said.row)),
+            "owner": owners[low:high][said.row],
+            "bits": said.bits,
+            "right": said.right,
+            "tokens": np.ones(len(said.row)),
             "bytes": mean[said.token] if said.places is None else documents.sizes[said.places],
-        }  # fmt: skip
+        }
         if ngrams is not None:
             part["unigram"] = ngrams.unigram_bits(said.token)
             part["bigram"] = ngrams.bigram_bits(said.left, said.token)
@@ -325,7 +456,7 @@ def _tally(
     return _gathered(reader, parts)
 
 
-def _judged(reader: Reader, examples: Any, owners: Ints) -> Tally:
+def _judged(reader: Reader, examples: Any, owners: IntsLanguageModeling) -> Tally:
     """How well replaced tokens are told from original ones, by document. The generator fills in what is judged."""
     import torch
 
@@ -333,14 +464,20 @@ def _judged(reader: Reader, examples: Any, owners: Ints) -> Tally:
     for low, high in _shares(reader, len(examples)):
         batch = reader.collate([{**examples[position], "draw": position} for position in range(low, high)])
         with torch.inference_mode():
-            _, outputs = reader.objective.loss(reader.model, {name: value.to(reader.device) for name, value in batch.items()})
+            _, outputs = reader.objective.loss(
+                reader.model, {name: value.to(reader.device) for name, value in batch.items()}
+            )
         judged = batch["replaced"].numpy() != IGNORED
         said = outputs["logits"].argmax(-1).cpu().numpy()[judged] == 1
         true = outputs["replaced"].cpu().numpy()[judged] == 1
         values: dict[str, npt.NDArray[Any]] = {
-            "right": said == true, "tokens": np.ones(len(true)), "replaced": true, "found": said & true, "missed": true & ~said,
+            "right": said == true,
+            "tokens": np.ones(len(true)),
+            "replaced": true,
+            "found": said & true,
+            "missed": true & ~said,
             "false_alarms": said & ~true,
-        }  # fmt: skip
+        }
         owner = owners[low:high][np.nonzero(judged)[0]]
         parts.append({name: each.astype(np.float64) for name, each in (values | {"owner": owner}).items()})
     return _gathered(reader, parts)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.errors import DataError
-from pipelines.evaluation.atomic import whole_file
+from pipelines.core.errors import DataError
+from pipelines.core.files import whole_file
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -119,7 +119,9 @@ def _added(pairs: Ints, counts: Ints, found: Ints, often: Ints) -> tuple[Ints, I
     return every, sums
 
 
-def kept(cache: Path, identity: Mapping[str, Any], streams: Iterable[tuple[Ints, Ints]], vocabulary: int, end: int) -> NGrams:
+def kept(
+    cache: Path, identity: Mapping[str, Any], streams: Iterable[tuple[Ints, Ints]], vocabulary: int, end: int
+) -> NGrams:
     """As `fit`, kept in a file of `cache` that `identity` (tokenizer, data, rows) names."""
     name = hashlib.sha256(json.dumps([identity, vocabulary, end], sort_keys=True).encode()).hexdigest()[:32]
     file = cache / f"ngrams-{name}.npz"

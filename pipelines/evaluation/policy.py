@@ -1,4 +1,4 @@
-"""What an evaluate stage is asked about a model that writes: how a reward likes its completions, beside another model's.
+"""What an evaluate stage is asked about a model that writes: how a reward likes its completions.
 
 `{stage: evaluate, prompts: {path: …}, reward: {from: reward}, against: sft}` samples one completion of each prompt from the model
 and from that of `against`. The keys stand here, with what is wrong with them; `policy_asking` does the work.
@@ -11,23 +11,45 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pipelines.blocks import Block, Found
+from pipelines.core.config import Block, ConfigIssue
+from pipelines.core.recipe import START, Recipe, RewardField, Stage
+from pipelines.core.registry import nearest
+from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
-from pipelines.fields.rewards import reward_content, reward_mistakes, reward_reads
-from pipelines.recipe import START, Recipe, RewardField, Stage
-from pipelines.registry import nearest
 
 NAME = "policy"
 """The key in `metrics.json`."""
 ALONE = ("reward", "length", "distinct_2", "ended")
 """What is measured of the model by itself; the first is the one to compare by."""
-BESIDE = ("reward", "reward_against", "win_rate", "kl", "kl_k3", "length", "length_against", "distinct_2", "distinct_2_against", "ended", "ended_against")
+BESIDE = (
+    "reward",
+    "reward_against",
+    "win_rate",
+    "kl",
+    "kl_k3",
+    "length",
+    "length_against",
+    "distinct_2",
+    "distinct_2_against",
+    "ended",
+    "ended_against",
+)
 """What is measured with `against`."""
 OF_A_POLICY = ("reward", "against", "response_length", "temperature")
 OTHERS = (
-    "benchmarks", "datasets", "stride", "baselines", "slices", "generation", "spans", "chat_template", "few_shot", "max_length", "max_eval_samples",
+    "benchmarks",
+    "datasets",
+    "stride",
+    "baselines",
+    "slices",
+    "generation",
+    "spans",
+    "chat_template",
+    "few_shot",
+    "max_length",
+    "max_eval_samples",
     "mixed_precision",
-)  # fmt: skip
+)
 """Keys of other questions."""
 WRITING = ("causal", "seq2seq", "instruction_pairs")
 """Kinds of tasks after which a model still writes."""
@@ -74,7 +96,7 @@ def writes(recipe: Recipe, model: str) -> str | None:
         return f"was pretrained with {objective.name}, after which a model writes no texts"
     subject: Any = stage.subjects().get(model)
     if stage.stage in ("supervised", "multi_task") and subject is not None:
-        from pipelines.evaluation.choice import Choice
+        from pipelines.evaluation.benchmark_selection import Choice
 
         kind = Choice(model, subject.task, model, model, subject).kind
         if kind not in WRITING:
@@ -82,16 +104,22 @@ def writes(recipe: Recipe, model: str) -> str | None:
     return None
 
 
-def mistakes(stage: Any, recipe: Recipe) -> Iterator[Found]:
+def mistakes(stage: Any, recipe: Recipe) -> Iterator[ConfigIssue]:
     """What is wrong with asking, places relative to the stage."""
     if stage.prompts is None:
-        yield ("prompts",), f"is missing: '{_given(stage)[0]}' is about the completions of prompts; name them: prompts: {{path: …}}"
+        yield (
+            ("prompts",),
+            f"is missing: '{_given(stage)[0]}' is about the completions of prompts; name them: prompts: {{path: …}}",
+        )
         return
     for key in OTHERS:
         if key in stage.model_fields_set:
             yield (key,), "is not for the completions of prompts; leave it out, or use another evaluate stage"
     if stage.reward is None:
-        yield ("reward",), "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: keyword, words: […]}"
+        yield (
+            ("reward",),
+            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: keyword, words: […]}",
+        )
     else:
         yield from reward_mistakes(stage.reward, recipe, stage)
     model = model_of(recipe, stage)
@@ -103,14 +131,20 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterator[Found]:
         yield from _unfit_against(stage, recipe, model, before)
 
 
-def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) -> Iterator[Found]:
+def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) -> Iterator[ConfigIssue]:
     known = [START, *(each for each in before if writes(recipe, each) is None)]
     if stage.against == model:
         yield ("against",), f"is '{model}', the very model that is evaluated; name the one it was made from"
     elif stage.against != START and stage.against.partition("/")[0] not in before:
-        yield ("against",), f"'{stage.against}' is no earlier stage.{nearest(stage.against, known)} Allowed: {', '.join(known)}"
+        yield (
+            ("against",),
+            f"'{stage.against}' is no earlier stage.{nearest(stage.against, known)} Allowed: {', '.join(known)}",
+        )
     elif (why := writes(recipe, stage.against)) is not None:
-        yield ("against",), f"'{stage.against}' {why}. Allowed: {', '.join(each for each in known if each not in (model, stage.against))}"
+        yield (
+            ("against",),
+            f"'{stage.against}' {why}. Allowed: {', '.join(each for each in known if each not in (model, stage.against))}",
+        )
 
 
 def asked(stage: Any) -> bool:

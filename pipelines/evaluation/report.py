@@ -1,4 +1,4 @@
-"""What an evaluate stage leaves behind: scores, intervals, baselines, predictions and warnings. Main process only."""
+"""What an evaluate stage leaves behind: scores, intervals, baselines, predictions and warnings."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import DataError
-from pipelines.evaluation.analysis import analysed, look_for_overlap
-from pipelines.evaluation.answers import Answers
-from pipelines.evaluation.atomic import write_json
+from pipelines.core.errors import DataError
+from pipelines.core.files import write_json
+from pipelines.core.interfaces import Context, Task
+from pipelines.core.registry import METRICS
+from pipelines.core.scores import OF_A_HUNDRED, score_names
+from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.choice import Choice
-from pipelines.evaluation.doubts import no_better_than_majority, no_better_than_ngrams, trained_on
-from pipelines.evaluation.glue_score import KEY as GLUE
-from pipelines.evaluation.glue_score import glue_score
-from pipelines.evaluation.mistakes import write_mistakes
-from pipelines.evaluation.predictions import Said, write_predictions
-from pipelines.evaluation.slices import columns_of
-from pipelines.fields.scores import OF_A_HUNDRED, score_names
-from pipelines.protocols import Context, Task
-from pipelines.registry import METRICS
+from pipelines.evaluation.benchmark_selection import Choice
+from pipelines.evaluation.examples import write_mistakes
+from pipelines.evaluation.official.glue import KEY as GLUE
+from pipelines.evaluation.official.glue import glue_score
+from pipelines.tasks.evaluation import Predictions
+from pipelines.tasks.predictions import (
+    SplitPredictions,
+    no_better_than_majority,
+    no_better_than_ngrams,
+    trained_on,
+    write_predictions,
+)
 
 if TYPE_CHECKING:
     from pipelines.evaluation.language_modeling import Measured
@@ -37,10 +41,10 @@ class Report:
         self.mistakes: list[dict[str, Any]] = []
         self.metrics: dict[str, dict[str, float]] = {}
         self.details: dict[str, dict[str, Any]] = {}
-        self.predicted: list[Said] = []
+        self.predicted: list[SplitPredictions] = []
         self.measured = 0
 
-    def add(self, choice: Choice, task: Task, answers: Answers, started: float) -> None:
+    def add(self, choice: Choice, task: Task, answers: Predictions, started: float) -> None:
         """Score what the model said about each split of one benchmark. `started` is when its prediction began."""
         predicted = answers.predicted
         labelled = [(each, each.labels) for each in predicted if each.labels is not None]
@@ -65,18 +69,28 @@ class Report:
             "precision": "no",
             "intervals": ranges,
             "baselines": guessed,
-            **({"percent": percent} if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED)) else {}),
+            **(
+                {"percent": percent}
+                if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED))
+                else {}
+            ),
             **answers.details,
             **({"generation": answers.generation, "signatures": _signatures(task)} if answers.generation else {}),
             **({"skipped": skipped} if skipped else {}),
             "seconds": round(time.monotonic() - started, 3),
         }
         self._analyse(choice, task, predicted)
-        self._warn(choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {}))
+        self._warn(
+            choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {})
+        )
 
-    def _analyse(self, choice: Choice, task: Task, predicted: Sequence[Said]) -> None:
+    def _analyse(self, choice: Choice, task: Task, predicted: Sequence[SplitPredictions]) -> None:
         """Put what stands behind the scores into the details."""
-        columns = {each.split: columns_of(task, each.split, each.rows.index, self.slices) for each in predicted if each.labels is not None}
+        columns = {
+            each.split: columns_of(task, each.split, each.rows.index, self.slices)
+            for each in predicted
+            if each.labels is not None
+        }
         found = analysed(self.context, choice.model, task, predicted, self.context.score(task), columns)
         self.details[choice.name] |= found.details
         self.mistakes += found.mistakes
@@ -101,13 +115,16 @@ class Report:
             "seconds": round(time.monotonic() - started, 3),
         }
         self.measured += found.documents
-        doubts = [trained_on(name, reference, chosen), no_better_than_ngrams(name, found.metrics, found.intervals, found.peers)]
+        doubts = [
+            trained_on(name, reference, chosen),
+            no_better_than_ngrams(name, found.metrics, found.intervals, found.peers),
+        ]
         for doubt in doubts:
             if doubt is not None:
                 self.context.events.emit("warning", message=doubt)
 
     def _guess(
-        self, choice: Choice, task: Task, labelled: Sequence[Said]
+        self, choice: Choice, task: Task, labelled: Sequence[SplitPredictions]
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """The baselines, fitted on the rows that the model was fine-tuned on."""
         if not labelled or not self.baselines:
@@ -125,7 +142,7 @@ class Report:
         self,
         name: str,
         task: Task,
-        predicted: Sequence[Said],
+        predicted: Sequence[SplitPredictions],
         scores: dict[str, float],
         ranges: dict[str, tuple[float, float]],
         majority: dict[str, float],
@@ -159,7 +176,9 @@ class Report:
         write_json(folder / "details.json", self.details)
         write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
-        self.context.events.emit("metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat)
+        self.context.events.emit(
+            "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
+        )
 
 
 def _signatures(task: Task) -> dict[str, str]:

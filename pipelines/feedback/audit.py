@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
-    from pipelines.feedback.judge import Verdict
-    from pipelines.feedback.judged import Judged
-    from pipelines.feedback.pairing import Pair
+    from pipelines.feedback.judges.judge import Verdict
+    from pipelines.feedback.pairs import Judged, Pair
 
 SHOWN = 8
 """Examples of each kind."""
@@ -23,19 +22,32 @@ LONGEST = 1500
 
 
 def audit_page(
-    recipe: str, stage_id: str, stage: Feedback, judged: Sequence[Judged], preferences: Sequence[Mapping[str, Any]], revised: Sequence[Any],
+    recipe: str,
+    stage_id: str,
+    stage: Feedback,
+    judged: Sequence[Judged],
+    preferences: Sequence[Mapping[str, Any]],
+    revised: Sequence[Any],
     details: Mapping[str, Any],
-) -> str:  # fmt: skip
+) -> str:
     """The page as HTML."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader("pipelines.feedback"), PackageLoader("pipelines")])
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.get_template("audit.html.jinja").render(
-        name=recipe, stage=stage_id, judge=stage.judge.name, settings=stage.judge.identity(), details=details, measures=_measures(details),
-        groups=_groups(judged), revisions=[_revision(each["row"]) for each in revised if each["row"] is not None][:SHOWN],
+        name=recipe,
+        stage=stage_id,
+        judge=stage.judge.name,
+        settings=stage.judge.identity(),
+        details=details,
+        measures=_measures(details),
+        groups=_groups(judged),
+        revisions=[_revision(each["row"]) for each in revised if each["row"] is not None][:SHOWN],
         kept=len(preferences),
-    )  # fmt: skip
+    )
 
 
 def _groups(judged: Sequence[Judged]) -> list[dict[str, Any]]:
@@ -60,18 +72,27 @@ def _example(own: Judged, pair: Pair, verdict: Verdict) -> dict[str, Any]:
         told.append(f"by the principle '{own.principles[pair]}'")
     told.append(f"row {own.number + 1}")
     return {
-        "prompt": _cut(str(own.prompt)), "first": _cut(own.texts[pair[0]]), "second": _cut(own.texts[pair[1]]), "told": "; ".join(told), "reason": _cut(verdict.reason),
+        "prompt": _cut(str(own.prompt)),
+        "first": _cut(own.texts[pair[0]]),
+        "second": _cut(own.texts[pair[1]]),
+        "told": "; ".join(told),
+        "reason": _cut(verdict.reason),
         "winner": "A" if verdict.decided and verdict.probability > 0.5 else "B" if verdict.decided else "",
-    }  # fmt: skip
+    }
 
 
 def _revision(row: Mapping[str, Any]) -> dict[str, Any]:
-    prompt = row["prompt"] if isinstance(row["prompt"], str) else "\n\n".join(str(each["content"]) for each in row["prompt"])
+    prompt = (
+        row["prompt"] if isinstance(row["prompt"], str) else "\n\n".join(str(each["content"]) for each in row["prompt"])
+    )
     completion = row["completion"] if isinstance(row["completion"], str) else row["completion"][0]["content"]
     return {
-        "prompt": _cut(prompt), "original": _cut(row["original"]), "critique": _cut(row["critique"]), "revision": _cut(completion),
+        "prompt": _cut(prompt),
+        "original": _cut(row["original"]),
+        "critique": _cut(row["critique"]),
+        "revision": _cut(completion),
         "principle": row["principle"],
-    }  # fmt: skip
+    }
 
 
 def _measures(details: Mapping[str, Any]) -> list[list[str]]:
@@ -87,9 +108,19 @@ def _measures(details: Mapping[str, Any]) -> list[list[str]]:
     ):
         each = details[key]
         if each["value"] is not None:
-            found.append([called, f"{each['value']:.3f}", f"{each['low']:.3f} – {each['high']:.3f}", f"{each['count']:,}", best])
+            found.append(
+                [called, f"{each['value']:.3f}", f"{each['low']:.3f} – {each['high']:.3f}", f"{each['count']:,}", best]
+            )
     if details["length_bias"]["correlation"] is not None:
-        found.append(["rank correlation of length and preference", f"{details['length_bias']['correlation']:+.3f}", "", f"{details['comparisons']:,}", "0 if length is no merit"])
+        found.append(
+            [
+                "rank correlation of length and preference",
+                f"{details['length_bias']['correlation']:+.3f}",
+                "",
+                f"{details['comparisons']:,}",
+                "0 if length is no merit",
+            ]
+        )
     return found
 
 

@@ -1,32 +1,48 @@
 """Feedback: a model's own completions, compared by a judge, become preferences.
 
+Feedback: a model's own completions, compared by a judge, become preferences.
+
 Reinforcement learning from AI feedback: Bai et al. 2022, "Constitutional AI", section 4.1, arxiv.org/abs/2212.08073; Lee et al.
 2023, "RLAIF vs. RLHF", section 2, arxiv.org/abs/2309.00267. The stage samples several completions of each prompt from the
 model it reads, asks the judge about pairs of them, and leaves in its folder `preferences.jsonl` (read by
 `datasets: [{from: ID}]`), `labelled.jsonl` (every completion with its score), `revisions.jsonl` where completions are revised,
 `metrics.json` and `details.json` (how far the judge can be trusted), and `audit.html` with examples to look at. It trains nothing.
+
+The work of a feedback stage, in the order it happens: sample, judge, revise, look at the judge, write down.
+
+Each step goes through the prompts in parts that are kept when they are done, and every draw is a function of the seed and of
+the prompt's number, so that a run that is killed and resumed writes the same files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import DataError, Stopped
+from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.registry import JUDGES, nearest
 from pipelines.data import chat_templates
-from pipelines.data.preference_reference import PreferenceReference
 from pipelines.data.prompts import Prompts
-from pipelines.feedback.constitution import Constitution
-from pipelines.feedback.critique import Revise
-from pipelines.feedback.judge import JudgeField
-from pipelines.feedback.pairing import Way
-from pipelines.recipe import Recipe, Stage
-from pipelines.registry import JUDGES, nearest
+from pipelines.feedback import pairs as pairing
+from pipelines.feedback.constitution import Constitution, Revise, drawn, revise, row_of
+from pipelines.feedback.judges.judge import Judge, JudgeField, Spent
+from pipelines.feedback.pairs import Judged, Way, column_of, judged_of, verdict_of
+from pipelines.feedback.progress import Progress, write_lines, write_whole
+from pipelines.models.generate import Writer, open_writer
+from pipelines.tasks.preference.rows import PreferenceRows
+from pipelines.tasks.preference.task import PreferenceReference
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
+    from pipelines.core.interfaces import Context
+    from pipelines.data.prompts import PromptRows
 
 
 def _revise(value: Any) -> Any:
@@ -75,31 +91,49 @@ class Feedback(Stage):
     joins: ClassVar[bool] = False
     samples: ClassVar[bool] = True
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         for place, message in self.judge.check(recipe, self.id):
             yield ("judge", *place), message
         usable = () if self.constitution is None else self.constitution
         if self.by == "ratings" and self.pairs == "random":
-            yield ("pairs",), "is random, which saves comparisons, but with by: ratings there are none; choose best_worst or all"
+            yield (
+                ("pairs",),
+                "is random, which saves comparisons, but with by: ratings there are none; choose best_worst or all",
+            )
         if usable and self.revise is None and not self.judge.reads_principles:
-            yield ("constitution",), f"is for judges that read principles, and '{self.judge.name}' does not; leave it out, or use local or endpoint"
+            yield (
+                ("constitution",),
+                f"is for judges that read principles, and '{self.judge.name}' does not; leave it out, or use local or endpoint",
+            )
         if usable and self.revise is None and self.by == "comparisons" and not any(each.comparison for each in usable):
-            yield ("constitution",), "has no principle with a 'comparison', by which completions could be compared; give one"
+            yield (
+                ("constitution",),
+                "has no principle with a 'comparison', by which completions could be compared; give one",
+            )
         if usable and self.revise is None and self.by == "ratings":
-            yield ("constitution",), "has principles to compare by, but with by: ratings nothing is compared; leave it out"
+            yield (
+                ("constitution",),
+                "has principles to compare by, but with by: ratings nothing is compared; leave it out",
+            )
         if self.revise is not None:
             if not self.judge.writes:
                 writers = ", ".join(name for name in JUDGES if JUDGES.load(name).writes)
                 yield ("revise",), f"needs a judge that writes ({writers}), and '{self.judge.name}' does not"
             if not any(each.critique for each in usable):
-                yield ("revise",), "needs a constitution that has principles with a 'critique' and a 'revision', such as constitution: default"
+                yield (
+                    ("revise",),
+                    "needs a constitution that has principles with a 'critique' and a 'revision', such as constitution: default",
+                )
         if self.human is None and "max_human_samples" in self.model_fields_set:
             yield ("max_human_samples",), "counts the rows of 'human', and none is named; leave it out"
         if self.human is not None and self.human.source is not None:
             earlier = [stage.id for stage in recipe.stages[:position] if stage.stage == self.stage]
             if self.human.source not in earlier:
                 known = f"Allowed: {', '.join(earlier)}" if earlier else "There is none before this one; name a 'path'"
-                yield ("human", "from"), f"'{self.human.source}' is no earlier feedback stage.{nearest(self.human.source, earlier)} {known}"
+                yield (
+                    ("human", "from"),
+                    f"'{self.human.source}' is no earlier feedback stage.{nearest(self.human.source, earlier)} {known}",
+                )
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The policy, the models that the judge reads, and the stage whose preferences it is held against."""
@@ -107,7 +141,9 @@ class Feedback(Stage):
         return tuple(dict.fromkeys((recipe.model_of(self), *self.judge.stages, *held)))
 
     def content(self, recipe: Recipe) -> dict[str, str]:
-        hashes = {"prompts": self.prompts.content()} | {f"judge.{role}": value for role, value in self.judge.content().items()}
+        hashes = {"prompts": self.prompts.content()} | {
+            f"judge.{role}": value for role, value in self.judge.content().items()
+        }
         if self.human is not None and (held := self.human.content()) is not None:
             hashes["human"] = held
         return hashes
@@ -119,6 +155,282 @@ class Feedback(Stage):
         return super().identity() | {"judge": self.judge.identity()}
 
     def run(self, context: Context) -> None:
-        from pipelines.feedback.collecting import Collecting
 
         Collecting(self, context).do()
+
+
+PART = 32
+"""Prompts of a part: what a kill can cost at most."""
+SHOWN = 3
+"""Pairs that the events show."""
+
+
+class Collecting:
+    """One feedback stage at work."""
+
+    def __init__(self, stage: Feedback, context: Context) -> None:
+        self.stage, self.context = stage, context
+        self.progress = Progress(context.folder, self._kept)
+        self.spent = Spent()
+        self.steps = 0
+        self._policy: Writer | None = None
+        self._judge: Judge | None = None
+
+    def do(self) -> None:
+        """All of it."""
+        rows = self._prompts()
+        parts = [range(start, min(start + PART, len(rows))) for start in range(0, len(rows), PART)]
+        self.steps = len(parts) * (3 if self.stage.revise is not None else 2)
+        sampled = self._in_parts(parts, 0, "sampling", lambda part: self._sample(rows, part))
+        self._let_go()
+        said = self._in_parts(parts, 1, "judging", lambda part: self._ask(rows, part, [sampled[at] for at in part]))
+        judged = [judged_of(rows, at, sampled[at], said[at]) for at in range(len(rows))]
+        revised = []
+        if self.stage.revise is not None:
+            revised = self._in_parts(parts, 2, "revising", lambda part: self._revise(judged, part))
+        last = len(parts) * 3
+        again = self._once(last + 1, lambda: self._repeat(judged))
+        held = self._once(last + 2, self._hold)
+        self._write(judged, revised, again, held)
+        self.progress.clear()
+
+    # -- the steps
+
+    @property
+    def policy(self) -> Writer:
+        """The model that is sampled from, opened when it is first needed."""
+        if self._policy is None:
+            self._policy = open_writer(self.context)
+        return self._policy
+
+    @property
+    def judge(self) -> Judge:
+        """The judge, opened when it is first asked."""
+        if self._judge is None:
+            self._judge = self.stage.judge.open(self.context)
+        return self._judge
+
+    def _prompts(self) -> PromptRows:
+        found = self.stage.prompts.read(self.policy.tokenizer, self.policy.encoder_decoder)
+        if found.left_out:
+            self.context.events.emit(
+                "warning",
+                message=f"{len(found.left_out)} prompts are longer than prompts.max_length and are left out (rows {_rows(found.left_out)})",
+            )
+        return found
+
+    def _sample(self, rows: PromptRows, part: range) -> list[Any]:
+        stage, count = self.stage, self.stage.completions
+        done = self.context.complete(
+            self.policy.model,
+            self.policy.tokenizer,
+            [rows.ids[at] for at in part for _ in range(count)],
+            seed=self.context.seed,
+            max_new_tokens=stage.response_length,
+            temperature=stage.temperature,
+            top_p=stage.top_p,
+            top_k=stage.top_k,
+            batch_size=stage.batch_size,
+            draws=[at * count + number for at in part for number in range(count)],
+        )
+        texts, ended = list(done.texts), done.ended.tolist()
+        return [
+            {"texts": texts[at : at + count], "ended": ended[at : at + count]} for at in range(0, len(texts), count)
+        ]
+
+    def _ask(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
+        """What the judge says of the completions of each prompt of a part."""
+        if self.stage.by == "ratings":
+            return self._rate(rows, part, sampled)
+        pairs = [
+            (at, pair)
+            for at, own in zip(part, sampled, strict=True)
+            for pair in pairing.compared(own["texts"], self.stage.pairs, self.context.seed, at)
+        ]
+        ids, questions = self._principles([(at, *pair) for at, pair in pairs])
+        texts = dict(zip(part, (own["texts"] for own in sampled), strict=True))
+        verdicts = self.judge.compare(
+            [rows.texts[at] for at, _ in pairs],
+            [texts[at][one] for at, (one, _) in pairs],
+            [texts[at][two] for at, (_, two) in pairs],
+            questions,
+        )
+        found: dict[int, list[Any]] = {at: [] for at in part}
+        for (at, pair), verdict, principle in zip(pairs, verdicts, ids, strict=True):
+            found[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
+        return self._with_costs([{"verdicts": found[at]} for at in part])
+
+    def _rate(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
+        flat = [
+            (at, place, text)
+            for at, own in zip(part, sampled, strict=True)
+            for place, text in enumerate(own["texts"])
+            if text.strip()
+        ]
+        ratings = self.judge.rate([rows.texts[at] for at, _, _ in flat], [text for _, _, text in flat])
+        found: dict[int, list[float | None]] = {
+            at: [None] * len(own["texts"]) for at, own in zip(part, sampled, strict=True)
+        }
+        for (at, place, _), rating in zip(flat, ratings, strict=True):
+            found[at][place] = rating.score
+        return self._with_costs([{"scores": found[at]} for at in part])
+
+    def _principles(self, numbers: Sequence[tuple[int, ...]]) -> tuple[list[str | None], list[str | None]]:
+        """(the ids of the principles that comparisons are made by, their questions), drawn by the comparisons' numbers."""
+        chosen = [drawn(self.stage.constitution or (), "comparison", self.context.seed, *number) for number in numbers]
+        return [None if each is None else each.id for each in chosen], [
+            None if each is None else each.comparison for each in chosen
+        ]
+
+    def _revise(self, judged: Sequence[Judged], part: range) -> list[Any]:
+        """The first completion of each prompt that says something, revised."""
+        settings, rules = self.stage.revise, self.stage.constitution
+        assert settings is not None
+        own = [
+            (at, text)
+            for at in part
+            if (text := next((each for each in judged[at].texts if each.strip()), None)) is not None
+        ]
+        done = revise(
+            self.judge,
+            [judged[at].prompt for at, _ in own],
+            [text for _, text in own],
+            rules or (),
+            settings,
+            self.context.seed,
+            [at for at, _ in own],
+        )
+        found: dict[int, Any] = {at: {"row": None} for at in part}
+        for (at, text), rounds in zip(own, done, strict=True):
+            found[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
+        return self._with_costs([found[at] for at in part])
+
+    def _repeat(self, judged: Sequence[Judged]) -> list[Any]:
+        """The first comparisons asked anew, for a judge with chance in it."""
+        if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
+            return []
+        asked = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
+        _, questions = self._principles([(at, *pair) for at, pair in asked])
+        verdicts = self.judge.compare(
+            [judged[at].prompt for at, _ in asked],
+            [judged[at].texts[one] for at, (one, _) in asked],
+            [judged[at].texts[two] for at, (_, two) in asked],
+            questions,
+            draw=1,
+        )
+        return self._with_costs(
+            [
+                {"at": at, "pair": list(pair), "verdict": vars(verdict)}
+                for (at, pair), verdict in zip(asked, verdicts, strict=True)
+            ]
+        )
+
+    def _hold(self) -> list[Any]:
+        """The judge's verdicts on the preferences it is held against: each pair stands in an order drawn by its number."""
+        if self.stage.human is None:
+            return []
+        rows = self.stage.human.rows(self.context.stage_folders, skip_bad_rows=True, limit=self.stage.max_human_samples)
+        if not isinstance(rows, PreferenceRows):
+            raise DataError(
+                "'human' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected)"
+            )
+        chosen, rejected = [each.completion for each in rows.chosen], [each.completion for each in rows.rejected]
+        turned = [Random(f"human\x1f{self.context.seed}\x1f{at}").random() < 0.5 for at in range(len(rows))]
+        first = [two if turn else one for one, two, turn in zip(chosen, rejected, turned, strict=True)]
+        second = [one if turn else two for one, two, turn in zip(chosen, rejected, turned, strict=True)]
+        if self.stage.by == "ratings":
+            ratings = self.judge.rate([*rows.texts, *rows.texts], [*first, *second])
+            half = len(first)
+            verdicts = [verdict_of(ratings[at].score, ratings[at + half].score) for at in range(half)]
+        else:
+            _, questions = self._principles([(-1, at) for at in range(len(rows))])
+            verdicts = self.judge.compare(rows.texts, first, second, questions)
+        return self._with_costs(
+            [
+                {"verdict": vars(verdict), "first_is_better": not turn}
+                for verdict, turn in zip(verdicts, turned, strict=True)
+            ]
+        )
+
+    # -- parts
+
+    def _in_parts(self, parts: Sequence[range], step: int, what: str, make: Callable[[range], list[Any]]) -> list[Any]:
+        """The rows of all parts of a step, in order; `make` is called for those that are not there yet."""
+        found: list[Any] = []
+        for number, part in enumerate(parts):
+            self._look_for_stop()
+            found += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
+            self.context.events.emit("progress", step=step * len(parts) + number + 1, total=self.steps, what=what)
+        return found
+
+    def _once(self, number: int, make: Callable[[], list[Any]]) -> list[Any]:
+        self._look_for_stop()
+        return self._counted(self.progress.done(number, make))
+
+    def _with_costs(self, rows: list[Any]) -> list[Any]:
+        """The rows of a part, the first with what the judge took for all of them."""
+        if rows:
+            rows[0]["spent"] = self.judge.spent.taken()
+        return rows
+
+    def _counted(self, rows: list[Any]) -> list[Any]:
+        for row in rows:
+            if "spent" in row:
+                self.spent.add(row["spent"])
+        return rows
+
+    def _look_for_stop(self) -> None:
+        if self.context.stop.requested:
+            raise Stopped("stopped between two parts of the work; what was done is kept")
+
+    def _kept(self, number: int, place: Path) -> None:
+        self.context.events.emit("checkpoint", step=number, path=str(place))
+
+    def _let_go(self) -> None:
+        """Free the memory of the policy before a judge is opened."""
+        self._policy = None
+        gc.collect()
+
+    # -- what is left
+
+    def _write(
+        self, judged: Sequence[Judged], revised: Sequence[Any], again: Sequence[Any], held: Sequence[Any]
+    ) -> None:
+        from pipelines.feedback.audit import audit_page
+        from pipelines.feedback.results import details_of, labelled_rows, metrics_of, preference_rows, told, trouble
+
+        folder, stage = self.context.folder, self.stage
+        policy = self.context.recipe.model_of(self.context.recipe.stage(self.context.stage_id))
+        preferences = preference_rows(judged, stage, policy)
+        details = details_of(judged, preferences, again, held, self.spent)
+        if not preferences:
+            raise DataError(
+                f"the judge left no preference to learn from: {told(details)}; give it more to choose from, lower min_margin, or choose another judge"
+            )
+        for message in trouble(details):
+            self.context.events.emit("warning", message=message)
+        for row in preferences[:SHOWN]:
+            self.context.events.emit(
+                "sample",
+                prompt=row["prompt"],
+                chosen=row["chosen"],
+                rejected=row["rejected"],
+                probability=row["probability"],
+            )
+        write_lines(folder / "preferences.jsonl", preferences)
+        write_lines(folder / "labelled.jsonl", labelled_rows(judged, policy))
+        if stage.revise is not None:
+            rows = [each["row"] for each in revised if each["row"] is not None]
+            details["revisions"] = len(rows)
+            write_lines(folder / "revisions.jsonl", rows)
+        write_whole(folder / "details.json", json.dumps(details, indent=2))
+        write_whole(
+            folder / "audit.html",
+            audit_page(self.context.recipe.name, self.context.stage_id, stage, judged, preferences, revised, details),
+        )
+        write_whole(folder / "metrics.json", json.dumps(metrics_of(details), indent=2))
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    first = ", ".join(str(number + 1) for number in numbers[:5])
+    return first + (", …" if len(numbers) > 5 else "")

@@ -1,4 +1,4 @@
-"""What a feedback stage has done so far, kept in parts: a run that is stopped or killed goes on behind the last whole one.
+"""What a feedback stage has done so far, kept in parts: a run that is stopped goes on behind the last.
 
 A part is `checkpoints/checkpoint-<n>/rows.jsonl`; it counts once `complete.json` stands beside it, written last.
 """

@@ -1,16 +1,130 @@
-"""What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far the judge can be trusted."""
+"""What a feedback stage leaves in numbers and rows, and how far its judge can be trusted.
+
+How far a judge can be trusted: what it gives to a place and to length, whether it says the same twice, and what people say.
+
+Wang et al. 2023, "Large Language Models are not Fair Evaluators", arxiv.org/abs/2305.17926, for the place; Zheng et al. 2023,
+"Judging LLM-as-a-Judge", section 3.3, arxiv.org/abs/2306.05685, for length. Shares come with Wilson's interval (Wilson 1927,
+"Probable Inference, the Law of Succession, and Statistical Inference", equation 1), which holds for few comparisons too.
+
+What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far the judge can be trusted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.feedback import bias, pairing
-from pipelines.feedback.judge import Spent, Verdict
+from pipelines.feedback import pairs
+from pipelines.feedback.judges.judge import Spent, Verdict, preferred
 
 if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
-    from pipelines.feedback.judged import Judged
+    from pipelines.feedback.pairs import Judged
+
+
+Z = 1.959963984540054
+"""Of a 95 % interval."""
+
+
+def wilson(hits: float, count: int, z: float = Z) -> tuple[float, float]:
+    """The interval of a share of `count`; (0, 1) of none."""
+    if count == 0:
+        return 0.0, 1.0
+    share = hits / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share(hits: float, count: int) -> dict[str, Any]:
+    """A share with its interval and what it is of; the value is None of none."""
+    low, high = wilson(hits, count)
+    return {"value": hits / count if count else None, "low": low, "high": high, "count": count}
+
+
+def order_consistency(verdicts: Iterable[Verdict]) -> dict[str, Any]:
+    """Share of the pairs shown in both orders whose verdict was the same in both."""
+    said = [each.consistent for each in verdicts if each.consistent is not None]
+    return share(sum(said), len(said))
+
+
+def position_bias(verdicts: Iterable[Verdict]) -> dict[str, Any]:
+    """Share of the showings in which what was shown first was taken, of pairs shown in both orders: one half without a bias.
+
+    A pair shows both completions in the first place once, so that their quality does not count.
+    """
+    taken = count = 0.0
+    for each in verdicts:
+        if each.shown_first is None or each.shown_second is None:
+            continue
+        for first in (preferred(each.shown_first), -preferred(each.shown_second)):
+            taken += (first + 1) / 2
+            count += 1
+    return share(taken, int(count))
+
+
+def length_bias(verdicts: Sequence[Verdict], first: Sequence[str], second: Sequence[str]) -> dict[str, Any]:
+    """P(the longer wins) among decided pairs of different lengths in letters, and Spearman's correlation of the two differences.
+
+    The correlation is between the log of the ratio of lengths and the probability; None where either never changes.
+    """
+    rows = [
+        (len(one) - len(two), math.log((len(one) + 1) / (len(two) + 1)), each)
+        for each, one, two in zip(verdicts, first, second, strict=True)
+        if each.decided
+    ]
+    uneven = [(longer, each) for longer, _, each in rows if longer]
+    hits = sum((longer > 0) == (preferred(each.probability) > 0) for longer, each in uneven)
+    return {
+        **share(hits, len(uneven)),
+        "correlation": spearman([ratio for _, ratio, _ in rows], [each.probability for *_, each in rows]),
+    }
+
+
+def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
+    """Rank correlation, ties at their mean rank; None for fewer than three values or where one side is all the same."""
+    if len(one) < 3 or len(set(one)) < 2 or len(set(two)) < 2:
+        return None
+    a, b = _ranks(one), _ranks(two)
+    mean = (len(one) - 1) / 2
+    top = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
+    return top / math.sqrt(sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=lambda at: values[at])
+    ranks = [0.0] * len(values)
+    at = 0
+    while at < len(order):
+        end = at
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
+            end += 1
+        for place in order[at : end + 1]:
+            ranks[place] = (at + end) / 2
+        at = end + 1
+    return ranks
+
+
+def agreement(verdicts: Iterable[Verdict], first_is_better: Iterable[bool]) -> dict[str, Any]:
+    """Share of the decided verdicts that prefer what the labels prefer."""
+    said = [
+        (preferred(each.probability) > 0) == truth
+        for each, truth in zip(verdicts, first_is_better, strict=True)
+        if each.decided
+    ]
+    return share(sum(said), len(said))
+
+
+def self_consistency(verdicts: Sequence[Verdict], again: Sequence[Verdict]) -> dict[str, Any]:
+    """Share of the pairs asked a second time whose verdict stayed: the same one preferred, or none both times."""
+    said = [_sign(one) == _sign(two) for one, two in zip(verdicts, again, strict=True)]
+    return share(sum(said), len(said))
+
+
+def _sign(verdict: Verdict) -> int:
+    return 0 if verdict.abstained else preferred(verdict.probability)
+
 
 MANY_ABSTENTIONS = 0.2
 LITTLE_CONSISTENCY = 0.7
@@ -22,7 +136,9 @@ def preference_rows(judged: Sequence[Judged], stage: Feedback, policy: str) -> l
     found = []
     for own in judged:
         messages = [dict(each) for each in own.prompt.messages]
-        for each in pairing.preferences(own.scores, own.verdicts, stage.pairs if stage.by == "comparisons" or stage.pairs != "random" else "all"):
+        for each in pairs.preferences(
+            own.scores, own.verdicts, stage.pairs if stage.by == "comparisons" or stage.pairs != "random" else "all"
+        ):
             margin = 2 * each.probability - 1
             if margin < stage.min_margin:
                 continue
@@ -32,12 +148,23 @@ def preference_rows(judged: Sequence[Judged], stage: Feedback, policy: str) -> l
             answers = [_answer(own.texts[at], bool(messages)) for at in (each.chosen, each.rejected)]
             found.append(
                 {
-                    "prompt": messages or str(own.prompt), "chosen": answers[0], "rejected": answers[1], "score_chosen": own.scores[each.chosen],
-                    "score_rejected": own.scores[each.rejected], "margin": margin, "probability": each.probability, "order_consistent": verdict.consistent,
-                    "principle": own.principles.get(pair), "reason": verdict.reason or None, "ended_chosen": own.ended[each.chosen],
-                    "ended_rejected": own.ended[each.rejected], "judge": stage.judge.name, "source": policy, "row": own.number,
+                    "prompt": messages or str(own.prompt),
+                    "chosen": answers[0],
+                    "rejected": answers[1],
+                    "score_chosen": own.scores[each.chosen],
+                    "score_rejected": own.scores[each.rejected],
+                    "margin": margin,
+                    "probability": each.probability,
+                    "order_consistent": verdict.consistent,
+                    "principle": own.principles.get(pair),
+                    "reason": verdict.reason or None,
+                    "ended_chosen": own.ended[each.chosen],
+                    "ended_rejected": own.ended[each.rejected],
+                    "judge": stage.judge.name,
+                    "source": policy,
+                    "row": own.number,
                 }
-            )  # fmt: skip
+            )
     return found
 
 
@@ -55,21 +182,30 @@ def labelled_rows(judged: Sequence[Judged], policy: str) -> list[dict[str, Any]]
             score = own.scores[own.texts.index(text)]
             found.append(
                 {
-                    "prompt": messages or str(own.prompt), "completion": _answer(text, bool(messages)), "score": score, "ended": own.ended[at],
-                    "source": policy, "row": own.number, "number": at,
+                    "prompt": messages or str(own.prompt),
+                    "completion": _answer(text, bool(messages)),
+                    "score": score,
+                    "ended": own.ended[at],
+                    "source": policy,
+                    "row": own.number,
+                    "number": at,
                 }
-            )  # fmt: skip
+            )
     return found
 
 
 def details_of(
-    judged: Sequence[Judged], preferences: Sequence[Mapping[str, Any]], again: Sequence[Any], held: Sequence[Any], spent: Spent
+    judged: Sequence[Judged],
+    preferences: Sequence[Mapping[str, Any]],
+    again: Sequence[Any],
+    held: Sequence[Any],
+    spent: Spent,
 ) -> dict[str, Any]:
     """Everything that is known about the judge: `details.json`. Shares come with a 95 % interval and what they are of."""
     rows = [(own, pair, verdict) for own in judged for pair, verdict in own.verdicts.items()]
     verdicts = [verdict for *_, verdict in rows]
     first, second = [own.texts[pair[0]] for own, pair, _ in rows], [own.texts[pair[1]] for own, pair, _ in rows]
-    circular = [pairing.cycles(len(own.texts), own.verdicts) for own in judged]
+    circular = [pairs.cycles(len(own.texts), own.verdicts) for own in judged]
     whole = sum(count for _, count in circular)
     known = {(at, tuple(pair)): verdict for at, own in enumerate(judged) for pair, verdict in own.verdicts.items()}
     lengths = [len(text.split()) for own in judged for text in own.texts]
@@ -85,15 +221,15 @@ def details_of(
         "mean_margin": sum(float(each["margin"]) for each in preferences) / len(preferences) if preferences else None,
         "mean_words": sum(lengths) / len(lengths) if lengths else None,
         "ended": sum(each for own in judged for each in own.ended) / max(1, len(lengths)),
-        "order_consistency": bias.order_consistency(verdicts),
-        "position_bias": bias.position_bias(verdicts),
-        "length_bias": bias.length_bias(verdicts, first, second),
-        "self_consistency": bias.self_consistency(
+        "order_consistency": order_consistency(verdicts),
+        "position_bias": position_bias(verdicts),
+        "length_bias": length_bias(verdicts, first, second),
+        "self_consistency": self_consistency(
             [known[each["at"], tuple(each["pair"])] for each in again], [Verdict(**each["verdict"]) for each in again]
         ),
-        "transitivity": bias.share(whole - sum(each for each, _ in circular), whole),
+        "transitivity": share(whole - sum(each for each, _ in circular), whole),
         "human_agreement": {
-            **bias.agreement([Verdict(**each["verdict"]) for each in held], [each["first_is_better"] for each in held]),
+            **agreement([Verdict(**each["verdict"]) for each in held], [each["first_is_better"] for each in held]),
             "asked": len(held),
             "abstentions": sum(not Verdict(**each["verdict"]).decided for each in held),
         },
@@ -111,7 +247,10 @@ def metrics_of(details: Mapping[str, Any]) -> dict[str, float]:
         if details[key]["value"] is not None:
             found[key] = details[key]["value"]
     if details["human_agreement"]["value"] is not None:
-        found |= {"human_agreement_low": details["human_agreement"]["low"], "human_agreement_high": details["human_agreement"]["high"]}
+        found |= {
+            "human_agreement_low": details["human_agreement"]["low"],
+            "human_agreement_high": details["human_agreement"]["high"],
+        }
     if details["length_bias"]["value"] is not None:
         found["longer_wins"] = details["length_bias"]["value"]
     if details["length_bias"]["correlation"] is not None:
@@ -130,17 +269,28 @@ def told(details: Mapping[str, Any]) -> str:
 def trouble(details: Mapping[str, Any]) -> list[str]:
     """Warnings about a judge whose labels may not mean what they seem to."""
     found = []
-    count, consistency, place, length = details["comparisons"], details["order_consistency"], details["position_bias"], details["length_bias"]
+    count, consistency, place, length = (
+        details["comparisons"],
+        details["order_consistency"],
+        details["position_bias"],
+        details["length_bias"],
+    )
     if count and details["abstentions"] / count > MANY_ABSTENTIONS:
-        found.append(f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for what it said")
+        found.append(
+            f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for what it said"
+        )
     if consistency["count"] and consistency["high"] < LITTLE_CONSISTENCY:
         found.append(
             f"the judge prefers the same completion in both orders in {consistency['value']:.0%} of the pairs only: its labels are mostly noise or place"
         )
     if place["count"] and not place["low"] <= 0.5 <= place["high"]:
         which = "first" if place["value"] > 0.5 else "second"
-        found.append(f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the showings); both orders were averaged")
+        found.append(
+            f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the showings); both orders were averaged"
+        )
     if length["count"] and not length["low"] <= 0.5 <= length["high"] and abs(length["value"] - 0.5) > 0.15:
         which = "longer" if length["value"] > 0.5 else "shorter"
-        found.append(f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of the pairs: a policy may learn length")
+        found.append(
+            f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of the pairs: a policy may learn length"
+        )
     return found

@@ -1,4 +1,4 @@
-"""Generator and discriminator as one module: see `pipelines.objectives.replaced_token_detection`."""
+"""Generator and discriminator as one module, for replaced-token detection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from pipelines.objectives.losses import IGNORED, logits_of
+from pipelines.data.randomness import uniforms
+from pipelines.models.log_probabilities import IGNORED, logits_of
 from pipelines.objectives.objective import Collate
-from pipelines.objectives.randomness import uniforms
 
 SAMPLED = 32
 """Stream of random numbers: which token the generator puts in."""
@@ -113,7 +113,9 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
 def sampled(logits: Tensor, luck: Tensor) -> Tensor:
     """One token of each distribution, by inversion of its distribution function. (asked, vocab), (asked,) -> (asked,)."""
-    sums = logits.double().softmax(-1).cumsum(-1) if logits.device.type != "mps" else logits.float().softmax(-1).cumsum(-1)
+    sums = (
+        logits.double().softmax(-1).cumsum(-1) if logits.device.type != "mps" else logits.float().softmax(-1).cumsum(-1)
+    )
     place = torch.searchsorted(sums, (luck.to(sums.dtype) * sums[:, -1])[:, None], right=True).squeeze(1)
     return place.clamp(max=logits.shape[-1] - 1)
 

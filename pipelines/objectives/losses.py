@@ -1,121 +1,107 @@
-"""Token prediction: cross-entropy summed over the positions that are asked for, whose head sees no other position.
+"""Losses as sums over items, so that the loop divides by the items of the whole step, and means told beside them.
+
+Losses of labelled examples as sums over items, so that the loop can divide by the items of the whole step.
 
 A mean per micro-batch is wrong as soon as batches are accumulated or shared by processes and hold different numbers
-of items. Every loss is a sum; the loop divides by the count over all micro-batches and processes.
+of items. Every loss here returns the sum; the loop divides by the count over all micro-batches and processes.
+
+Means that a loss tells beside its sum: over the items since the last log while training, over all of them while evaluating.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-IGNORED = -100
-"""The label of a position that is not asked for."""
+from pipelines.models.log_probabilities import IGNORED
 
 
-def masked_token_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-    """Cross-entropy summed over the positions that have a label; the head sees no other position.
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy in nats summed over the labels other than -100. logits (…, classes), labels (…).
 
-    Devlin et al. 2019, section 3.1: only masked tokens are predicted, so logits over the vocabulary are computed for
-    these alone: (masked, vocab) instead of (batch, query, vocab).
+    With `smoothing` ε the target is 1 - ε of the label and ε / classes of every class (Szegedy et al. 2016, "Rethinking
+    the Inception Architecture", section 7, arxiv.org/abs/1512.00567): transformers' `label_smoothing_factor`. `weights`
+    (classes,) multiply the terms of each class; the caller divides by the number of labels, not by the sum of weights.
     """
+    flat = logits.float().reshape(-1, logits.shape[-1])
+    if weights is not None:
+        weights = weights.to(flat)
+    return functional.cross_entropy(
+        flat, labels.reshape(-1), weights, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORED
+    )
+
+
+def classification_loss(
+    model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float = 0.0, weights: Tensor | None = None
+) -> tuple[Tensor, Any]:
+    """Cross-entropy summed over the examples. logits (batch, classes), labels (batch,)."""
     inputs = dict(inputs)
-    labels = inputs.pop("labels")  # (batch, query)
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    return functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum"), outputs
-
-
-def pretraining_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-    """Cross-entropy of the hidden tokens and of the pairs, each summed (2,). `pair_labels` (batch,)."""
-    inputs = dict(inputs)
-    labels, pair_labels = inputs.pop("labels"), inputs.pop("pair_labels")
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    tokens = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
-    about = outputs["sop_logits" if "sop_logits" in outputs else "seq_relationship_logits"]
-    pairs = functional.cross_entropy(about.float(), pair_labels, reduction="sum", ignore_index=IGNORED)
-    return torch.stack([tokens, pairs]), outputs
-
-
-def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tuple[Any, Tensor]:
-    """(what the model said, its logits over the vocabulary at the `wanted` positions, (masked, vocab))."""
-    if narrowing_is_exact(model, inputs, wanted):
-        with only_positions(model, wanted):
-            outputs = model(**inputs)
-        logits = token_logits(outputs)
-        return outputs, logits.reshape(-1, logits.shape[-1])
+    labels = inputs.pop("labels")
     outputs = model(**inputs)
-    return outputs, token_logits(outputs)[wanted]
+    return cross_entropy(outputs.logits, labels, smoothing, weights), outputs
 
 
-def token_logits(outputs: Any) -> Tensor:
-    """The logits over the vocabulary: `prediction_logits` where a second head decides about the pair."""
-    logits: Tensor = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
-    return logits
+def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    """Cross-entropies of the first and the last token, summed over both and over the examples. logits (batch, length) each,
+    labels (batch, 2).
 
-
-def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> bool:
-    """Whether the head of `model` says the same when it sees the `wanted` positions only; tried once, then remembered.
-
-    True of heads that look at one position at a time, which is nearly all. Where it is not, all logits are computed.
+    Padding takes no part, so that an example's loss does not depend on the others in its batch.
     """
-    bare = without_wrappers(model)
-    known: bool | None = getattr(bare, "finery_narrowing_is_exact", None)
-    if known is not None:
-        return known
-    rows = wanted.any(dim=1).nonzero().squeeze(1)[:2]
-    if len(rows) == 0:
-        return False
-    some, chosen = {name: value[rows] for name, value in inputs.items()}, wanted[rows].clone()
-    if chosen.all():  # where every position is asked for, a head that was not narrowed has the same shape
-        if chosen.numel() == 1:
-            return False
-        chosen.view(-1)[0] = False
-    modes = {module: module.training for module in bare.modules()}
-    devices = [wanted.device] if wanted.is_cuda else []
-    bare.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices):
-            whole = token_logits(bare(**some))[chosen].float()
-            with only_positions(bare, chosen):
-                narrow = token_logits(bare(**some)).float()
-        narrow = narrow.reshape(-1, narrow.shape[-1])
-        # Lower precisions round differently in products of another size; a wrong head is wrong by whole logits.
-        exact = narrow.shape == whole.shape and bool((narrow - whole).abs().max() <= 0.02 * whole.abs().max())
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-        exact = False
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    bare.finery_narrowing_is_exact = exact
-    return exact
+    inputs = dict(inputs)
+    labels = inputs.pop("labels")
+    outputs = model(**inputs)
+    logits = torch.stack([outputs.start_logits.float(), outputs.end_logits.float()], dim=1)  # (batch, 2, length)
+    padding = inputs["attention_mask"] == 0
+    return cross_entropy(logits.masked_fill(padding[:, None, :], torch.finfo(torch.float32).min), labels), outputs
 
 
-def without_wrappers(model: nn.Module) -> Any:
-    """The transformers model inside DistributedDataParallel, torch.compile and PEFT."""
-    bare: Any = model.module if hasattr(model, "module") else model
-    bare = getattr(bare, "_orig_mod", bare)
-    bare = bare.module if isinstance(bare, nn.parallel.DistributedDataParallel) else bare
-    return bare.get_base_model() if hasattr(bare, "get_base_model") else bare
+def regression_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    """Squared error summed over the examples that have a label. logits (batch, 1), labels (batch,)."""
+    inputs = dict(inputs)
+    labels = inputs.pop("labels")
+    outputs = model(**inputs)
+    errors = (outputs.logits.float().squeeze(-1) - labels.float()) ** 2
+    return errors.masked_fill(labels == IGNORED, 0.0).sum(), outputs
 
 
-@contextmanager
-def only_positions(model: nn.Module, wanted: Tensor) -> Iterator[None]:
-    """Let the body of `model` hand only the `wanted` (batch, query) positions to its head, as (1, masked, dim)."""
+TRAINING, EVALUATION = "train", "eval"
 
-    def narrow(module: nn.Module, arguments: Any, output: Any) -> Any:
-        hidden = output[0][wanted].unsqueeze(0)
-        if isinstance(output, tuple):
-            return (hidden, *output[1:])
-        output["last_hidden_state"] = hidden
-        return output
 
-    hook = without_wrappers(model).base_model.register_forward_hook(narrow)
-    try:
-        yield
-    finally:
-        hook.remove()
+class Meter:
+    """Sums and counts by name. They stay on the device until they are asked for, and belong to every checkpoint."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, dict[str, Tensor]] = {TRAINING: {}, EVALUATION: {}}
+        """(sum, count) of each name (2,)."""
+
+    def add(self, training: bool, values: Mapping[str, Tensor]) -> None:
+        """Take in values of any shape, one entry an item; `training`: whether the model learns from them."""
+        kept = self.totals[TRAINING if training else EVALUATION]
+        for name, value in values.items():
+            exact = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+            both = torch.stack([exact.sum(), exact.new_tensor(float(exact.numel()))])
+            kept[name] = kept[name] + both if name in kept else both
+
+    def take(self, training: bool, gather: Callable[[Any], list[Any]] = lambda value: [value]) -> dict[str, float]:
+        """The means over the items of every process since they were last taken. Called on every process."""
+        which = TRAINING if training else EVALUATION
+        told, self.totals[which] = {name: both.tolist() for name, both in self.totals[which].items()}, {}
+        total: dict[str, list[float]] = {}
+        for process in gather(told):
+            for name, (value, count) in process.items():
+                had = total.setdefault(name, [0.0, 0.0])
+                total[name] = [had[0] + value, had[1] + count]
+        return {name: value / count for name, (value, count) in total.items() if count}
+
+    def state(self) -> dict[str, list[float]]:
+        """What has gathered while training, as JSON."""
+        return {name: both.tolist() for name, both in self.totals[TRAINING].items()}
+
+    def restore(self, state: Mapping[str, list[float]], device: Any) -> None:
+        """Take back what `state` gave."""
+        kind = torch.float32 if torch.device(device).type == "mps" else torch.float64
+        self.totals[TRAINING] = {name: torch.tensor(both, dtype=kind, device=device) for name, both in state.items()}

@@ -1,20 +1,32 @@
 """Mask-predict: the decoder sees both sides of the target's hidden tokens, and names them all at once.
 
+Mask-predict: the decoder sees both sides of the target's hidden tokens, and names them all at once.
+
 Ghazvininejad et al. 2019, "Mask-Predict: Parallel Decoding of Conditional Masked Language Models", sections 2 and 3,
 arxiv.org/abs/1904.09324. In training the number of hidden tokens is uniform between one and the length of the target
 (section 2.2), and the encoder learns to predict that length, whose loss is added (section 2.3). Decoding begins with
 all tokens hidden and hides the least certain ones again and again (section 3).
+
+Targets with hidden tokens, and the losses of tokens and of lengths: see `pipelines.objectives.mask_predict`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
 
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.data.randomness import uniforms
+from pipelines.objectives.batches import IGNORED_ROWS, Flags, Ids, padding_token, stacked_rows, within
 from pipelines.objectives.objective import Collate, Objective
-from pipelines.protocols import Head
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,11 +65,86 @@ class MaskPredict(Objective):
 
     def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
         """Examples have `input_ids`, `draw` and, as `labels`, the target's ids."""
-        from pipelines.objectives.target_masking import TargetMasking
 
         return TargetMasking.of(tokenizer, seed, config)
 
     def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        from pipelines.objectives.target_masking import token_and_length_losses
 
         return token_and_length_losses(model, batch, self.label_smoothing)
+
+
+HOW_MANY, WHICH = 40, 41
+"""Streams of random numbers: how many tokens of a target are hidden, and which."""
+
+
+@dataclass(frozen=True)
+class TargetMasking:
+    """The collator of MaskPredict. A target has no special tokens at its ends: its length says where it stops."""
+
+    seed: int
+    mask: int
+    padding: int
+    special: frozenset[int]
+    longest: int | None
+    """Lengths that the model can predict are below this."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, seed: int, config: Any) -> TargetMasking:
+        """The collator for a tokenizer and a model's config. Raises ModelError when there is no mask token."""
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                "the tokenizer has no mask token, which the objective mask_predict needs; train one (tokenizer: {train: bpe})"
+            )
+        ends = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id)
+        special = frozenset(end for end in ends if end is not None)
+        longest = getattr(config, "max_position_embeddings", None)
+        return cls(seed, int(tokenizer.mask_token_id), padding_token(tokenizer), special, longest)
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`decoder_input_ids` with masks, the hidden tokens as `labels`, the target's length as `length_labels`."""
+        ids, lengths = stacked_rows([example["input_ids"] for example in examples], self.padding)
+        targets, counts = stacked_rows([self._bare(example["labels"]) for example in examples], self.padding)
+        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        hidden = self.hidden(counts, targets.shape[1], draws)
+        real = within(counts, targets.shape[1])
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(within(lengths, ids.shape[1]).astype(np.int64)),
+            "decoder_input_ids": torch.from_numpy(np.where(hidden, self.mask, targets)),
+            "decoder_attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "labels": torch.from_numpy(np.where(hidden, targets, IGNORED_ROWS)),
+            "length_labels": torch.from_numpy(counts),
+        }
+
+    def _bare(self, target: Sequence[int]) -> Sequence[int]:
+        """The target without special tokens at its ends."""
+        begin, end = 0, len(target)
+        if end and target[0] in self.special:
+            begin = 1
+        if end > begin and target[end - 1] in self.special:
+            end -= 1
+        bare = target[begin:end]
+        return bare if self.longest is None else bare[: self.longest - 1]
+
+    def hidden(self, counts: Ids, longest: int, draws: Ids) -> Flags:
+        """Which tokens are hidden: between one and all of each target, every number and every choice equally likely."""
+        number = 1 + (uniforms(self.seed, HOW_MANY, draws, 1)[:, 0] * counts).astype(np.int64)
+        real = within(counts, longest)
+        luck = np.where(real, uniforms(self.seed, WHICH, draws, longest), np.inf)
+        rank = np.argsort(np.argsort(luck, axis=1, kind="stable"), axis=1, kind="stable")
+        return real & (rank < number[:, None])
+
+
+def token_and_length_losses(model: nn.Module, batch: dict[str, Tensor], label_smoothing: float) -> tuple[Tensor, Any]:
+    """Cross-entropy over the hidden tokens and over the lengths of the targets, as sums (2,)."""
+    inputs = dict(batch)
+    labels, lengths = inputs.pop("labels"), inputs.pop("length_labels")
+    outputs = model(**inputs)
+    wanted = labels != IGNORED_ROWS
+    tokens = functional.cross_entropy(
+        outputs.logits[wanted].float(), labels[wanted], reduction="sum", label_smoothing=label_smoothing
+    )
+    length = functional.cross_entropy(
+        outputs.length_logits.float(), lengths, reduction="sum", ignore_index=IGNORED_ROWS
+    )
+    return torch.stack([tokens, length]), outputs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pipelines.blocks import Block
-from pipelines.protocols import Head
+from pipelines.core.config import Block
+from pipelines.core.interfaces import Head
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ class Objective(Block):
 
     def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
         """(sums over the items of each part, in the order of `label_names` (parts,); what the model said)."""
-        from pipelines.objectives.losses import masked_token_loss
+        from pipelines.models.log_probabilities import masked_token_loss
 
         total, outputs = masked_token_loss(model, batch)
         return total.reshape(1), outputs

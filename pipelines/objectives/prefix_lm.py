@@ -1,4 +1,4 @@
-"""Prefix language modelling: read the first part of a text in both directions, and name what follows token by token.
+"""Prefix language modelling: read the first part of a text both ways, and name what follows token by token.
 
 Dong et al. 2019, "UniLM", section 2.3 (sequence-to-sequence masks), arxiv.org/abs/1905.03197; Raffel et al. 2020, "T5",
 section 3.2.1 (masks) and 3.2.3 (a prefix of random length, loss on the rest only), arxiv.org/abs/1910.10683.
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pipelines.objectives.causal_models import sees_ahead
-from pipelines.objectives.masked_models import takes_masks
+from pipelines.core.interfaces import Head
+from pipelines.objectives.attention_masks import sees_ahead, takes_masks
 from pipelines.objectives.objective import Collate, Objective
-from pipelines.protocols import Head
 
 
 class PrefixLM(Objective):
@@ -37,7 +36,7 @@ class PrefixLM(Objective):
 
     def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
         """A function from examples to a batch in which each example has a prefix of its own."""
-        from pipelines.objectives.next_tokens import Prefixed
+        from pipelines.objectives.causal_lm import Prefixed
 
         ours = config is None or config.model_type == "finery"
         return Prefixed(tokenizer.pad_token_id, seed, ours)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from pipelines.core.interfaces import Head
 from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.objective import Collate, Objective
-from pipelines.protocols import Head
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,18 +1,44 @@
-"""Masked LM on pairs of segments, with a second question about the pair: the base of next_sentence and sentence_order."""
+"""Masked LM on pairs of segments: whether the second follows the first, or which of the two comes first.
+
+Masked LM on pairs of segments, with a second question about the pair: the base of next_sentence and sentence_order.
+
+Masked LM and next-sentence prediction: does the second segment follow the first?
+
+Devlin et al. 2019, "BERT", section 3.1, task 2, arxiv.org/abs/1810.04805: half of the time the second segment is the
+text that follows, half of the time it comes from another document. The loss is the sum of both mean likelihoods
+(appendix A.2). Labels as in the reference implementation: 0 follows, 1 does not.
+
+Masked LM and sentence-order prediction: which of two neighbouring segments comes first?
+
+Lan et al. 2020, "ALBERT", section 3.1, arxiv.org/abs/1909.11942: two consecutive segments of one document, swapped half
+of the time, so that the topic gives nothing away. Labels as in the reference implementation: 0 in order, 1 swapped.
+
+Pairs of segments made from spans of sentences, and their masks.
+
+What is drawn depends on seed and draw alone: how many sentences are taken, where they are cut in two, whether the pair
+is a false one, and for next-sentence prediction where the false continuation begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from pipelines.objectives.masked_lm import Masked
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Head
+from pipelines.data.randomness import uniforms
+from pipelines.objectives.batches import draws_of, stacked, tensors
+from pipelines.objectives.masked_lm import Masked, Masking
 from pipelines.objectives.objective import Collate
-from pipelines.protocols import Head
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 TWO_HEADS = ("albert", "bert", "big_bird", "ernie", "fnet", "finery", "megatron-bert", "mobilebert")
 """Model types that have a head for tokens and one for pairs."""
@@ -49,12 +75,112 @@ class SentencePairs(Masked):
 
     def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
         """A function from spans of sentences to a masked batch of pairs. Raises ModelError."""
-        from pipelines.objectives.pairing import Pairing
 
         return Pairing.of(self, tokenizer, seed, config)
 
     def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
         """Cross-entropy of the hidden tokens and of the pairs, summed (2,)."""
-        from pipelines.objectives.losses import pretraining_loss
+        from pipelines.models.log_probabilities import pretraining_loss
 
         return pretraining_loss(model, batch)
+
+
+class NextSentence(SentencePairs):
+    """Name the hidden tokens, and tell whether the second segment follows the first."""
+
+    name: Literal["next_sentence"] = "next_sentence"
+
+
+class SentenceOrder(SentencePairs):
+    """Name the hidden tokens, and tell whether the segments are in their order."""
+
+    name: Literal["sentence_order"] = "sentence_order"
+
+
+PAIR = 3
+"""Stream of random numbers; those of the masks are 0 to 2."""
+SHORT, HOW_MANY, CUT, FALSE, WHERE, BEGIN = range(6)
+"""Positions in that stream."""
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The collator of objectives on pairs: `[CLS] A [SEP] B [SEP]`, masked, with `pair_labels` (batch,)."""
+
+    objective: SentencePairs
+    masking: Masking
+    seed: int
+    start: int
+    end: int
+    segments: bool
+    """Whether the model has segment embeddings."""
+
+    @classmethod
+    def of(cls, objective: SentencePairs, tokenizer: Any, seed: int, config: Any) -> Pairing:
+        """The pairing for a tokenizer and a model. Raises ModelError when the tokenizer has no cls, sep or mask."""
+        if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
+            raise ModelError(
+                f"the tokenizer has no cls and sep tokens, which the objective {objective.name} puts around segments; "
+                "use one made for encoders"
+            )
+        kinds = getattr(config, "type_vocab_size", None)  # None is what is usual: two
+        return cls(
+            objective,
+            Masking.of(objective, tokenizer, seed),
+            seed,
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+            segments=kinds is None or kinds > 1,
+        )
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask`, `token_type_ids` where the model has segments, `labels` and `pair_labels`."""
+        draws = draws_of(examples)
+        luck = uniforms(self.seed, PAIR, draws, 6)
+        pairs = [self.pair(example, luck[row]) for row, example in enumerate(examples)]
+        rows = [np.concatenate([[self.start], a, [self.end], b, [self.end]]) for a, b, _ in pairs]
+        original, real = stacked(rows, self.masking.pad_id)
+        masked, labels = self.masking.mask(original, draws)
+        batch = {"input_ids": masked, "attention_mask": real.astype(np.int64), "labels": labels}
+        if self.segments:
+            second = np.asarray([len(a) + 2 for a, _, _ in pairs])[:, None]
+            batch["token_type_ids"] = (real & (np.arange(real.shape[1])[None, :] >= second)).astype(np.int64)
+        return tensors(**batch, pair_labels=np.asarray([int(false) for _, _, false in pairs], dtype=np.int64))
+
+    def pair(self, example: dict[str, Any], luck: npt.NDArray[np.float64]) -> tuple[Ids, Ids, bool]:
+        """(first segment, second segment, whether the pair is a false one) of a span of at least two sentences."""
+        count, short = len(example["sentences"]) - 1, luck[SHORT] < self.objective.short_seq_probability
+        if short:
+            count = 2 + int(luck[HOW_MANY] * (count - 1))
+        bounds = example["sentences"][: count + 1]
+        cut, total = bounds[1 + int(luck[CUT] * (count - 1))], bounds[count]
+        first, second = example["input_ids"][:cut], example["input_ids"][cut:total]
+        false = bool(luck[FALSE] < 0.5)
+        if not false:
+            return first, second, False
+        if self.objective.name == "sentence_order":
+            return second, first, True
+        filled = not short and example["span"] + 1 < example["spans"].others(example["span"])[1]
+        # True pairs of filled spans come near the full length, others do not: length must not give false ones away.
+        room = (example["spans"].length if filled else total) - cut
+        return first, _elsewhere(example, int(room), luck), True
+
+
+def _elsewhere(example: dict[str, Any], most: int, luck: npt.NDArray[np.float64]) -> Ids:
+    """At most `most` tokens from a sentence of another document onwards."""
+    spans = example["spans"]
+    own, beyond = spans.others(example["span"])
+    others = len(spans) - (beyond - own)
+    if others == 0:
+        raise DataError(
+            "next_sentence takes false continuations from other documents, but the text is one document; give more"
+        )
+    place = int(luck[WHERE] * others)
+    span = place if place < own else place + beyond - own
+    lengths = np.diff(spans.bounds[spans.first[span] : spans.last[span] + 1])
+    fitting = np.flatnonzero(lengths <= most)  # a cut sentence would give the false pair away
+    places = fitting if len(fitting) else np.arange(len(lengths))
+    found: Ids = spans.onward(span, int(places[int(luck[BEGIN] * len(places))]), most)
+    return found

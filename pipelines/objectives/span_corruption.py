@@ -1,21 +1,44 @@
 """Span corruption: each hidden span becomes one sentinel, and the decoder writes the spans behind their sentinels.
 
+Span corruption: each hidden span becomes one sentinel, and the decoder writes the spans behind their sentinels.
+
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5), sections
 3.1.4 and 3.3.4, arxiv.org/abs/1910.10683: 15 % of the tokens, in spans of 3 on average. The sentinels are
 `<extra_id_0>`, `<extra_id_1>`, … in both streams, as in the authors' code (`random_spans_noise_mask` and
 `noise_span_to_unique_sentinel`, github.com/google-research/text-to-text-transfer-transformer).
+
+The spans of a batch, cut out by arithmetic on whole arrays: see `pipelines.objectives.span_corruption`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
-from pipelines.objectives import teacher_forcing
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.data.randomness import uniforms
+from pipelines.objectives import attention_masks
+from pipelines.objectives.batches import (
+    Flags,
+    Ids,
+    end_token,
+    ended,
+    padding_token,
+    squeezed,
+    stacked_rows,
+    start_token,
+    taught,
+    within,
+)
 from pipelines.objectives.objective import Collate, Objective
-from pipelines.protocols import Head
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class SpanCorruption(Objective):
@@ -37,7 +60,7 @@ class SpanCorruption(Objective):
         return Head("seq2seq_lm")
 
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
-        return teacher_forcing.misfit(architecture)
+        return attention_masks.misfit(architecture)
 
     def too_long(self, block_size: int) -> str | None:
         _, spans = self.hidden(self.raw_length(block_size))
@@ -67,6 +90,105 @@ class SpanCorruption(Objective):
         return raw
 
     def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
-        from pipelines.objectives.spans import SpanMasking
 
         return SpanMasking.of(self, tokenizer, seed, config)
+
+
+HIDDEN_CUTS, KEPT_CUTS = 16, 17
+"""Streams of random numbers: where the hidden tokens are cut into spans, and where those between are."""
+
+
+def segment_lengths(items: Ids, segments: Ids, luck: np.ndarray[Any, np.dtype[np.float64]]) -> Ids:
+    """`items` (batch,) cut at random into `segments` (batch,) that are not empty, every cut equally likely.
+
+    `luck` (batch, longest) decides: the cuts lie at the lowest numbers of the row. Returns (batch, most segments).
+    """
+    places = np.where(within(items - 1, luck.shape[1]), luck, np.inf)
+    rank = np.argsort(np.argsort(places, axis=1, kind="stable"), axis=1, kind="stable")
+    cuts = rank < (segments - 1)[:, None]  # behind item t a new segment begins
+    begins = np.concatenate([np.ones((len(items), 1), dtype=bool), cuts[:, :-1]], axis=1)
+    number = np.cumsum(begins, axis=1) - 1  # of the segment that each item lies in
+    real = within(items, luck.shape[1])
+    most = int(segments.max(initial=1))
+    flat = (np.arange(len(items))[:, None] * most + number)[real]
+    return np.bincount(flat, minlength=len(items) * most).reshape(len(items), most).astype(np.int64)
+
+
+def hidden_tokens(lengths: Ids, hidden: Ids, spans: Ids, seed: int, draws: Ids) -> Flags:
+    """Which tokens are hidden, (batch, longest): kept and hidden spans in turn, a kept one first, all of random length.
+
+    T5's `random_spans_noise_mask`: both kinds are cut into equally many spans.
+    """
+    longest = int(lengths.max(initial=0))
+    cut = segment_lengths(hidden, spans, uniforms(seed, HIDDEN_CUTS, draws, longest))
+    kept = segment_lengths(lengths - hidden, spans, uniforms(seed, KEPT_CUTS, draws, longest))
+    turns = np.stack([kept, cut], axis=2).reshape(len(lengths), -1)  # (batch, 2 × most spans)
+    ends = np.cumsum(turns, axis=1)
+    row, turn = np.nonzero(turns)
+    at = ends[row, turn]
+    inside = at < longest
+    steps = np.zeros((len(lengths), longest), dtype=np.int64)
+    steps[row[inside], at[inside]] = 1  # where one span ends, the next begins
+    hides: Flags = (np.cumsum(steps, axis=1) % 2 == 1) & within(lengths, longest)
+    return hides
+
+
+@dataclass(frozen=True)
+class SpanMasking:
+    """The collator of SpanCorruption."""
+
+    objective: SpanCorruption
+    seed: int
+    sentinels: Ids
+    """Ids of `<extra_id_0>`, `<extra_id_1>`, …"""
+    end: int
+    start: int
+    padding: int
+
+    @classmethod
+    def of(cls, objective: SpanCorruption, tokenizer: Any, seed: int, config: Any) -> SpanMasking:
+        """The collator for a tokenizer and a model's config. Raises ModelError when the tokenizer has no sentinels."""
+        vocabulary = tokenizer.get_vocab()
+        found = [vocabulary[token] for token in objective.special_tokens() if token in vocabulary]
+        if not found:
+            raise ModelError(
+                "the tokenizer has no sentinel tokens <extra_id_0>, <extra_id_1>, …, which the objective "
+                "span_corruption needs; train one (tokenizer: {train: unigram}) or take that of a T5 model"
+            )
+        return cls(
+            objective,
+            seed,
+            np.asarray(found, dtype=np.int64),
+            end=end_token(tokenizer, objective.name),
+            start=start_token(config, tokenizer),
+            padding=padding_token(tokenizer),
+        )
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`input_ids` with sentinels for spans, and the spans as `labels`; both end with the end token."""
+        ids, lengths = stacked_rows([example["input_ids"] for example in examples], self.padding)
+        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        source, target = self.corrupt(ids, lengths, draws)
+        return taught(source, target, self.start)
+
+    def corrupt(self, ids: Ids, lengths: Ids, draws: Ids) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+        """What is left of the text and what was cut out, each as rows and their lengths."""
+        counts = {int(length): self.objective.hidden(int(length)) for length in np.unique(lengths)}
+        hidden, spans = np.asarray([counts[int(length)] for length in lengths], dtype=np.int64).T
+        if spans.max() > len(self.sentinels):
+            raise ModelError(
+                f"{lengths.max()} tokens have {spans.max()} hidden spans, but the tokenizer has {len(self.sentinels)} "
+                "sentinels; lower block_size, raise mean_span_length, or raise sentinels and train a tokenizer"
+            )
+        real = within(lengths, ids.shape[1])
+        cut = hidden_tokens(lengths, hidden, spans, self.seed, draws)
+        return self._one_stream(ids, cut, real, spans > 0), self._one_stream(ids, ~cut & real, real, spans > 0)
+
+    def _one_stream(self, ids: Ids, cut: Flags, real: Flags, hides: Flags) -> tuple[Ids, Ids]:
+        """The rows with a sentinel in place of every run of `cut` tokens, where anything is hidden, and the end token."""
+        before = np.concatenate([np.zeros((len(ids), 1), dtype=bool), cut[:, :-1]], axis=1)
+        first = cut & ~before & hides[:, None]
+        number = np.cumsum(first, axis=1) - 1
+        marked = np.where(first, self.sentinels[np.clip(number, 0, len(self.sentinels) - 1)], ids)
+        rows, lengths = squeezed(marked, real & (~cut | first), self.padding)
+        return ended(rows, lengths, self.end, self.padding)

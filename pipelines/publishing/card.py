@@ -1,5 +1,11 @@
 """The model card: what the checkpoint is, how to load it, what it scores and how it was made.
 
+The lines that load a publication, as its card shows them and as the clean process runs them.
+
+What stands behind the scores of a card, in a sentence or two a benchmark: overlap with training, and calibration.
+
+The model card: what the checkpoint is, how to load it, what it scores and how it was made.
+
 The metadata block is made by huggingface_hub's ModelCardData, so that the Hub reads the scores from `model-index`.
 """
 
@@ -8,26 +14,103 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipelines.fields.scores import better, is_score
-from pipelines.protocols import Head
-from pipelines.publishing import loading, origin
-from pipelines.publishing.card_evidence import evidence
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.registry import METRICS
+from pipelines.core.scores import better, is_score
+from pipelines.publishing import provenance
+from pipelines.publishing.assemble import USES
 from pipelines.publishing.clean_room import beside
-from pipelines.publishing.heads import USES
-from pipelines.publishing.scores import Scored
-from pipelines.recipe import Recipe, Stage
-from pipelines.registry import METRICS
+from pipelines.publishing.requirements import Scored
+
+
+def load(auto_class: str, destination: Any, folder: Path, adapter: bool, own_code: bool) -> str:
+    """Python that leaves `tokenizer` and `model`. `folder` holds the publication while its card is written."""
+    place, trust = json.dumps(destination.load_from()), ", trust_remote_code=True" if own_code else ""
+    modules = beside(str(folder)) if adapter else []
+    fetched = adapter and destination.location.startswith("hub:")  # its parts are opened one by one
+    lines = ["import sys\n"] if modules else []
+    lines += ["from huggingface_hub import snapshot_download"] if fetched else []
+    lines += ["from peft import PeftModel"] if adapter else []
+    lines += [f"from transformers import {auto_class}, AutoTokenizer", ""]
+    lines += [f"folder = snapshot_download({place})" if fetched else f"folder = {place}"]
+    if modules:
+        lines += [
+            "sys.path.insert(0, folder)",
+            *(f"import {module}  # teaches PEFT the method" for module in modules),
+            "",
+        ]
+    lines += [f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"]
+    if adapter:
+        lines += [
+            f'base = {auto_class}.from_pretrained(folder + "/base"{trust})',
+            "model = PeftModel.from_pretrained(base, folder)",
+        ]
+    else:
+        lines += [f"model = {auto_class}.from_pretrained(folder{trust})"]
+    return "\n".join(lines)
+
+
+def fetch(destination: Any) -> str:
+    """Python that fetches the files from a URL first; nothing where they can be opened in place."""
+    url = destination.location
+    if "://" not in url:
+        return ""
+    place, folder = json.dumps(url), json.dumps(destination.load_from())
+    return f"import fsspec\n\nfsspec.url_to_fs({place})[0].get({place}, {folder}, recursive=True)"
+
+
+def answer(new_tokens: int) -> str:
+    """Python behind the loading lines that asks a model which was taught to answer through its chat template."""
+    return (
+        'messages = [{"role": "user", "content": "Name three primary colours."}]\n'
+        'inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")\n'
+        f"written = model.eval().generate(**inputs, max_new_tokens={new_tokens})\n"
+        "print(tokenizer.decode(written[0, inputs.input_ids.shape[1] :], skip_special_tokens=True))"
+    )
+
+
+def evidence(scored: Scored) -> Iterator[str]:
+    """One sentence a split that was checked for overlap, and one that says how sure the model may be believed to be."""
+    for benchmark, about in scored.details.items():
+        if not isinstance(about, Mapping):
+            continue
+        for split, found in (about.get("overlap") or {}).items():
+            yield f"{benchmark}, {split}: {_overlap(found)}"
+        for split, found in (about.get("calibration") or {}).items():
+            yield f"{benchmark}, {split}: expected calibration error {found['ece']:.3f} in 15 bins, at temperature {found['temperature']:g}."
+
+
+def _overlap(found: Mapping[str, Any]) -> str:
+    if "unchecked" in found:
+        return "overlap with the training data could not be checked."
+    before = f" What {found['unknown']} was trained on before is not known." if found.get("unknown") else ""
+    if not found["seen"]:
+        return f"no example overlaps with the training data, as a whole or in a run of {found['run']} words.{before}"
+    clean = ", ".join(f"{name} {value:.4g}" for name, value in found["clean"]["scores"].items())
+    others = f"; the {found['clean']['examples']:,} others score {clean}" if clean else ""
+    return (
+        f"{found['seen']:,} of {found['examples']:,} examples overlap with the training data ({found['exact']:,} as a whole, "
+        f"{found['partly']:,} in a run of {found['run']} words){others}.{before}"
+    )
+
 
 HUB_NAMES = {
-    "glue": "nyu-mll/glue", "multi30k": "bentrevett/multi30k", "trec": "CogComp/trec", "imdb": "stanfordnlp/imdb",
-    "ag_news": "fancyzhx/ag_news", "squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2", "race": "ehovy/race",
-}  # fmt: skip
+    "glue": "nyu-mll/glue",
+    "multi30k": "bentrevett/multi30k",
+    "trec": "CogComp/trec",
+    "imdb": "stanfordnlp/imdb",
+    "ag_news": "fancyzhx/ag_news",
+    "squad": "rajpurkar/squad",
+    "squad_v2": "rajpurkar/squad_v2",
+    "race": "ehovy/race",
+}
 """Where the data of a benchmark's family lies on the Hub."""
 SHOTS = re.compile(r"/\d+-shot$")
 """What the name of a benchmark ends with that is asked in prompts, with so many examples."""
@@ -61,15 +144,17 @@ def card(
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     baselines = list(dict.fromkeys(name for about in scored.details.values() for name in about.get("baselines", {})))
     return environment.from_string(template).render(
-        metadata=metadata(recipe, head, scored, _method(made_by(recipe, stage)) if adapter else None, own_code, license).to_yaml().strip(),
+        metadata=metadata(recipe, head, scored, _method(made_by(recipe, stage)) if adapter else None, own_code, license)
+        .to_yaml()
+        .strip(),
         name=recipe.name,
         summary=_summary(recipe, head, use.words),
         adapter=adapter,
         own_code=own_code,
         module=", ".join(f"`{name}.py`" for name in beside(str(folder))),
         baked=bool(config.get("finery_adapter")),
-        fetch=loading.fetch(destination),
-        load=loading.load(use.auto_class, destination, folder, adapter, own_code),
+        fetch=fetch(destination),
+        load=load(use.auto_class, destination, folder, adapter, own_code),
         use=_use(head, recipe, stage, config, (folder / "chat_template.jinja").is_file()),
         labels=head.labels,
         scores=list(_rows(scored, baselines)),
@@ -90,7 +175,9 @@ def card(
     )
 
 
-def metadata(recipe: Recipe, head: Head, scored: Scored, method: str | None, own_code: bool, license: str | None) -> Any:
+def metadata(
+    recipe: Recipe, head: Head, scored: Scored, method: str | None, own_code: bool, license: str | None
+) -> Any:
     """The YAML block as a ModelCardData. `method` is the tuner's name, where an adapter is published."""
     from huggingface_hub import ModelCardData
 
@@ -100,7 +187,7 @@ def metadata(recipe: Recipe, head: Head, scored: Scored, method: str | None, own
         license=license,
         library_name="peft" if method else "transformers",
         pipeline_tag=_task_of(head, scored),
-        base_model=checkpoint if checkpoint and origin.is_hub_id(checkpoint) else None,
+        base_model=checkpoint if checkpoint and provenance.is_hub_id(checkpoint) else None,
         datasets=sorted({each.dataset_type for each in results if each.dataset_type in HUB_NAMES.values()}) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         tags=["finery", *(["custom_code"] if own_code else []), *([method] if method else [])],
@@ -120,7 +207,9 @@ def _results(name: str, head: Head, scored: Scored) -> Iterable[Any]:
     from huggingface_hub import EvalResult
 
     for benchmark, metrics in scored.metrics.items():
-        if "policy" in scored.details[benchmark]:  # scores by a reward of the recipe's own, which the Hub has no leaderboard for
+        if (
+            "policy" in scored.details[benchmark]
+        ):  # scores by a reward of the recipe's own, which the Hub has no leaderboard for
             continue
         family, _, config = SHOTS.sub("", benchmark).partition("/")
         for metric, value in metrics.items():
@@ -255,7 +344,11 @@ def _verified(proof: Mapping[str, Any] | None) -> str:
 def _summary(recipe: Recipe, head: Head, words: str) -> str:
     architecture = recipe.model.architecture or {}
     shape = architecture.get("preset") or architecture.get("model_type")
-    body = f"the shape `{shape}`, trained from scratch" if recipe.model.architecture else origin.told(recipe.model.checkpoint or "")
+    body = (
+        f"the shape `{shape}`, trained from scratch"
+        if recipe.model.architecture
+        else provenance.told(recipe.model.checkpoint or "")
+    )
     if head.kind == "sequence_classification" and not head.labels:
         words = "a model that gives each text a number"
     return f"{words[0].upper()}{words[1:]}, made from {body}."
@@ -265,7 +358,7 @@ def _use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any], an
     """Lines that run behind those of `_load`, and show what the model is for."""
     taught = _objective(recipe, stage)
     if head.kind == "causal_lm":
-        return loading.answer(_new_tokens(config)) if answers else _continue(recipe, taught, config)
+        return answer(_new_tokens(config)) if answers else _continue(recipe, taught, config)
     if head.kind == "seq2seq_lm":
         return _write(taught, config)
     if head.kind in ("masked_lm", "pretraining"):
@@ -291,8 +384,8 @@ def _use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any], an
             "logits = model.eval()(**{name: value[None] for name, value in inputs.items()}).logits  # one question, its options\n"
             "print(options[logits.argmax(-1).item()])"
         )
-    answer = "logits.argmax(-1).item()" if head.labels else "logits.item()"
-    shown = f"model.config.id2label[{answer}]" if head.labels else answer
+    answer_ = "logits.argmax(-1).item()" if head.labels else "logits.item()"
+    shown = f"model.config.id2label[{answer_}]" if head.labels else answer_
     return (
         'inputs = tokenizer("Your text.", return_tensors="pt")  # a pair of texts: tokenizer("One.", "Other.", …)\n'
         "logits = model.eval()(**inputs).logits\n"
@@ -373,7 +466,7 @@ def _objective(recipe: Recipe, stage: Stage) -> str | None:
 def _origin(recipe: Recipe) -> str:
     if recipe.model.checkpoint:
         revision = f" at revision `{recipe.model.revision}`" if recipe.model.revision else ""
-        return f"It starts from {origin.told(recipe.model.checkpoint)}{revision}. The complete recipe is in `recipe.yaml`."
+        return f"It starts from {provenance.told(recipe.model.checkpoint)}{revision}. The complete recipe is in `recipe.yaml`."
     shape = ", ".join(f"{key} {value}" for key, value in (recipe.model.architecture or {}).items())
     return f"It starts from random weights ({shape}). The complete recipe is in `recipe.yaml`."
 
@@ -393,7 +486,9 @@ def _method(stages: list[Stage]) -> str:
 
 
 def _step(stage: Stage, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in origin.public(stage.plain()).items() if key not in ("stage", "id", "from")}
+    plain = {
+        key: value for key, value in provenance.public(stage.plain()).items() if key not in ("stage", "id", "from")
+    }
     facts = [f"{key}: `{_short(value)}`" for key, value in plain.items()]
     words = {
         "train_runtime": "training took {:,.1f} s",
@@ -448,7 +543,9 @@ def _local_data(recipe: Recipe) -> Iterable[str]:
             for entry in value:
                 yield from walk(entry)
 
-    return dict.fromkeys(walk([origin.public(stage.plain()) for stage in recipe.stages if stage.stage != "publish"]))
+    return dict.fromkeys(
+        walk([provenance.public(stage.plain()) for stage in recipe.stages if stage.stage != "publish"])
+    )
 
 
 def _version() -> str:

@@ -30,14 +30,35 @@ IMPORTABLE = (*importlib.machinery.all_suffixes(), ".pyo", ".pyd", ".pth", ".egg
 CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*")
 """A class of a file beside the JSON that names it."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RUNS_CODE = ("auto_map", "custom_pipelines", "custom_generate", "auto_mapping", "megatron_config", "kernel_config", "tokenizer_kwargs")
+RUNS_CODE = (
+    "auto_map",
+    "custom_pipelines",
+    "custom_generate",
+    "auto_mapping",
+    "megatron_config",
+    "kernel_config",
+    "tokenizer_kwargs",
+)
 """Keys below which transformers and PEFT look for code, or for words to open code with."""
 CLASSES = (
-    "tokenizer_class", "processor_class", "image_processor_class", "image_processor_type", "feature_extractor_class",
-    "feature_extractor_type", "video_processor_class", "video_processor_type", "audio_processor_class", "audio_processor_type",
-)  # fmt: skip
+    "tokenizer_class",
+    "processor_class",
+    "image_processor_class",
+    "image_processor_type",
+    "feature_extractor_class",
+    "feature_extractor_type",
+    "video_processor_class",
+    "video_processor_type",
+    "audio_processor_class",
+    "audio_processor_type",
+)
 """Keys that name a class of transformers, and no code of elsewhere."""
-KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset")
+KERNELS = (
+    "attn_implementation",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "_attn_implementation_autoset",
+)
 """Keys that name a way to compute attention; one with a slash is a repository whose code is loaded."""
 MEGATRON = "megatron.core"
 """The module that PEFT writes into every config, and imports where `megatron_config` asks for it."""
@@ -57,7 +78,10 @@ def names_code(key: str, value: Any) -> bool:
     if key in RUNS_CODE or key in FILES:
         return True
     if key in CLASSES:
-        return not all(each is None or (isinstance(each, str) and NAME.fullmatch(each)) for each in (value if isinstance(value, list) else [value]))
+        return not all(
+            each is None or (isinstance(each, str) and NAME.fullmatch(each))
+            for each in (value if isinstance(value, list) else [value])
+        )
     if key == "megatron_core":
         return bool(value != MEGATRON)
     if key in KERNELS:
@@ -68,7 +92,11 @@ def names_code(key: str, value: Any) -> bool:
 def modules_beside(name: str, code: Any) -> frozenset[str]:
     """The modules of `code` that lie in the folder of the file `name`."""
     place = os.path.dirname(name)
-    return frozenset(os.path.basename(path)[: -len(".py")] for path in code if path.endswith(".py") and os.path.dirname(path) == place)
+    return frozenset(
+        os.path.basename(path)[: -len(".py")]
+        for path in code
+        if path.endswith(".py") and os.path.dirname(path) == place
+    )
 
 
 def refuse_foreign_code(folder: str, code: Any) -> None:
@@ -94,8 +122,15 @@ def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> Non
     if isinstance(value, dict):
         for key, entry in value.items():
             if key == "auto_map" and top and modules:
-                targets = [each for one in (entry.values() if isinstance(entry, dict) else [entry]) for each in (one if isinstance(one, list) else [one])]
-                if all(each is None or (CLASS.fullmatch(str(each)) and str(each).partition(".")[0] in modules) for each in targets):
+                targets = [
+                    each
+                    for one in (entry.values() if isinstance(entry, dict) else [entry])
+                    for each in (one if isinstance(one, list) else [one])
+                ]
+                if all(
+                    each is None or (CLASS.fullmatch(str(each)) and str(each).partition(".")[0] in modules)
+                    for each in targets
+                ):
                     continue
             if names_code(key, entry):
                 raise ValueError(f"'{told}' names code that is not beside it: {key}")
@@ -151,7 +186,9 @@ def _import(folder: str, module: str) -> None:
 
 def beside(folder: str) -> list[str]:
     """The modules that teach PEFT the method of an adapter in `folder`, where PEFT does not know it."""
-    return sorted(name[: -len(".py")] for name in os.listdir(folder) if name.startswith("finery_") and name.endswith(".py"))
+    return sorted(
+        name[: -len(".py")] for name in os.listdir(folder) if name.startswith("finery_") and name.endswith(".py")
+    )
 
 
 def answer(
@@ -240,16 +277,25 @@ def of_words(model: Any, tokenizer: Any, words: list[list[str]], limit: int) -> 
     for chosen in batches(tokenizer, len(words)):
         texts = [" ".join(words[row]) for row in chosen]
         batch = tokenizer(
-            texts, truncation=True, max_length=limit, stride=0, return_overflowing_tokens=True, return_offsets_mapping=True,
-            return_special_tokens_mask=True, padding=tokenizer.pad_token is not None, return_tensors="pt",
-        )  # fmt: skip
+            texts,
+            truncation=True,
+            max_length=limit,
+            stride=0,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            padding=tokenizer.pad_token is not None,
+            return_tensors="pt",
+        )
         owners, offsets = batch.pop("overflow_to_sample_mapping").tolist(), batch.pop("offset_mapping").tolist()
         special = batch.pop("special_tokens_mask").tolist()
         with torch.no_grad():
             logits = model(**batch)["logits"].float().cpu()
         tokens: list[list[Any]] = [[] for _ in chosen]  # of each text (begin, end, logits)
         for part, owner in enumerate(owners):
-            tokens[owner] += [(*span, logits[part, at]) for at, span in enumerate(offsets[part]) if not special[part][at]]
+            tokens[owner] += [
+                (*span, logits[part, at]) for at, span in enumerate(offsets[part]) if not special[part][at]
+            ]
         for row, found in zip(chosen, tokens, strict=True):
             rows += first_tokens(words[row], found)
     return torch.stack(rows)
@@ -269,7 +315,13 @@ def first_tokens(words: list[str], tokens: list[Any]) -> list[Any]:
 
 
 def of_spans(
-    model: Any, tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int, spans: list[list[int]], stride: int
+    model: Any,
+    tokenizer: Any,
+    texts: list[str],
+    pairs: list[str] | None,
+    limit: int,
+    spans: list[list[int]],
+    stride: int,
 ) -> Any:
     """(texts, 2): the logits of a span's first and last token, in the window where it was found."""
     import torch
@@ -277,9 +329,15 @@ def of_spans(
     rows = []
     for chosen in batches(tokenizer, len(texts)):
         batch = tokenizer(
-            [texts[row] for row in chosen], [(pairs or texts)[row] for row in chosen], truncation="only_second", max_length=limit,
-            stride=stride, return_overflowing_tokens=True, padding=tokenizer.pad_token is not None, return_tensors="pt",
-        )  # fmt: skip
+            [texts[row] for row in chosen],
+            [(pairs or texts)[row] for row in chosen],
+            truncation="only_second",
+            max_length=limit,
+            stride=stride,
+            return_overflowing_tokens=True,
+            padding=tokenizer.pad_token is not None,
+            return_tensors="pt",
+        )
         owners = batch.pop("overflow_to_sample_mapping").tolist()
         wanted = [owners.index(at) + spans[row][0] for at, row in enumerate(chosen)]
         asked = {name: value[wanted] for name, value in batch.items()}
@@ -287,7 +345,10 @@ def of_spans(
             outputs = model(**asked)
         for at, row in enumerate(chosen):
             real = asked["attention_mask"][at].bool()
-            ends = [outputs[name][at][real][place] for name, place in zip(("start_logits", "end_logits"), spans[row][1:], strict=True)]
+            ends = [
+                outputs[name][at][real][place]
+                for name, place in zip(("start_logits", "end_logits"), spans[row][1:], strict=True)
+            ]
             rows.append(torch.stack(ends).float().cpu())
     return torch.stack(rows)
 
@@ -314,10 +375,7 @@ def main(folder: str, questions: str, answers: str) -> None:
     with open(questions, encoding="utf-8") as file:
         asked = json.load(file)
     model, tokenizer = load(folder, asked["auto_class"], asked["adapter"], asked.get("code"))
-    found = {
-        name: answer(model, tokenizer, **group).contiguous()
-        for name, group in asked["groups"].items()
-    }
+    found = {name: answer(model, tokenizer, **group).contiguous() for name, group in asked["groups"].items()}
     from safetensors.torch import save_file
 
     save_file(found, answers)

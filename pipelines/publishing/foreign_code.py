@@ -1,4 +1,4 @@
-"""What a published folder may make others run: Python that Finery wrote, told by its hash, and JSON that names nothing else.
+"""What a published folder may make others run: Python that Finery wrote, told by its hash, and JSON that names none.
 
 transformers and PEFT follow what stands in the JSON beside weights: `auto_map` names classes to import, `custom_generate` and
 `custom_pipelines` code to run, `owner/name--module.Class` code that lies elsewhere, an attention kernel's name a repository to
@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import ModelError
+from pipelines.core.errors import ModelError
 from pipelines.publishing import clean_room
-from pipelines.publishing.checksums import sha256_of
+from pipelines.publishing.destinations.destination import sha256_of
 
 CONFIG = "config.json"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -27,7 +27,10 @@ PLACES = ("_name_or_path", "tokenizer_name_or_path", "_commit_hash")
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-METHODS = {"finery_bottleneck.py": PACKAGE / "tuners" / "bottleneck.py", "finery_adapter.py": PACKAGE / "tuners" / "virtual_tokens.py"}
+METHODS = {
+    "finery_bottleneck.py": PACKAGE / "tuners" / "bottleneck.py",
+    "finery_adapter.py": PACKAGE / "tuners" / "virtual_tokens.py",
+}
 """The modules that teach PEFT a method: name beside an adapter -> where Finery has it."""
 
 
@@ -61,9 +64,13 @@ def settled(folder: Path, written: Mapping[str, bytes], leave: bool) -> dict[str
         if clean_room.importable(path.name):
             found = sha256_of(path)
             made = written.get(name)
-            ours = found == of_finery().get(path.name) or (made is not None and found == hashlib.sha256(made).hexdigest())
+            ours = found == of_finery().get(path.name) or (
+                made is not None and found == hashlib.sha256(made).hexdigest()
+            )
             if not (ours or (leave and path.suffix == ".py")):
-                raise ModelError(f"the model saves '{name}', code that Finery did not write; it is published only with trust_remote_code")
+                raise ModelError(
+                    f"the model saves '{name}', code that Finery did not write; it is published only with trust_remote_code"
+                )
             code[name] = found
     for path in sorted(folder.rglob("*.json")):
         _clean(folder, path, code, leave)

@@ -1,4 +1,4 @@
-"""Publish: requirements, a complete folder, the proof that it loads and scores as measured, and only then its place."""
+"""The publish stage: requirements, a complete folder, the proof that it scores as measured, and its destination."""
 
 from __future__ import annotations
 
@@ -12,35 +12,42 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from pipelines.blocks import Found, Mistakes, show
-from pipelines.errors import DiskFull, PublishError
-from pipelines.marks import write_yaml
-from pipelines.publishing import marker, origin
-from pipelines.publishing.benchmarks import evaluations, metrics_of, scored_before
-from pipelines.publishing.checksums import MARKER, write_sums
-from pipelines.publishing.destination import destination_of, kind_of
-from pipelines.publishing.requirements import OPERATORS, Requirement, parse
-from pipelines.publishing.scores import Scored, scores_of
-from pipelines.recipe import START, Recipe, Stage
-from pipelines.registry import nearest
+from pipelines.core.config import ConfigIssue, ConfigIssues, show
+from pipelines.core.errors import DiskFull, PublishError
+from pipelines.core.recipe import START, Recipe, Stage
+from pipelines.core.registry import nearest
+from pipelines.core.yaml_positions import write_yaml
+from pipelines.publishing import provenance
+from pipelines.publishing.destinations import destination as marker
+from pipelines.publishing.destinations.destination import MARKER, destination_of, kind_of, write_sums
+from pipelines.publishing.requirements import (
+    OPERATORS,
+    Requirement,
+    Scored,
+    evaluations,
+    metrics_of,
+    parse,
+    scored_before,
+    scores_of,
+)
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
+    from pipelines.core.interfaces import Context
 
 ASSEMBLED = "assembled"
 
 
 def _require(value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise Mistakes([((), f"is {show(value)}, must be a mapping such as {{glue/mrpc.f1: '>= 0.80'}}")])
-    found: list[Found] = []
+        raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{glue/mrpc.f1: '>= 0.80'}}")])
+    found: list[ConfigIssue] = []
     for path, comparison in value.items():
         try:
             parse(path, comparison)
         except ValueError as error:
             found.append(((path,), str(error)))
     if found:
-        raise Mistakes(found)
+        raise ConfigIssues(found)
     return dict(value)
 
 
@@ -73,7 +80,7 @@ class Publish(Stage):
     joins: ClassVar[bool] = False
     trains: ClassVar[bool] = False
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         mistake = kind_of(self.to).mistake(self.to)
         if mistake:
             yield ("to",), mistake
@@ -96,8 +103,15 @@ class Publish(Stage):
             return
         if trained.scores:
             others = ", ".join(stage.id for stage in recipe.stages[:position] if stage.trains and not stage.scores)
-            use = f"use its folder as a reward's checkpoint, or publish another model: {others}" if others else "use its folder as a reward's checkpoint"
-            yield ("from",), f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not published; {use}"
+            use = (
+                f"use its folder as a reward's checkpoint, or publish another model: {others}"
+                if others
+                else "use its folder as a reward's checkpoint"
+            )
+            yield (
+                ("from",),
+                f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not published; {use}",
+            )
             return
         yield from self._unfit_for(trained)
         scored = scored_before(recipe, position)
@@ -106,7 +120,7 @@ class Publish(Stage):
             if found:
                 yield ("require", requirement.path), found
 
-    def _unfit_for(self, trained: Stage) -> Iterable[Found]:
+    def _unfit_for(self, trained: Stage) -> Iterable[ConfigIssue]:
         """Ways to publish that the tuner of the stage rules out."""
         tuner = getattr(trained, "tuner", None)
         if not getattr(tuner, "adapts", False):
@@ -117,10 +131,16 @@ class Publish(Stage):
             return
         assert tuner is not None
         if self.merge and not tuner.merges:
-            baked = ", or write bake: true instead" if tuner.bakes else ""
-            yield ("merge",), f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its base in base/{baked}"
-        if self.bake and not tuner.bakes:
-            yield ("bake",), f"is true, but {tuner.name} {'is merged' if tuner.merges else 'is loaded by PEFT'}; leave bake out"
+            baked = ", or write bake: true instead" if tuner.merges_into_code else ""
+            yield (
+                ("merge",),
+                f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its base in base/{baked}",
+            )
+        if self.bake and not tuner.merges_into_code:
+            yield (
+                ("bake",),
+                f"is true, but {tuner.name} {'is merged' if tuner.merges else 'is loaded by PEFT'}; leave bake out",
+            )
         elif self.bake and self.merge is False:
             yield ("bake",), "is true, but merge: false asks for an adapter beside its base; leave one of the two out"
 
@@ -183,10 +203,9 @@ class Publish(Stage):
         self, context: Context, source: str, scored: Scored, destination: Any, assembled: Path
     ) -> dict[str, Any]:
         """The complete folder, proven; returns what its marker says."""
-        from pipelines.publishing.assemble import assemble
+        from pipelines.publishing.assemble import USES, assemble, is_adapter, read_head
         from pipelines.publishing.card import card, made_by
-        from pipelines.publishing.heads import USES, is_adapter, read_head
-        from pipelines.publishing.manifest import manifest_of, read_json
+        from pipelines.publishing.provenance import manifest_of, read_json
         from pipelines.publishing.verify import prove
 
         trained = context.stage_folders[source] / "model"
@@ -209,19 +228,30 @@ class Publish(Stage):
 
         history = [stage.id for stage in made_by(context.recipe, self)]
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
-        manifest = origin.public(manifest_of(context, [*history, *others]))
-        _write(assembled / "recipe.yaml", write_yaml(origin.public(context.recipe.plain())))
+        manifest = provenance.public(manifest_of(context, [*history, *others]))
+        _write(assembled / "recipe.yaml", write_yaml(provenance.public(context.recipe.plain())))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
-            context.recipe, self, head, assembled, destination, scored,
+            context.recipe,
+            self,
+            head,
+            assembled,
+            destination,
+            scored,
             {each: read_json(context.stage_folders[each] / "metrics.json") for each in history},
-            proof.plain(), manifest, self.license, self.require,
-        )  # fmt: skip
-        _write(assembled / "README.md", origin.public(text))
+            proof.plain(),
+            manifest,
+            self.license,
+            self.require,
+        )
+        _write(assembled / "README.md", provenance.public(text))
         return {
-            "name": context.recipe.name, "fingerprint": context.fingerprint, "to": self.to,
-            "checksums": write_sums(assembled), "verification": proof.plain(),
-        }  # fmt: skip
+            "name": context.recipe.name,
+            "fingerprint": context.fingerprint,
+            "to": self.to,
+            "checksums": write_sums(assembled),
+            "verification": proof.plain(),
+        }
 
     def _report(self, context: Context, proof: Any) -> None:
         plain = proof.plain()

@@ -1,4 +1,4 @@
-"""The proof that a folder reproduces what was measured: it is loaded in a clean process and its logits are compared.
+"""The proof that a folder reproduces what was measured: loaded in a clean process, its logits are compared.
 
 Equal logits row by row imply equal predictions and equal scores. What may differ is stated: the order in which floats
 are added depends on the batch, and an evaluation in bf16 or fp16 rounds more than this check in fp32 does.
@@ -17,10 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipelines.errors import PublishError
-from pipelines.fields.positions import positions_for_text
+from pipelines.core.errors import PublishError
+from pipelines.core.model_types import positions_for_text
 from pipelines.publishing import clean_room
-from pipelines.publishing.scores import Scored
+from pipelines.publishing.requirements import Scored
 
 MOST_ROWS = 2000
 """Rows of predictions that are computed again, spread evenly over benchmarks and splits."""
@@ -85,9 +85,14 @@ class Questions:
         """The first rows only, without what the evaluation answered."""
         texts = rows * (self.choices or 1)
         return replace(
-            self, texts=self.texts[:texts], pairs=self.pairs and self.pairs[:texts], logits=None,
-            targets=self.targets and self.targets[:rows], words=self.words and self.words[:rows], spans=self.spans and self.spans[:rows],
-        )  # fmt: skip
+            self,
+            texts=self.texts[:texts],
+            pairs=self.pairs and self.pairs[:texts],
+            logits=None,
+            targets=self.targets and self.targets[:rows],
+            words=self.words and self.words[:rows],
+            spans=self.spans and self.spans[:rows],
+        )
 
     def asked(self) -> dict[str, Any]:
         """What the model is asked, as plain data."""
@@ -122,11 +127,17 @@ class Proof:
     def plain(self) -> dict[str, Any]:
         """As it stands in publication.json."""
         return {
-            "rows": self.rows, "of": self.of, "flips": self.flips, "largest_difference": self.largest_difference,
-            "tolerance": self.tolerance, "largest_difference_to_this_process": self.here,
-            "largest_difference_by_merging": self.merging, "rows_by_group": self.groups, "texts": self.texts,
+            "rows": self.rows,
+            "of": self.of,
+            "flips": self.flips,
+            "largest_difference": self.largest_difference,
+            "tolerance": self.tolerance,
+            "largest_difference_to_this_process": self.here,
+            "largest_difference_by_merging": self.merging,
+            "rows_by_group": self.groups,
+            "texts": self.texts,
             "written": self.written,
-        }  # fmt: skip
+        }
 
 
 def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], int]:
@@ -140,7 +151,9 @@ def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], 
 
     tables = {}
     for benchmark, folder in scored.folders.items():
-        if {"few_shot", "policy"} & set(scored.details[benchmark]):  # asked in prompts, which no head answers; or sampled
+        if {"few_shot", "policy"} & set(
+            scored.details[benchmark]
+        ):  # asked in prompts, which no head answers; or sampled
             continue
         table = pq.read_table(folder / "predictions.parquet")
         table = table.filter(pc.equal(table["benchmark"], benchmark))
@@ -166,17 +179,30 @@ def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) 
     import numpy as np
 
     settings: dict[str, Any] = {
-        "max_length": about.get("max_length"), "precision": about.get("precision", precision), "columns": about.get("columns")
-    }  # fmt: skip
+        "max_length": about.get("max_length"),
+        "precision": about.get("precision", precision),
+        "columns": about.get("columns"),
+    }
     if _filled(part, "tokens"):
-        rows = [np.asarray(row, dtype=np.float32).reshape(len(words), -1) for row, words in zip(part["logits"], part["tokens"], strict=True)]
+        rows = [
+            np.asarray(row, dtype=np.float32).reshape(len(words), -1)
+            for row, words in zip(part["logits"], part["tokens"], strict=True)
+        ]
         each = np.concatenate(rows)
         read = ~np.isnan(each).any(axis=1)  # a word without a token of its own has no logits
-        return Questions([" ".join(words) for words in part["tokens"]], None, logits=each[read], words=part["tokens"], **settings)
+        return Questions(
+            [" ".join(words) for words in part["tokens"]], None, logits=each[read], words=part["tokens"], **settings
+        )
     if _filled(part, "options"):
         texts = [text for text, options in zip(part["text"], part["options"], strict=True) for _ in options]
         beside = [option for options in part["options"] for option in options]
-        return Questions(texts, beside, logits=np.asarray(part["logits"], dtype=np.float32), choices=len(part["options"][0]), **settings)
+        return Questions(
+            texts,
+            beside,
+            logits=np.asarray(part["logits"], dtype=np.float32),
+            choices=len(part["options"][0]),
+            **settings,
+        )
     if "answer" in part and _filled(part, "id"):
         found = [row for row, window in enumerate(part["window"]) if window is not None]
         spans = [[part[name][row] for name in ("window", "start_token", "end_token")] for row in found]
@@ -237,9 +263,13 @@ def _bare(place: str) -> dict[str, str]:
     """The environment of a stranger: no Hub, no token, no caches, no GPU."""
     kept = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SYSTEMROOT")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
-        "HOME": place, "HF_HOME": place, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-        "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
-    }  # fmt: skip
+        "HOME": place,
+        "HF_HOME": place,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 def answers_here(model: Any, tokenizer: Any, groups: Mapping[str, Questions]) -> dict[str, Any]:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Found, Mistakes
-from pipelines.errors import ModelError
-from pipelines.fields.rewards import unfit_source
-from pipelines.protocols import Head
-from pipelines.recipe import FolderOrName
-from pipelines.registry import nearest
+from pipelines.core.config import ConfigIssue, ConfigIssues
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import FolderOrName
+from pipelines.core.registry import nearest
+from pipelines.core.reward_field import unfit_source
 from pipelines.rewards.reward import RewardBlock, Scorer, one_place
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
 
 Output = Literal["probability", "log_probability", "logit"]
 
@@ -45,17 +45,26 @@ class Classifier(RewardBlock):
     def _one_place(self) -> Classifier:
         one_place(self.source, self.checkpoint)
         if self.label is None and "output" in self.model_fields_set:
-            raise Mistakes([(("output",), "is that of a 'label', and none is named; name one, or leave 'output' out for a model with one output")])
+            raise ConfigIssues(
+                [
+                    (
+                        ("output",),
+                        "is that of a 'label', and none is named; name one, or leave 'output' out for a model with one output",
+                    )
+                ]
+            )
         return self
 
     @property
     def stages(self) -> tuple[str, ...]:
         return () if self.source is None else (self.source,)
 
-    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
+    def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         if self.source is None:
             return
-        if (why := unfit_source(self.source, recipe, stage_id, ("supervised", "multi_task"), "a classifier")) is not None:
+        if (
+            why := unfit_source(self.source, recipe, stage_id, ("supervised", "multi_task"), "a classifier")
+        ) is not None:
             yield ("from",), why
             return
         owner = recipe.stage(self.source)
@@ -63,29 +72,39 @@ class Classifier(RewardBlock):
         task = getattr(learnt.get(self.source), "task", None)
         kind = getattr(task, "kind", None)
         if kind is not None and kind not in ("classification", "regression"):
-            yield ("from",), f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: one of the kind classification or regression"
+            yield (
+                ("from",),
+                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: one of the kind classification or regression",
+            )
 
     def content(self) -> dict[str, str]:
-        from pipelines.data.checkpoint_content import checkpoint_content
+        from pipelines.models.checkpoint_content import checkpoint_content
 
         return {} if self.checkpoint is None else {"checkpoint": checkpoint_content(self.checkpoint)}
 
     def open(self, context: Context) -> Scorer:
-        from pipelines.rewards import reading
+        from pipelines.rewards import reward
 
-        model = reading.ready(
-            context.open_model(Head("sequence_classification"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True)
+        model = reward.ready(
+            context.open_model(
+                Head("sequence_classification"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True
+            )
         )
         tokenizer = context.open_tokenizer(self.source, checkpoint=self.checkpoint)
-        limit = reading.usable(model, tokenizer, self.max_length)
+        limit = reward.usable(model, tokenizer, self.max_length)
         column = self._column(model)
-        together = reading.padded(tokenizer)
+        together = reward.padded(tokenizer)
 
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
-            texts = [prompt + completion if self.reads == "whole" else completion for prompt, completion in zip(prompts, completions, strict=True)]
-            rows = reading.ends_kept(tokenizer, texts, limit) if texts else []
+            texts = [
+                prompt + completion if self.reads == "whole" else completion
+                for prompt, completion in zip(prompts, completions, strict=True)
+            ]
+            rows = reward.ends_kept(tokenizer, texts, limit) if texts else []
             lengths = [len(row["input_ids"]) for row in rows]
-            return reading.read_by_length(model, rows, lengths, together, lambda outputs, _: said_of(outputs.logits, column, self.output))
+            return reward.read_by_length(
+                model, rows, lengths, together, lambda outputs, _: said_of(outputs.logits, column, self.output)
+            )
 
         return scores
 
@@ -95,11 +114,17 @@ class Classifier(RewardBlock):
         if self.label is None:
             if model.config.num_labels == 1:
                 return None
-            raise ModelError(f"the classifier of the reward has the labels {', '.join(names)}; say which is rewarded: label: {next(iter(names))}")
+            raise ModelError(
+                f"the classifier of the reward has the labels {', '.join(names)}; say which is rewarded: label: {next(iter(names))}"
+            )
         if model.config.num_labels == 1:
-            raise ModelError(f"the classifier of the reward has one output and no label '{self.label}'; leave 'label' out")
+            raise ModelError(
+                f"the classifier of the reward has one output and no label '{self.label}'; leave 'label' out"
+            )
         if self.label not in names:
-            raise ModelError(f"the classifier of the reward has no label '{self.label}'.{nearest(self.label, names)} Its labels: {', '.join(names)}")
+            raise ModelError(
+                f"the classifier of the reward has no label '{self.label}'.{nearest(self.label, names)} Its labels: {', '.join(names)}"
+            )
         return names[self.label]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pipelines.blocks import Found, Pick
-from pipelines.registry import JUDGES
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.registry import JUDGES
 from pipelines.rewards.reward import RewardBlock, Scorer
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
 
 
 class JudgeReward(RewardBlock):
@@ -30,7 +30,7 @@ class JudgeReward(RewardBlock):
         found: tuple[str, ...] = self.judge.stages
         return found
 
-    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
+    def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         return [(("judge", *place), message) for place, message in self.judge.check(recipe, stage_id)]
 
     def content(self) -> dict[str, str]:

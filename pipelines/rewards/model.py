@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Found
-from pipelines.errors import ModelError
-from pipelines.fields.rewards import unfit_source
-from pipelines.protocols import Head
-from pipelines.recipe import FolderOrName
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import FolderOrName
+from pipelines.core.reward_field import unfit_source
 from pipelines.rewards.reward import RewardBlock, Scorer, one_place
 
 if TYPE_CHECKING:
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
     from pipelines.data.chat_formats import Dialogue
-    from pipelines.data.scored_texts import Reading, Settings
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.data.reward_inputs import Reading, Settings
 
 LENGTH = 512
 """Tokens that a model from elsewhere reads where the recipe does not say."""
@@ -48,7 +48,7 @@ class RewardModel(RewardBlock):
     def stages(self) -> tuple[str, ...]:
         return () if self.source is None else (self.source,)
 
-    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
+    def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         if self.source is None:
             return
         if (why := unfit_source(self.source, recipe, stage_id, ("reward",), "a reward model")) is not None:
@@ -57,23 +57,27 @@ class RewardModel(RewardBlock):
             yield ("from",), f"{why}{hint}"
 
     def content(self) -> dict[str, str]:
-        from pipelines.data.checkpoint_content import checkpoint_content
+        from pipelines.models.checkpoint_content import checkpoint_content
 
         return {} if self.checkpoint is None else {"checkpoint": checkpoint_content(self.checkpoint)}
 
     def open(self, context: Context) -> Scorer:
-        from pipelines.data.scored_texts import Together, encode_scored, settings_in
-        from pipelines.rewards import reading as batches
+        from pipelines.data.reward_inputs import Together, encode_scored, settings_in
+        from pipelines.rewards import reward as batches
 
         model = context.open_model(Head("reward"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True)
         if model.config.num_labels != 1:
-            raise ModelError(f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a classifier; write {{name: classifier, label: …}}")
+            raise ModelError(
+                f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a classifier; write {{name: classifier, label: …}}"
+            )
         tokenizer = context.open_tokenizer(self.source, checkpoint=self.checkpoint)
         settings = settings_in(self.checkpoint or context.stage_folders[str(self.source)] / "model")
         mean, spread = self._constants(settings)
         how = self._reading(model, tokenizer, settings)
         together = Together.of(tokenizer)
-        if getattr(model.config, "pad_token_id", None) is None:  # transformers' decoders look for the last token that is no padding
+        if (
+            getattr(model.config, "pad_token_id", None) is None
+        ):  # transformers' decoders look for the last token that is no padding
             model.config.pad_token_id = together.pad_id
         model = batches.ready(model)
         stops = ends_of(model)
@@ -81,7 +85,9 @@ class RewardModel(RewardBlock):
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
             rows = encode_scored(tokenizer, dialogues_of(how, tokenizer, prompts, completions), how, stops)
             examples = [rows[place] for place in range(len(rows))]
-            found = batches.read_by_length(model, examples, rows.lengths.tolist(), together, lambda outputs, _: outputs.logits[:, 0])
+            found = batches.read_by_length(
+                model, examples, rows.lengths.tolist(), together, lambda outputs, _: outputs.logits[:, 0]
+            )
             return [(score - mean) / spread for score in found]
 
         return scores
@@ -91,23 +97,27 @@ class RewardModel(RewardBlock):
         if not self.normalize:
             return 0.0, 1.0
         if settings is None:
-            raise ModelError(f"'{self.checkpoint}' has no reward.json that says how its scores are spread; leave 'normalize' out")
+            raise ModelError(
+                f"'{self.checkpoint}' has no reward.json that says how its scores are spread; leave 'normalize' out"
+            )
         return settings.mean, settings.std or 1.0
 
     def _reading(self, model: Any, tokenizer: Any, settings: Settings | None) -> Reading:
         """How the model reads: as in its training, else as the stage `reward` would have it read."""
-        from pipelines.data.scored_texts import Reading
-        from pipelines.rewards.reading import usable
+        from pipelines.data.reward_inputs import Reading
+        from pipelines.rewards.reward import usable
 
         if settings is not None:
             known = settings.reading
         else:
-            decoder = import_module("pipelines.checkpoints").family_of(model.config) == "decoder"
+            decoder = import_module("pipelines.models.checkpoint").family_of(model.config) == "decoder"
             known = Reading("text" if decoder else "pair", LENGTH, templated=decoder and bool(tokenizer.chat_template))
         return replace(known, max_length=usable(model, tokenizer, self.max_length or known.max_length))
 
 
-def dialogues_of(reading: Reading, tokenizer: Any, prompts: Sequence[str], completions: Sequence[str]) -> list[Dialogue]:
+def dialogues_of(
+    reading: Reading, tokenizer: Any, prompts: Sequence[str], completions: Sequence[str]
+) -> list[Dialogue]:
     """Prompts with their completions, in the form in which the model learnt such. A prompt of messages keeps them."""
     from pipelines.data.chat_formats import Dialogue
 
@@ -115,7 +125,9 @@ def dialogues_of(reading: Reading, tokenizer: Any, prompts: Sequence[str], compl
     for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         messages = getattr(prompt, "messages", ())
         if messages and reading.reads == "text" and tokenizer.chat_template:
-            found[place] = Dialogue((*messages, {"role": "assistant", "content": completion}), (*[False] * len(messages), True))
+            found[place] = Dialogue(
+                (*messages, {"role": "assistant", "content": completion}), (*[False] * len(messages), True)
+            )
     return found
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from pipelines.blocks import Block, Found
-from pipelines.recipe import RewardField
+from pipelines.core.config import Block, ConfigIssue
+from pipelines.core.recipe import RewardField
 from pipelines.rewards.reward import RewardBlock, Scorer
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
 
 
 class Part(Block):
@@ -36,13 +36,17 @@ class Weighted(RewardBlock):
     def stages(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(stage for part in self.rewards for stage in part.reward.stages))
 
-    def check(self, recipe: Recipe, stage_id: str) -> Iterable[Found]:
+    def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         for at, part in enumerate(self.rewards):
             for place, message in part.reward.check(recipe, stage_id):
                 yield ("rewards", at, "reward", *place), message
 
     def content(self) -> dict[str, str]:
-        return {f"{at}.{role}": value for at, part in enumerate(self.rewards) for role, value in part.reward.content().items()}
+        return {
+            f"{at}.{role}": value
+            for at, part in enumerate(self.rewards)
+            for role, value in part.reward.content().items()
+        }
 
     def open(self, context: Context) -> Scorer:
         scorers = [(part.reward.open(context), part.weight) for part in self.rewards]

@@ -1,19 +1,28 @@
-"""From a stage's `arguments` to transformers' TrainingArguments, and the batch sizes that `global_batch_size` asks for."""
+"""From a stage's `arguments` to transformers' TrainingArguments, and settings of a method that stand among them.
+
+From a stage's `arguments` to transformers' TrainingArguments, and the batch sizes that `global_batch_size` asks for.
+
+Settings of a method that stand among a stage's `arguments`, under the names that TRL gives them.
+
+A stage writes its table once: `SETTINGS = {"beta": Setting(Argument("float", at_least=0), 0.1)}`, annotates its field with
+`BeforeValidator(checked_with(SETTINGS))`, and takes them out again with `split` before TrainingArguments are built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelines.blocks import Found, Mistakes, show
-from pipelines.errors import StageError
-from pipelines.fields import arguments as argument_fields
-from pipelines.fields.arguments import Judged
+from pipelines.core import training_arguments as argument_fields
+from pipelines.core.config import ConfigIssue, ConfigIssues, show
+from pipelines.core.errors import StageError
+from pipelines.core.training_arguments import Argument, Judged
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-    from pipelines.protocols import Context
+    from pipelines.core.interfaces import Context
+
 
 DEFAULT_BATCH = 8
 """Examples a process sees at once when nothing is said: transformers' own default."""
@@ -25,11 +34,11 @@ def checked(value: Any, extra: Mapping[str, Judged] = argument_fields.NONE) -> A
     `extra` are the names that the stage's own method adds.
     """
     if not isinstance(value, Mapping):
-        raise Mistakes([((), f"is {show(value)}, must be a mapping of TrainingArguments names")])
+        raise ConfigIssues([((), f"is {show(value)}, must be a mapping of TrainingArguments names")])
     found = list(argument_fields.mistakes(value, extra))
     found += _batch_mistakes(value if found else in_todays_names(value))
     if found:
-        raise Mistakes(found)
+        raise ConfigIssues(found)
     return dict(value)
 
 
@@ -38,7 +47,7 @@ def in_todays_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return argument_fields.translate(arguments)[0]
 
 
-def _batch_mistakes(value: Mapping[str, Any]) -> list[Found]:
+def _batch_mistakes(value: Mapping[str, Any]) -> list[ConfigIssue]:
     total, each, accumulated = (
         value.get(key) for key in ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
     )
@@ -113,3 +122,35 @@ def live_words(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]
     if on_cpu and context.world.size > 1:
         fixed["ddp_backend"] = "gloo"
     return words | fixed
+
+
+class Setting(NamedTuple):
+    """What one setting accepts, and what it is when nothing is said."""
+
+    argument: Argument
+    default: Any
+    listed: bool = False
+    """Whether a list of such values may stand instead of one."""
+
+    def misfit(self, value: object) -> str | None:
+        """The sentence for a value that is not accepted, or None."""
+        if not self.listed or not isinstance(value, list | tuple):
+            return self.argument.misfit(value)
+        if not value:
+            return f"is {show(value)}, must have at least one entry"
+        return next((f"has an entry that {wrong}" for each in value if (wrong := self.argument.misfit(each))), None)
+
+
+def checked_with(table: Mapping[str, Setting]) -> Callable[[Any], Any]:
+    """Validator of an `arguments` mapping that may also name the settings in `table`."""
+
+    def validate(value: Any) -> Any:
+        return checked(value, table)
+
+    return validate
+
+
+def split(arguments: Mapping[str, Any], table: Mapping[str, Setting]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(every setting of `table`, its default where `arguments` says nothing; the rest, names of TrainingArguments)."""
+    own = {name: arguments.get(name, setting.default) for name, setting in table.items()}
+    return own, {name: value for name, value in arguments.items() if name not in table}

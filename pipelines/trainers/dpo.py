@@ -1,4 +1,4 @@
-"""The stage that optimises a policy on preferences directly: DPO and its relatives, for decoders and encoder-decoders.
+"""The stage that optimises a policy on preferences directly: DPO and its relatives.
 
 Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Secretly a Reward Model",
 arxiv.org/abs/2305.18290: the policy that maximises a reward at a bounded KL to a reference has that reward as its own log ratio
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found, Pick
-from pipelines.recipe import Stage
-from pipelines.registry import TUNERS
-from pipelines.trainers import dpo_settings, model_selection, policy, tuning
-from pipelines.trainers.arguments import in_todays_names
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.recipe import Stage
+from pipelines.core.registry import TUNERS
+from pipelines.trainers import dpo_settings, model_selection, tuning
+from pipelines.trainers import tuning as policy
+from pipelines.trainers.arguments import checked_with, in_todays_names, split
 from pipelines.trainers.dpo_settings import SETTINGS, ReferenceStage
-from pipelines.trainers.own_arguments import checked_with, split
-from pipelines.trainers.preference_subject import PreferenceSubject
+from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
 
 HELD_OUT_MOST = 2_000
 """Held-out pairs that the implicit reward is measured on at the end, the first of the split."""
@@ -47,9 +47,9 @@ class DPO(PreferenceSubject, Stage):
 
     trains: ClassVar[bool] = True
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
-        yield from policy.mistakes(self, recipe)
+        yield from policy.mistakes_policy(self, recipe)
         yield from dpo_settings.mistakes(self, recipe)
         yield from tuning.mistakes(self, recipe, policy.head_kind(recipe), self.max_length)
 
@@ -70,17 +70,17 @@ class DPO(PreferenceSubject, Stage):
 
     def run(self, context: Context) -> None:
         """Encode, train, measure the implicit reward on held-out pairs, save."""
-        from pipelines.trainers import implicit_accuracy
-        from pipelines.trainers.log_probabilities import without_dropout
-        from pipelines.trainers.loop import fit
-        from pipelines.trainers.meters import Meter
-        from pipelines.trainers.preference_batches import held_out_for, pairs_for
-        from pipelines.trainers.preference_step import PreferenceStep
-        from pipelines.trainers.saving import save_stage
+        from pipelines.models.log_probabilities import without_dropout
+        from pipelines.objectives.losses import Meter
+        from pipelines.trainers import dpo_step
+        from pipelines.trainers.checkpoints import save_stage
+        from pipelines.trainers.dpo_step import PreferenceStep
+        from pipelines.trainers.preferences import held_out_for, pairs_for
+        from pipelines.trainers.trainer import fit
 
         own, arguments = split(self.arguments, SETTINGS)
         tokenizer = context.open_tokenizer()
-        model, head = policy.opened(self, context)
+        model, head = policy.opened_policy(self, context)
         if own["disable_dropout"]:
             without_dropout(model)
         longest = tuning.room_for_text(self, model)
@@ -89,18 +89,29 @@ class DPO(PreferenceSubject, Stage):
         examples, held_out, reference = self._against(context, model, head, own, together, examples, held_out)
         step = PreferenceStep(dpo_settings.weights(own), dpo_settings.strength(own), reference, Meter())
         words = in_todays_names(arguments)
-        examples, selection, arguments = model_selection.divided(examples, arguments, "rewards/accuracies", context.seed, self.max_eval_samples)
+        examples, selection, arguments = model_selection.divided(
+            examples, arguments, "rewards/accuracies", context.seed, self.max_eval_samples
+        )
         tuner, model = tuning.adapted(self, context, model)
         collate = step.collated(together)
         model, metrics = fit(
-            context, model, tokenizer, examples,
-            collate=collate, loss=step, label_names=step.label_names, arguments=arguments,
+            context,
+            model,
+            tokenizer,
+            examples,
+            collate=collate,
+            loss=step,
+            label_names=step.label_names,
+            arguments=arguments,
             lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
-            selection=selection, early_stopping_patience=self.early_stopping_patience, tuner=tuner, meter=step.meter,
-        )  # fmt: skip
+            selection=selection,
+            early_stopping_patience=self.early_stopping_patience,
+            tuner=tuner,
+            meter=step.meter,
+        )
         if (measured := held_out if held_out is not None else selection) is not None:
-            told = implicit_accuracy.ask(context, model, step, measured, collate, words.get("per_device_eval_batch_size", 8))
-            metrics |= implicit_accuracy.scores(told, context.seed, characters or None)
+            told = dpo_step.ask(context, model, step, measured, collate, words.get("per_device_eval_batch_size", 8))
+            metrics |= dpo_step.scores(told, context.seed, characters or None)
         save_stage(context, model, tokenizer, head, metrics, tuner)
 
     def _against(
@@ -111,12 +122,18 @@ class DPO(PreferenceSubject, Stage):
 
         if not dpo_settings.needs_reference(own):
             return examples, held_out, None
-        other = None if self.reference is None else context.open_model(head, stage_id=self.reference.source, trained_head=True)
+        other = (
+            None
+            if self.reference is None
+            else context.open_model(head, stage_id=self.reference.source, trained_head=True)
+        )
         if not own["precompute_ref_log_probs"]:
             return examples, held_out, reference_for(model, self.tuner) if other is None else FrozenCopy(other)
         size = own["precompute_ref_batch_size"] or in_todays_names(self.arguments).get("per_device_train_batch_size", 8)
         asked = model if other is None else other
         examples = WithReference(examples, precomputed(context, asked, examples, together, size, "reference"))
         if held_out is not None:
-            held_out = WithReference(held_out, precomputed(context, asked, held_out, together, size, "reference-held-out", exact=True))
+            held_out = WithReference(
+                held_out, precomputed(context, asked, held_out, together, size, "reference-held-out", exact=True)
+            )
         return examples, held_out, None

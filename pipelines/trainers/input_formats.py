@@ -1,4 +1,4 @@
-"""GPT's task-aware inputs: learnt tokens before, between and behind the texts of a task, so that one decoder serves all shapes.
+"""GPT's task-aware inputs: learnt tokens before, between and behind the texts of a task, so that one decoder serves all.
 
 Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.3 and figure 1:
 
@@ -17,14 +17,14 @@ from collections.abc import Iterable
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipelines.blocks import Found
-from pipelines.errors import ModelError
-from pipelines.fields import architectures
-from pipelines.fields.model_types import model_types
-from pipelines.objectives.causal_models import sees_ahead
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import ModelError
+from pipelines.core.model_types import model_types
+from pipelines.objectives.attention_masks import sees_ahead
 
 if TYPE_CHECKING:
-    from pipelines.recipe import Recipe
+    from pipelines.core.recipe import Recipe
 
 START, DELIMITER, EXTRACT = TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 InputFormat = Literal["gpt", "gpt_both_orders"]
@@ -38,7 +38,7 @@ def tokens_of(wanted: InputFormat | None) -> tuple[str, ...]:
     return () if wanted is None else TOKENS
 
 
-def mistakes(stage: Any, recipe: Recipe) -> Iterable[Found]:
+def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     """What is wrong with the stage's `input_format`, as far as the recipe tells."""
     wanted, task, shape = stage.input_format, stage.resolved(stage.id), recipe.model.architecture
     if wanted is None:
@@ -47,10 +47,16 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[Found]:
     if task.kind not in KINDS:
         yield place, f"is for tasks of the kind {', '.join(KINDS)}, but this task's kind is {task.kind}; leave it out"
     elif wanted == "gpt_both_orders" and (task.kind == "multiple_choice" or len(task.columns) != 2):
-        yield place, "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task has no such; write gpt"
+        yield (
+            place,
+            "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task has no such; write gpt",
+        )
     if stage.tuner.name != "full":
-        yield place, f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes them; use the tuner full"
-    if shape and (why := misfit(wanted, architectures.resolve(shape))) is not None:
+        yield (
+            place,
+            f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes them; use the tuner full",
+        )
+    if shape and (why := misfit(wanted, architecture_fields.resolve(shape))) is not None:
         yield place, why
 
 
@@ -80,9 +86,13 @@ def adopt(tokenizer: Any) -> None:
         pair=f"{START} $A {DELIMITER} $B:1 {EXTRACT}:1",
         special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in TOKENS],
     )
-    if tokenizer.pad_token_id is None:  # GPT-2 has none; every text ends in a token of its own, so that its end of text can fill
+    if (
+        tokenizer.pad_token_id is None
+    ):  # GPT-2 has none; every text ends in a token of its own, so that its end of text can fill
         if tokenizer.eos_token is None:
-            raise ModelError("the tokenizer has neither a padding nor an eos token, which batches of unequal length need; set pad_token")
+            raise ModelError(
+                "the tokenizer has neither a padding nor an eos token, which batches of unequal length need; set pad_token"
+            )
         tokenizer.pad_token = tokenizer.eos_token
     _check_it_lasts(tokenizer)
 
@@ -94,8 +104,10 @@ def _check_it_lasts(tokenizer: Any) -> None:
         tokenizer.save_pretrained(place)
         try:
             again = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-        except ValueError as error:  # a class of its own, see `pipelines.remote_code`
-            raise ModelError(f"the tokenizer {type(tokenizer).__name__} is none of transformers' own, so no input format is put into it; leave input_format out") from error
+        except ValueError as error:  # a class of its own, see `pipelines.models.remote_code`
+            raise ModelError(
+                f"the tokenizer {type(tokenizer).__name__} is none of transformers' own, so no input format is put into it; leave input_format out"
+            ) from error
     for texts in (("a b",), ("a b", "b c d")):
         if again(*texts)["input_ids"] != tokenizer(*texts)["input_ids"]:
             raise ModelError(

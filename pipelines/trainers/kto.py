@@ -1,7 +1,11 @@
 """The stage that learns from single answers which are good or bad, by TRL's KTO.
 
+The stage that learns from single answers which are good or bad, by TRL's KTO.
+
 Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", arxiv.org/abs/2402.01306: no pairs are needed,
 only whether an answer is wanted; losses weigh more than gains of the same size.
+
+Single answers that are good or bad, as the token ids that KTO learns from, in the order of the run.
 """
 
 from __future__ import annotations
@@ -9,20 +13,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found, Pick
-from pipelines.fields.arguments import COUNT, SWITCH, Argument
-from pipelines.recipe import Stage
-from pipelines.registry import TUNERS
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.errors import DataError
+from pipelines.core.recipe import Stage
+from pipelines.core.registry import TUNERS
+from pipelines.core.training_arguments import COUNT, SWITCH, Argument
+from pipelines.tasks.causal.training import stops_of
+from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
 from pipelines.trainers import trl_stage
-from pipelines.trainers.arguments import batch_sizes, in_todays_names
-from pipelines.trainers.own_arguments import Setting, checked_with, split
-from pipelines.trainers.preference_subject import PreferenceSubject
+from pipelines.trainers.arguments import Setting, batch_sizes, checked_with, in_todays_names, split
+from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
+
 
 WITHOUT_KL = "apo_zero_unpaired"
 SETTINGS: dict[str, Setting] = {
@@ -49,15 +57,24 @@ class KTO(PreferenceSubject, Stage):
 
     trains: ClassVar[bool] = True
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
         yield from trl_stage.mistakes(self, recipe, self.max_length)
         own, rest = split(self.arguments, SETTINGS)
         words = in_todays_names(rest)
-        if own["loss_type"] != WITHOUT_KL and words.get("per_device_train_batch_size", words.get("global_batch_size", 8)) == 1:
-            yield ("arguments", "per_device_train_batch_size"), f"is 1, but the KL of KTO is taken from other answers of the batch; make it 2 or more, or take loss_type: {WITHOUT_KL}"
+        if (
+            own["loss_type"] != WITHOUT_KL
+            and words.get("per_device_train_batch_size", words.get("global_batch_size", 8)) == 1
+        ):
+            yield (
+                ("arguments", "per_device_train_batch_size"),
+                f"is 1, but the KL of KTO is taken from other answers of the batch; make it 2 or more, or take loss_type: {WITHOUT_KL}",
+            )
         if words.get("train_sampling_strategy") is not None:
-            yield ("arguments", "train_sampling_strategy"), "is decided by KTO, which compares neighbours of a fixed order; leave it out"
+            yield (
+                ("arguments", "train_sampling_strategy"),
+                "is decided by KTO, which compares neighbours of a fixed order; leave it out",
+            )
         if own["precompute_ref_batch_size"] and not own["precompute_ref_log_probs"]:
             yield ("arguments", "precompute_ref_batch_size"), "is for precompute_ref_log_probs: true; leave it out"
 
@@ -77,18 +94,69 @@ class KTO(PreferenceSubject, Stage):
 
     def run(self, context: Context) -> None:
         """Encode, train by TRL, save."""
-        from pipelines.trainers import trl_bridge, tuning
-        from pipelines.trainers.labelled_answers import encoded
-        from pipelines.trainers.saving import save_stage
+        from pipelines.trainers import trl, tuning
+        from pipelines.trainers.checkpoints import save_stage
 
         model, head, tokenizer = trl_stage.opened(self, context)
         own, arguments = split(self.arguments, SETTINGS)
         each, _ = batch_sizes(in_todays_names(arguments), context.world.size)
-        rows = encoded(self, context, model, tokenizer, tuning.room_for_text(self, model), each if own["loss_type"] != WITHOUT_KL else None)
-        model, told = trl_bridge.prepared(model, tokenizer)
+        rows = encoded(
+            self,
+            context,
+            model,
+            tokenizer,
+            tuning.room_for_text(self, model),
+            each if own["loss_type"] != WITHOUT_KL else None,
+        )
+        model, told = trl.prepared(model, tokenizer)
         tuner, model = tuning.adapted(self, context, model)
-        model, metrics = trl_bridge.train(
-            context, "KTO", model, told, tuner, arguments, own | {"max_length": None, "train_sampling_strategy": "sequential"}, rows
+        model, metrics = trl.train(
+            context,
+            "KTO",
+            model,
+            told,
+            tuner,
+            arguments,
+            own | {"max_length": None, "train_sampling_strategy": "sequential"},
+            rows,
         )
         save_stage(context, model, tokenizer, head, metrics, tuner)
         trl_stage.leave(context, self)
+
+
+def encoded(
+    subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None, batch: int | None
+) -> list[dict[str, Any]]:
+    """Rows with `prompt_ids`, `completion_ids` and `label`, shuffled once by the seed: KTO keeps one order for all epochs.
+
+    With `batch`, each row also has the answer of its neighbour among so many rows as `KL_completion_ids`: to an answer that
+    belongs to another prompt, the policy's log ratio estimates its KL to the reference (section 4.1 of the paper). No row is
+    longer than the stage's `max_length`. Raises DataError where nothing is left.
+    """
+    from pipelines.data.completions import opening_of
+
+    labelled = subject.labelled_rows(context, tokenizer)
+    limit = subject.max_length if longest is None else min(subject.max_length, longest)
+    opening = opening_of(tokenizer)
+    rows: list[dict[str, Any]] = []
+    for (prompt, answer), label in zip(
+        parted(tokenizer, labelled.dialogues, stops_of(model)), labelled.labels or (), strict=True
+    ):
+        kept = shortened(prompt, prompt_room(len(answer), limit, subject.max_prompt_length), opening)
+        if kept and (cut := answer[: limit - len(kept)]):
+            rows.append({"prompt_ids": kept, "completion_ids": cut, "label": bool(label)})
+    if not rows:
+        raise DataError(f"no answer is left of the {len(labelled)} rows within {limit} tokens; raise max_length")
+    if context.world.is_main and len(rows) < len(labelled):
+        context.events.emit(
+            "warning",
+            message=f"{len(labelled) - len(rows)} of {len(labelled)} rows have no prompt or no answer within {limit} tokens and are left out",
+        )
+    order = np.random.default_rng([context.seed, 0x4B70]).permutation(len(rows))
+    rows = [rows[place] for place in order.tolist()]
+    if batch is not None:
+        for start in range(0, len(rows), batch):
+            together = rows[start : start + batch]
+            for row, before in zip(together, [together[-1], *together[:-1]], strict=True):
+                row["KL_completion_ids"] = list(before["completion_ids"])[: max(1, limit - len(row["prompt_ids"]))]
+    return rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipelines.blocks import Found
-from pipelines.errors import DataError
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import DataError
 from pipelines.trainers.arguments import in_todays_names
 
 
@@ -21,7 +21,7 @@ class Divided(NamedTuple):
     """With the metric that decides."""
 
 
-def mistakes(patience: int | None, arguments: Mapping[str, Any]) -> Iterable[Found]:
+def mistakes(patience: int | None, arguments: Mapping[str, Any]) -> Iterable[ConfigIssue]:
     """What cannot go together in the stage that has this `early_stopping_patience` and these `arguments`."""
     words = in_todays_names(arguments)
     best = words.get("load_best_model_at_end")
@@ -31,7 +31,9 @@ def mistakes(patience: int | None, arguments: Mapping[str, Any]) -> Iterable[Fou
         yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
 
 
-def divided(examples: Any, arguments: Mapping[str, Any], metric: str, seed: int, most: int | None, name: str = "there") -> Divided:
+def divided(
+    examples: Any, arguments: Mapping[str, Any], metric: str, seed: int, most: int | None, name: str = "there"
+) -> Divided:
     """Rows set aside where `eval_strategy` asks for them; `metric` decides unless the arguments name another.
 
     Raises DataError, which begins with `name`, when there are too few rows.
@@ -40,7 +42,11 @@ def divided(examples: Any, arguments: Mapping[str, Any], metric: str, seed: int,
     if words.get("eval_strategy", "no") == "no":
         return Divided(examples, None, arguments)
     learnt, selection = set_aside(examples, seed, most, name)
-    return Divided(learnt, selection, arguments if words.get("metric_for_best_model") else {"metric_for_best_model": metric} | dict(arguments))
+    return Divided(
+        learnt,
+        selection,
+        arguments if words.get("metric_for_best_model") else {"metric_for_best_model": metric} | dict(arguments),
+    )
 
 
 def set_aside(examples: Any, seed: int, most: int | None, name: str = "there") -> tuple[Any, Any]:
@@ -50,7 +56,7 @@ def set_aside(examples: Any, seed: int, most: int | None, name: str = "there") -
     """
     import numpy as np
 
-    from pipelines.data.selection import drawn
+    from pipelines.tasks.base import drawn
 
     rows, row_of = np.unique(getattr(examples, "index", range(len(examples))), return_inverse=True)
     if len(rows) < 2:

@@ -1,29 +1,109 @@
-"""Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019, arxiv.org/abs/1901.11504."""
+"""Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019, arxiv.org/abs/1901.11504.
+
+How often each of several tasks is seen: the words of a recipe, and the shares that they mean.
+
+Shares are of optimizer steps' parts, not of examples. With n_t training examples of task t, at most K of them counted
+(T5's `K`, Raffel et al. 2020, arxiv.org/abs/1910.10683, section 3.5.2):
+
+- proportional  n_t / sum n
+- uniform       1 / T
+- temperature   n_t^(1/T) / sum n^(1/T); mT5 writes the exponent as alpha (Xue et al. 2021, arxiv.org/abs/2010.11934)
+- annealed      n_t^a / sum n^a with a = 1 - 0.8 (e - 1) / (E - 1) in epoch e of E (Stickland and Murray 2019,
+                arxiv.org/abs/1902.02671, section 3.1): proportional at first, nearly uniform at the end
+- explicit      the shares that the recipe gives, by task
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.blocks import Found, Mistakes, Pick
-from pipelines.data.as_text import KINDS as AS_TEXT
-from pipelines.data.as_text import AsText
-from pipelines.errors import StageError
-from pipelines.recipe import ID, Recipe, Stage
-from pipelines.registry import LESSONS, TUNERS, nearest
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick
+from pipelines.core.errors import StageError
+from pipelines.core.recipe import ID, Recipe, Stage
+from pipelines.core.registry import LESSONS, TUNERS, nearest
+from pipelines.tasks.text_to_text import KINDS as AS_TEXT
+from pipelines.tasks.text_to_text import AsText
+from pipelines.tasks.training import Subject
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import batch_sizes, checked, in_todays_names
-from pipelines.trainers.mixtures import Sampling, SamplingField
-from pipelines.trainers.subject import Subject
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.trainers.lesson import Lesson
+    from pipelines.core.interfaces import Context
+    from pipelines.tasks.training import PreparedTask
+
+
+ANNEALED_BY = 0.8
+"""What the exponent of annealed sampling loses from the first epoch to the last."""
+
+Share = Annotated[float, Field(gt=0)]
+
+
+class Sampling(Block):
+    """How often each task is seen."""
+
+    name: Literal["proportional", "uniform", "temperature", "annealed", "explicit"] = "proportional"
+    """The rule."""
+    temperature: float | None = Field(None, ge=1)
+    """For `temperature`: 1 is proportional, large is uniform."""
+    shares: dict[str, Share] | None = None
+    """For `explicit`: how often each task is seen, by its id; only their ratios matter."""
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Sampling:
+        found = []
+        for key, rule in (("temperature", "temperature"), ("shares", "explicit")):
+            given = getattr(self, key) is not None
+            if given and self.name != rule:
+                found.append(((key,), f"belongs to {rule} sampling, and this is {self.name}; leave it out"))
+            if not given and self.name == rule:
+                found.append(((key,), f"is missing, which {rule} sampling needs"))
+        if found:
+            raise ConfigIssues(found)
+        return self
+
+    def weights(self, sizes: Sequence[int], ids: Sequence[str], epoch: int, epochs: int) -> list[float]:
+        """Shares of the tasks in `epoch` (the first is 0) of `epochs`; they add up to 1."""
+        if self.name == "explicit":
+            given = self.shares or {}
+            weights = [given[each] for each in ids]
+        elif self.name == "uniform":
+            weights = [1.0] * len(sizes)
+        else:
+            exponent = {"proportional": 1.0, "temperature": 1 / (self.temperature or 1.0)}.get(
+                self.name, annealed(epoch, epochs)
+            )
+            weights = [float(size) ** exponent for size in sizes]
+        total = sum(weights)
+        return [weight / total for weight in weights]
+
+
+def annealed(epoch: int, epochs: int) -> float:
+    """The exponent of annealed sampling."""
+    return 1.0 if epochs <= 1 else 1 - ANNEALED_BY * min(epoch, epochs - 1) / (epochs - 1)
+
+
+def in_words(value: Any) -> Any:
+    """`sampling: uniform` is short for `sampling: {name: uniform}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+SamplingField = Annotated[Sampling, BeforeValidator(in_words)]
+
+
+def apportioned(total: int, weights: Sequence[float]) -> list[int]:
+    """`total` in whole numbers as near to the weights as can be (largest remainders); ties go to the first."""
+    exact = [total * weight for weight in weights]
+    counts = [int(each) for each in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda position: (counts[position] - exact[position], position))
+    for position in by_remainder[: total - sum(counts)]:
+        counts[position] += 1
+    return counts
 
 
 class TaskOfSeveral(Subject):
@@ -89,41 +169,62 @@ class MultiTask(Stage):
 
     @model_validator(mode="after")
     def _entries_fit(self) -> MultiTask:
-        found: list[Found] = []
+        found: list[ConfigIssue] = []
         ids = self.ids
         for position, (name, entry) in enumerate(zip(ids, self.tasks, strict=True)):
             if not name:
                 found.append((("tasks", position, "id"), "is missing: a task that is described in place needs a name"))
             elif name in ids[:position]:
-                found.append((("tasks", position, "id"), f"'{name}' is the name of an earlier task too; names must differ"))
+                found.append(
+                    (("tasks", position, "id"), f"'{name}' is the name of an earlier task too; names must differ")
+                )
             if entry.auxiliary_lm is not None:
-                found.append((("tasks", position, "auxiliary_lm"), "is offered by the supervised stage only; leave it out"))
+                found.append(
+                    (("tasks", position, "auxiliary_lm"), "is offered by the supervised stage only; leave it out")
+                )
         if self.sampling.shares is not None and set(self.sampling.shares) != set(ids):
             odd = sorted(set(self.sampling.shares) ^ set(ids))
             hint = nearest(odd[0], ids) if odd[0] not in ids else ""
-            found.append((("sampling", "shares"), f"must name each of {', '.join(ids)} and nothing else; '{odd[0]}' does not fit.{hint}".rstrip(".")))
+            found.append(
+                (
+                    ("sampling", "shares"),
+                    f"must name each of {', '.join(ids)} and nothing else; '{odd[0]}' does not fit.{hint}".rstrip("."),
+                )
+            )
         found += self._unfit_steps()
         if found:
-            raise Mistakes(found)
+            raise ConfigIssues(found)
         return self
 
-    def _unfit_steps(self) -> Iterator[Found]:
+    def _unfit_steps(self) -> Iterator[ConfigIssue]:
         count = len(self.tasks)
         if self.parts > count:
             yield ("tasks_per_step",), f"is {self.parts}, but there are {count} tasks"
         if self.gradient_surgery and self.parts < 2:
-            yield ("tasks_per_step",), "is 1, but gradient surgery compares the tasks of a step; leave it out, or give at least 2"
+            yield (
+                ("tasks_per_step",),
+                "is 1, but gradient surgery compares the tasks of a step; leave it out, or give at least 2",
+            )
         if self.gradient_conflicts and self.parts < 2:
             yield ("gradient_conflicts",), "compares the tasks of a step; set tasks_per_step to at least 2"
         if self.parts == count and self.sampling.name != "uniform" and "sampling" in self.model_fields_set:
-            yield ("sampling",), f"is {self.sampling.name}, but every step sees every task; use uniform, or fewer tasks_per_step"
+            yield (
+                ("sampling",),
+                f"is {self.sampling.name}, but every step sees every task; use uniform, or fewer tasks_per_step",
+            )
         words = in_todays_names(self.arguments)
         total = words.get("global_batch_size")
         if isinstance(total, int) and total % self.parts:
-            yield ("arguments", "global_batch_size"), f"is {total}, which {self.parts} tasks a step cannot share; make it a multiple of {self.parts}"
+            yield (
+                ("arguments", "global_batch_size"),
+                f"is {total}, which {self.parts} tasks a step cannot share; make it a multiple of {self.parts}",
+            )
         accumulated = words.get("gradient_accumulation_steps")
         if self.parts > 1 and accumulated is not None:
-            yield ("arguments", "gradient_accumulation_steps"), "follows from tasks_per_step; give global_batch_size instead"
+            yield (
+                ("arguments", "gradient_accumulation_steps"),
+                "follows from tasks_per_step; give global_batch_size instead",
+            )
         evaluates = words.get("eval_strategy", "no") != "no"
         if self.early_stopping_patience is not None and not evaluates:
             yield ("early_stopping_patience",), "needs arguments.eval_strategy: epoch or steps"
@@ -145,7 +246,7 @@ class MultiTask(Stage):
         """Whether sampling has nothing to decide."""
         return self.parts == len(self.tasks)
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         kinds = Counter()  # type: Counter[str]
         for place, entry in enumerate(self.tasks):
             for inner, message in self._learning_mistakes(entry, recipe):
@@ -155,21 +256,33 @@ class MultiTask(Stage):
         for kind in kinds:
             yield from tuning.mistakes(self, recipe, kind, longest)
         if not self.writes and (self.tuner.positions or self.tuner.stages or self.tuner.quantization):
-            yield ("tuner",), f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, bitfit or last_layer"
+            yield (
+                ("tuner",),
+                f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, bitfit or last_layer",
+            )
         if self.tuner.adapts and len(kinds) > 1:
-            yield ("tuner",), f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need {', '.join(sorted(kinds))}; use full"
+            yield (
+                ("tuner",),
+                f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need {', '.join(sorted(kinds))}; use full",
+            )
         if self.gradient_surgery and isinstance(recipe.launch.num_processes, int) and recipe.launch.num_processes > 1:
-            yield ("gradient_surgery",), f"works on one process, but launch.num_processes is {recipe.launch.num_processes}"
+            yield (
+                ("gradient_surgery",),
+                f"works on one process, but launch.num_processes is {recipe.launch.num_processes}",
+            )
 
     @property
     def writes(self) -> bool:
         """Whether every answer is a text."""
         return self.form == "text_to_text"
 
-    def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[Found]:
+    def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[ConfigIssue]:
         kind = entry.resolved(entry.id).kind
         if self.writes and kind not in (*AS_TEXT, "seq2seq"):
-            yield ("task",), f"is of the kind {kind}, which has no form as text; those that have are {', '.join((*AS_TEXT, 'seq2seq'))}"
+            yield (
+                ("task",),
+                f"is of the kind {kind}, which has no form as text; those that have are {', '.join((*AS_TEXT, 'seq2seq'))}",
+            )
         else:
             yield from self._learnt(entry).learning_mistakes(entry.id, recipe)
 
@@ -177,7 +290,7 @@ class MultiTask(Stage):
         """The entry as it is learnt: its answers written, where they are."""
         return _written(entry) if self.writes and _is_decided(entry) else entry
 
-    def _lessons(self, context: Context, tokenizer: Any) -> tuple[list[Any], list[Lesson], list[Any]]:
+    def _lessons(self, context: Context, tokenizer: Any) -> tuple[list[Any], list[PreparedTask], list[Any]]:
         """(the model of each task, its lesson, its head); where answers are written the model is one."""
         models: list[Any] = []
         lessons, heads = [], []
@@ -187,15 +300,23 @@ class MultiTask(Stage):
             teacher = self._learnt(entry).teacher()
             heads.append(teacher.head(entry, task))
             # one base for all: that of the first, whose body the others get
-            models.append(models[0] if models and self.writes else tuning.opened(self, context, heads[-1], keeps_base=not models))
-            lessons.append(teacher.prepare(entry, task, context, models[-1], tokenizer, tuning.room_for_text(self, models[-1])))
+            models.append(
+                models[0] if models and self.writes else tuning.opened(self, context, heads[-1], keeps_base=not models)
+            )
+            lessons.append(
+                teacher.prepare(entry, task, context, models[-1], tokenizer, tuning.room_for_text(self, models[-1]))
+            )
         return models, lessons, heads
 
     def subjects(self) -> Mapping[str, Any]:
         return {f"{self.id}/{entry.id}": self._learnt(entry) for entry in self.tasks}
 
     def content(self, recipe: Recipe) -> dict[str, str]:
-        return {f"{entry.id}.{role}": found for entry in self.tasks for role, found in entry.training_content(entry.id).items()}
+        return {
+            f"{entry.id}.{role}": found
+            for entry in self.tasks
+            for role, found in entry.training_content(entry.id).items()
+        }
 
     def modules(self) -> set[str]:
         return {LESSONS.module("seq2seq" if self.writes else entry.resolved(entry.id).kind) for entry in self.tasks}
@@ -209,13 +330,15 @@ class MultiTask(Stage):
 
     def run(self, context: Context) -> None:
         """Encode every task, mix, train, save a model a task and the body."""
-        from pipelines.trainers.loop import fit
-        from pipelines.trainers.mixing import Mixture, MixtureSampler
-        from pipelines.trainers.multi_task_loop import MultiTaskTrainer, Plan, collator, label_names, loss_of
-        from pipelines.trainers.shared_body import OfTheFirst, SharedBody
+        from pipelines.trainers.multi_task_model import OfTheFirst, SharedBody
+        from pipelines.trainers.multi_task_sampling import Mixture, MixtureSampler
+        from pipelines.trainers.multi_task_trainer import MultiTaskTrainer, Plan, collator, label_names, loss_of
+        from pipelines.trainers.trainer import fit
 
         if self.gradient_surgery and context.world.size > 1:
-            raise StageError(f"gradient_surgery works on one process, but there are {context.world.size}; set launch.num_processes: 1")
+            raise StageError(
+                f"gradient_surgery works on one process, but there are {context.world.size}; set launch.num_processes: 1"
+            )
         words = in_todays_names(self.arguments)
         tokenizer = context.open_tokenizer()
         models, lessons, heads = self._lessons(context, tokenizer)
@@ -226,25 +349,43 @@ class MultiTask(Stage):
         mixture = Mixture(examples, [lesson.marked for lesson in lessons])
         sampling = Sampling(name="uniform") if self.every_step_sees_all else self.sampling
         sampler = partial(
-            MixtureSampler, mixture, self.ids, sampling, tasks_per_step=self.parts, most=self.max_examples_per_task,
+            MixtureSampler,
+            mixture,
+            self.ids,
+            sampling,
+            tasks_per_step=self.parts,
+            most=self.max_examples_per_task,
             by_length=words.get("train_sampling_strategy") != "random",
-        )  # fmt: skip
+        )
         plan = Plan(
-            ids=self.ids, lessons=lessons, selections=selections, weights=[entry.weight for entry in self.tasks],
+            ids=self.ids,
+            lessons=lessons,
+            selections=selections,
+            weights=[entry.weight for entry in self.tasks],
             squared=[entry.resolved(entry.id).kind == "regression" and not self.writes for entry in self.tasks],
-            metrics=[lesson.metric for lesson in lessons], sampler=sampler, tasks_per_step=self.parts,
-            surgery=self.gradient_surgery is not None, conflicts_every=self.gradient_conflicts,
+            metrics=[lesson.metric for lesson in lessons],
+            sampler=sampler,
+            tasks_per_step=self.parts,
+            surgery=self.gradient_surgery is not None,
+            conflicts_every=self.gradient_conflicts,
             patience=self.early_stopping_patience,
-        )  # fmt: skip
+        )
         shared, metrics = fit(
-            context, shared, tokenizer, mixture, collate=collator(self.ids, lessons), loss=loss_of(self.ids, lessons),
-            label_names=label_names(self.ids, lessons, plan.weights), arguments=self._arguments(words, context.world.size, lessons),
-            selection=selections[0] if selections else None, tuner=OfTheFirst(self.tuner, shared),
+            context,
+            shared,
+            tokenizer,
+            mixture,
+            collate=collator(self.ids, lessons),
+            loss=loss_of(self.ids, lessons),
+            label_names=label_names(self.ids, lessons, plan.weights),
+            arguments=self._arguments(words, context.world.size, lessons),
+            selection=selections[0] if selections else None,
+            tuner=OfTheFirst(self.tuner, shared),
             trainer_of=partial(MultiTaskTrainer, plan=plan),
-        )  # fmt: skip
+        )
         self._save(context, shared, tokenizer, heads, metrics)
 
-    def _divided(self, lessons: list[Lesson], seed: int, selects: bool) -> tuple[list[Any], list[Any]]:
+    def _divided(self, lessons: list[PreparedTask], seed: int, selects: bool) -> tuple[list[Any], list[Any]]:
         """(what each task is trained on, what it is selected by)."""
         if not selects:
             return [lesson.examples for lesson in lessons], []
@@ -253,7 +394,7 @@ class MultiTask(Stage):
             pairs.append(model_selection.set_aside(lesson.examples, seed, entry.max_eval_samples, f"task '{entry.id}'"))
         return [train for train, _ in pairs], [held_out for _, held_out in pairs]
 
-    def _arguments(self, words: dict[str, Any], processes: int, lessons: list[Lesson]) -> dict[str, Any]:
+    def _arguments(self, words: dict[str, Any], processes: int, lessons: list[PreparedTask]) -> dict[str, Any]:
         """The arguments, their batch divided among the tasks of a step."""
         found = dict(self.arguments)
         each, accumulated = batch_sizes(words, processes)
@@ -271,11 +412,13 @@ class MultiTask(Stage):
             found["metric_for_best_model"] = "mean" if scored else "loss"
         return found
 
-    def _save(self, context: Context, shared: Any, tokenizer: Any, heads: list[Any], metrics: Mapping[str, float]) -> None:
+    def _save(
+        self, context: Context, shared: Any, tokenizer: Any, heads: list[Any], metrics: Mapping[str, float]
+    ) -> None:
         import shutil
 
-        from pipelines.trainers.saving import name_final_base, write_head, write_json
-        from pipelines.trainers.shared_body import linked, save_body, save_tasks
+        from pipelines.trainers.checkpoints import name_final_base, write_head, write_json
+        from pipelines.trainers.multi_task_model import linked, save_body, save_tasks
 
         if context.world.is_main:
             temporary, final = context.folder / "tasks.tmp", context.folder / "tasks"

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found, Pick
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.errors import DataError, IncompatibleError
+from pipelines.core.recipe import RewardField, Stage
+from pipelines.core.registry import TUNERS
+from pipelines.core.reward_field import MODEL, reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
 from pipelines.data.references import DatasetReference
-from pipelines.errors import DataError, Misfit
-from pipelines.fields import architectures
-from pipelines.fields.rewards import MODEL, reward_content, reward_mistakes, reward_reads
-from pipelines.recipe import RewardField, Stage
-from pipelines.registry import TUNERS
-from pipelines.trainers import policy, tuning
-from pipelines.trainers.arguments import batch_sizes, in_todays_names
-from pipelines.trainers.own_arguments import checked_with, split
+from pipelines.trainers import tuning
+from pipelines.trainers import tuning as policy
+from pipelines.trainers.arguments import batch_sizes, checked_with, in_todays_names, split
 from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context, Head
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context, Head
+    from pipelines.core.recipe import Recipe
 
 NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 """Arguments about rows set aside, of which there are none."""
@@ -66,30 +66,36 @@ class PPO(Stage):
 
     # -- what the recipe says ----------------------------------------------------------------------------------------
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from reward_mistakes(self.reward, recipe, self)
         yield from self._unfit_arguments()
-        unfit = list(policy.mistakes(self, recipe))
+        unfit = list(policy.mistakes_policy(self, recipe))
         yield from unfit
         if unfit:
             return
         shape, kind = recipe.model.architecture, policy.head_kind(recipe)
         both = kind != policy.DECODER
-        longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
+        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
         length, written = self.prompts.max_length, self.settings.response_length
         if isinstance(longest, int) and (written if both else written + (length or 1)) > longest:
             beside = "" if both or length is None else f" behind prompts of {length} tokens"
-            yield ("arguments", "response_length"), f"is {written}{beside}, but the model has max_position_embeddings {longest}"
+            yield (
+                ("arguments", "response_length"),
+                f"is {written}{beside}, but the model has max_position_embeddings {longest}",
+            )
         if isinstance(longest, int) and self.datasets and self.block_size > longest:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         yield from self._unfit_keys(both)
         yield from tuning.mistakes(self, recipe, kind, written + (length or 0))
 
-    def _unfit_arguments(self) -> Iterator[Found]:
+    def _unfit_arguments(self) -> Iterator[ConfigIssue]:
         words, s = in_todays_names(split(self.arguments, SETTINGS)[1]), self.settings
         for name in NO_ROWS_ASIDE:
             if words.get(name) not in (None, False, "no"):
-                yield ("arguments", name), "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward"
+                yield (
+                    ("arguments", name),
+                    "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward",
+                )
         if s.top_p > 1:
             yield ("arguments", "top_p"), f"is {s.top_p}, must be at most 1"
         if s.gamma > 1 or s.lam > 1:
@@ -99,28 +105,47 @@ class PPO(Stage):
             yield ("arguments", "cliprange"), f"is {s.cliprange}, must be less than 1"
         prompts = words.get("global_batch_size")
         if isinstance(prompts, int) and prompts % s.num_mini_batches:
-            yield ("arguments", "num_mini_batches"), f"is {s.num_mini_batches}, which does not divide global_batch_size {prompts}"
+            yield (
+                ("arguments", "num_mini_batches"),
+                f"is {s.num_mini_batches}, which does not divide global_batch_size {prompts}",
+            )
         if "kl_horizon" in self.arguments and s.kl_target is None:
             yield ("arguments", "kl_horizon"), "says how fast kl_coef is steered to kl_target, which is not given"
 
-    def _unfit_keys(self, encoder_decoder: bool) -> Iterator[Found]:
+    def _unfit_keys(self, encoder_decoder: bool) -> Iterator[ConfigIssue]:
         if bool(self.datasets) != (self.settings.ptx_coef > 0):
-            place, other = (("datasets",), "arguments.ptx_coef, the weight of this text") if self.datasets else (("arguments", "ptx_coef"), "datasets, the text to learn from")
+            place, other = (
+                (("datasets",), "arguments.ptx_coef, the weight of this text")
+                if self.datasets
+                else (("arguments", "ptx_coef"), "datasets, the text to learn from")
+            )
             yield place, f"needs {other}"
         if self.datasets and encoder_decoder:
-            yield ("datasets",), "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, leave it out"
+            yield (
+                ("datasets",),
+                "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, leave it out",
+            )
         if "block_size" in self.model_fields_set and not self.datasets:
             yield ("block_size",), "is the length of blocks of 'datasets', which is not given"
         if self.value == "reward" and (self.reward.name != MODEL or not self.reward.stages):
-            yield ("value",), "is reward, which takes the body of a reward model trained in this recipe; write reward: {from: STAGE}, or value: separate"
+            yield (
+                ("value",),
+                "is reward, which takes the body of a reward model trained in this recipe; write reward: {from: STAGE}, or value: separate",
+            )
         if self.tuner.positions:
-            yield ("tuner",), f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is sampled behind it; use full, lora, ia3 or adapter"
+            yield (
+                ("tuner",),
+                f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is sampled behind it; use full, lora, ia3 or adapter",
+            )
         if self.tuner.thaws:
-            yield ("tuner",), f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one that learns the same weights throughout"
+            yield (
+                ("tuner",),
+                f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one that learns the same weights throughout",
+            )
         if self.tuner.stages:
             yield ("tuner",), f"is {self.tuner.name}, which a ppo stage cannot use"
 
-    def lacks(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         from importlib.util import find_spec
 
         if self.rollouts == "vllm" and find_spec("vllm") is None:
@@ -144,15 +169,15 @@ class PPO(Stage):
     def run(self, context: Context) -> None:
         """Open the models, sample and learn, save the policy as a plain language model and its value function beside it."""
         from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
-        from pipelines.trainers.loop import fit
-        from pipelines.trainers.ppo_loop import Plan, PPOTrainer
-        from pipelines.trainers.prompt_order import Asked, together
+        from pipelines.trainers.checkpoints import save_stage
+        from pipelines.trainers.ppo_experience import Asked, together
+        from pipelines.trainers.ppo_trainer import Plan, PPOTrainer
         from pipelines.trainers.reference import reference_for
-        from pipelines.trainers.saving import save_stage
+        from pipelines.trainers.trainer import fit
 
         source = context.recipe.model_of(context.recipe.stage(context.stage_id))
         tokenizer = context.open_tokenizer(source if source in context.stage_folders else None)
-        model, head = policy.opened(self, context)
+        model, head = policy.opened_policy(self, context)
         rows = self._prompts(context, model, tokenizer, head)
         blocks = self._blocks(context, tokenizer) if self.datasets else None
         reference = reference_for(model, self.tuner)
@@ -160,13 +185,27 @@ class PPO(Stage):
         whole = ActorCritic(tuned, self._critic(context, head, tuner))
         arguments, share, micro = self._arguments(context)
         plan = Plan(
-            settings=self.settings, prompts=rows.ids, texts=rows.texts, scorer=self.reward.open(context), reference=reference,
-            layout=self._layout(model, tokenizer, head), sample=self._sampler(context, model, tokenizer, rows.ids), micro_batch=micro, blocks=blocks,
-        )  # fmt: skip
+            settings=self.settings,
+            prompts=rows.ids,
+            texts=rows.texts,
+            scorer=self.reward.open(context),
+            reference=reference,
+            layout=self._layout(model, tokenizer, head),
+            sample=self._sampler(context, model, tokenizer, rows.ids),
+            micro_batch=micro,
+            blocks=blocks,
+        )
         whole, metrics = fit(
-            context, _without_dropout(whole), tokenizer, Asked(len(rows), share * context.world.size), collate=together, loss=_no_loss,
-            arguments=arguments, tuner=OfThePolicy(tuner, whole), trainer_of=partial(PPOTrainer, plan=plan),
-        )  # fmt: skip
+            context,
+            _without_dropout(whole),
+            tokenizer,
+            Asked(len(rows), share * context.world.size),
+            collate=together,
+            loss=_no_loss,
+            arguments=arguments,
+            tuner=OfThePolicy(tuner, whole),
+            trainer_of=partial(PPOTrainer, plan=plan),
+        )
         whole.policy.finery_beside = {"value": whole.as_critic(tuner)}
         save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
 
@@ -176,29 +215,36 @@ class PPO(Stage):
         micro, accumulated = batch_sizes(rest, context.world.size)
         share, parts = micro * accumulated, self.settings.num_mini_batches
         if share % parts:
-            raise Misfit(
+            raise IncompatibleError(
                 f"an iteration has {share} completions on each process, which arguments.num_mini_batches {parts} does not divide; "
                 f"make global_batch_size a multiple of {parts * context.world.size}"
             )
-        kept = {name: value for name, value in rest.items() if name not in ("global_batch_size", "gradient_accumulation_steps")}
+        kept = {
+            name: value
+            for name, value in rest.items()
+            if name not in ("global_batch_size", "gradient_accumulation_steps")
+        }
         return {"logging_steps": 1, **kept, "per_device_train_batch_size": share}, share, min(micro, share // parts)
 
     def _prompts(self, context: Context, model: Any, tokenizer: Any, head: Head) -> Any:
         """The prompts, of which every one leaves room for a completion. Raises DataError."""
-        from pipelines.trainers.rollouts import refuse
+        from pipelines.models.sampling import refuse
 
         rows = self.prompts.read(tokenizer, encoder_decoder=head.kind == "seq2seq_lm")
         if len(rows) == 0:
             raise DataError("no prompt is left to complete; raise prompts.max_length")
         refuse(model, rows.ids, self.settings.response_length)
         if rows.left_out and context.world.is_main:
-            context.events.emit("warning", message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first is row {rows.left_out[0] + 1}")
+            context.events.emit(
+                "warning",
+                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first is row {rows.left_out[0] + 1}",
+            )
         return rows
 
     def _blocks(self, context: Context, tokenizer: Any) -> Any:
         """Pretraining text as one stream, (blocks, block_size), prepared by the main process and mapped by all."""
         from pipelines.data.packing import pack
-        from pipelines.trainers.preparation import prepared_key
+        from pipelines.trainers.pretrain import prepared_key
 
         content = {name: value for name, value in self.content(context.recipe).items() if name.startswith("datasets")}
 
@@ -221,30 +267,44 @@ class PPO(Stage):
 
     def _layout(self, model: Any, tokenizer: Any, head: Head) -> Any:
         from pipelines.data.completions import padding_token
-        from pipelines.trainers.experience import Layout
-        from pipelines.trainers.rollouts import decoder_start
+        from pipelines.models.sampling import decoder_start
+        from pipelines.trainers.ppo_experience import Layout
 
         return Layout(padding_token(tokenizer), decoder_start(model, tokenizer) if head.kind == "seq2seq_lm" else None)
 
     def _sampler(self, context: Context, model: Any, tokenizer: Any, prompts: Any) -> Any:
         """`sample(policy, prompts, draws)`, by whichever engine writes. Raises Misfit for an engine that the policy does not fit."""
-        from pipelines.trainers.rollouts import complete
+        from pipelines.models.sampling import complete
 
         s = self.settings
         if self.rollouts == "vllm":
-            from pipelines.trainers.rollouts_vllm import VLLMSampler, unfit
+            from pipelines.models.sampling import VLLMSampler, unfit
 
             unfit(model, context.world.size, self.tuner.adapts)
             return VLLMSampler(
-                tokenizer, context.folder / "vllm", seed=context.seed, max_new_tokens=s.response_length, temperature=s.temperature,
-                top_p=s.top_p, top_k=s.top_k, longest=max(len(prompt) for prompt in prompts),
-            )  # fmt: skip
+                tokenizer,
+                context.folder / "vllm",
+                seed=context.seed,
+                max_new_tokens=s.response_length,
+                temperature=s.temperature,
+                top_p=s.top_p,
+                top_k=s.top_k,
+                longest=max(len(prompt) for prompt in prompts),
+            )
 
         def sample(policy: Any, prompts: Any, draws: Any) -> Any:
             return complete(
-                policy, tokenizer, prompts, seed=context.seed, max_new_tokens=s.response_length, temperature=s.temperature, top_p=s.top_p,
-                top_k=s.top_k, batch_size=s.local_rollout_forward_batch_size, draws=draws,
-            )  # fmt: skip
+                policy,
+                tokenizer,
+                prompts,
+                seed=context.seed,
+                max_new_tokens=s.response_length,
+                temperature=s.temperature,
+                top_p=s.top_p,
+                top_k=s.top_k,
+                batch_size=s.local_rollout_forward_batch_size,
+                draws=draws,
+            )
 
         return sample
 
@@ -255,6 +315,6 @@ def _no_loss(model: Any, inputs: Any) -> Any:
 
 def _without_dropout(whole: Any) -> Any:
     """Neither the policy nor its value function drops anything, as in Ziegler et al. 2019: else no ratio would begin at 1."""
-    from pipelines.trainers.log_probabilities import without_dropout
+    from pipelines.models.log_probabilities import without_dropout
 
     return without_dropout(whole)

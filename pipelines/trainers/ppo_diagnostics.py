@@ -1,4 +1,4 @@
-"""Signs that a policy learns the wrong thing: a reward that is hacked, a policy that has collapsed, advantages that say nothing.
+"""Signs that a policy learns the wrong thing: a hacked reward, a collapsed policy, advantages that say nothing.
 
 A rising reward looks like success whatever it was bought with. So every iteration is compared with the first ones: a sentence is
 told once, at the first sign. What to watch is from Gao et al. 2023, "Scaling Laws for Reward Model Overoptimization",
@@ -69,30 +69,51 @@ def signs(first: Mapping[str, float], now: Mapping[str, float], completions: int
     gained = now["reward"] > first["reward"]
     a_token = now["kl"] / max(now["response_length"], 1.0)
     if gained and a_token > KL_MUCH:
-        yield "hacking_kl", (
-            f"the reward rose from {first['reward']:.3g} to {now['reward']:.3g} while the KL to the reference reached {now['kl']:.3g} nats a "
-            f"completion ({a_token:.2f} a token): the policy may be exploiting the reward; read the samples, raise kl_coef or set kl_target"
+        yield (
+            "hacking_kl",
+            (
+                f"the reward rose from {first['reward']:.3g} to {now['reward']:.3g} while the KL to the reference reached {now['kl']:.3g} nats a "
+                f"completion ({a_token:.2f} a token): the policy may be exploiting the reward; read the samples, raise kl_coef or set kl_target"
+            ),
         )
-    longer, shorter = now["response_length"] > LENGTH_RATIO * first["response_length"], now["response_length"] * LENGTH_RATIO < first["response_length"]
+    longer, shorter = (
+        now["response_length"] > LENGTH_RATIO * first["response_length"],
+        now["response_length"] * LENGTH_RATIO < first["response_length"],
+    )
     if gained and (longer or shorter):
-        yield "hacking_length", (
-            f"the reward rose while completions went from {first['response_length']:.1f} to {now['response_length']:.1f} tokens: it may reward "
-            f"{'length' if longer else 'brevity'} and nothing else; read the samples, or {'set length_penalty' if longer else 'raise kl_coef'}"
+        yield (
+            "hacking_length",
+            (
+                f"the reward rose while completions went from {first['response_length']:.1f} to {now['response_length']:.1f} tokens: it may reward "
+                f"{'length' if longer else 'brevity'} and nothing else; read the samples, or {'set length_penalty' if longer else 'raise kl_coef'}"
+            ),
         )
     if now["entropy"] < ENTROPY_SHARE * first["entropy"]:
-        yield "entropy_collapse", (
-            f"the policy's entropy fell from {first['entropy']:.3g} to {now['entropy']:.3g} nats a token: it hardly chooses any more, and so "
-            "learns no more; raise kl_coef or entropy_coef, or lower learning_rate"
+        yield (
+            "entropy_collapse",
+            (
+                f"the policy's entropy fell from {first['entropy']:.3g} to {now['entropy']:.3g} nats a token: it hardly chooses any more, and so "
+                "learns no more; raise kl_coef or entropy_coef, or lower learning_rate"
+            ),
         )
     if completions >= 8 and now["distinct"] < SAME_SHARE:
-        yield "same_texts", (
-            f"only {now['distinct']:.0%} of the completions of an iteration differ from each other: the policy says the same to every prompt; "
-            "raise kl_coef or entropy_coef, or lower learning_rate"
+        yield (
+            "same_texts",
+            (
+                f"only {now['distinct']:.0%} of the completions of an iteration differ from each other: the policy says the same to every prompt; "
+                "raise kl_coef or entropy_coef, or lower learning_rate"
+            ),
         )
     if first["ended"] >= ENDED_SHARE and now["ended"] == 0:
-        yield "endless", "completions no longer come to an end: every one is cut at response_length; set missing_eos_penalty, or raise response_length"
+        yield (
+            "endless",
+            "completions no longer come to an end: every one is cut at response_length; set missing_eos_penalty, or raise response_length",
+        )
     if now["advantage_std"] < NO_SPREAD:
-        yield "no_advantage", (
-            "the advantages are all but equal, so that there is nothing to learn from: the reward gives every completion the same score "
-            f"({now['reward']:.3g}), or the completions are all the same"
+        yield (
+            "no_advantage",
+            (
+                "the advantages are all but equal, so that there is nothing to learn from: the reward gives every completion the same score "
+                f"({now['reward']:.3g}), or the completions are all the same"
+            ),
         )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.fields.arguments import COUNT, Argument
-from pipelines.trainers.own_arguments import Setting
+from pipelines.core.training_arguments import COUNT, Argument
+from pipelines.trainers.arguments import Setting
 
 NOT_NEGATIVE = Argument("float", at_least=0)
 POSITIVE = Argument("float", above=0)
@@ -91,5 +91,7 @@ class PPOSettings:
     @classmethod
     def of(cls, own: Mapping[str, Any]) -> PPOSettings:
         """From what `own_arguments.split` took out."""
-        numbers: dict[str, Any] = {name: float(value) if isinstance(SETTINGS[name].default, float) else value for name, value in own.items()}
+        numbers: dict[str, Any] = {
+            name: float(value) if isinstance(SETTINGS[name].default, float) else value for name, value in own.items()
+        }
         return cls(**numbers)

@@ -1,7 +1,12 @@
-"""Pretraining: learn from text alone, by an objective."""
+"""Pretraining: learn from text alone, by an objective.
+
+Names for prepared data: the same text, tokenizer and shape are prepared once and found again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
@@ -10,20 +15,27 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found, Pick
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.errors import IncompatibleError
+from pipelines.core.model_types import usable_positions
+from pipelines.core.recipe import Stage
+from pipelines.core.registry import OBJECTIVES, TUNERS
 from pipelines.data.references import DatasetReference
-from pipelines.errors import Misfit
-from pipelines.fields import architectures
-from pipelines.fields.positions import usable_positions
-from pipelines.objectives.masked_models import takes_masks
-from pipelines.recipe import Stage
-from pipelines.registry import OBJECTIVES, TUNERS
+from pipelines.objectives.attention_masks import takes_masks
 from pipelines.trainers import tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context, Head
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context, Head
+    from pipelines.core.recipe import Recipe
+
+
+def prepared_key(tokenizer: Any, content: Mapping[str, str], *shape: Any) -> str:
+    """A name that changes with the tokenizer, the data's content and the shape asked for."""
+    backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
+    text = json.dumps([backend, dict(content), shape], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Pretrain(Stage):
@@ -47,34 +59,46 @@ class Pretrain(Stage):
 
     trains: ClassVar[bool] = True
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         shape = recipe.model.architecture
-        longest = architectures.resolve(shape).get("max_position_embeddings") if shape else None
+        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.block_size:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         if in_todays_names(self.arguments).get("eval_strategy", "no") != "no":
             yield ("arguments", "eval_strategy"), "is not offered here: pretraining holds no rows back; leave it out"
         objective = self.objective
         if objective.pairs:
-            yield ("objective",), f"is {objective.name}, which learns from pairs and not from text; use a supervised stage with a task of kind seq2seq"
+            yield (
+                ("objective",),
+                f"is {objective.name}, which learns from pairs and not from text; use a supervised stage with a task of kind seq2seq",
+            )
             return
         if sentence := objective.too_long(self.block_size):
             yield ("block_size",), f"is {self.block_size}, but {objective.name} {sentence}"
         if self.tuner.adapts and objective.two_models:
-            yield ("tuner",), f"is {self.tuner.name}, but {objective.name} trains a second model beside the one that is kept; use full"
+            yield (
+                ("tuner",),
+                f"is {self.tuner.name}, but {objective.name} trains a second model beside the one that is kept; use full",
+            )
         if not self.cross_document_attention and not objective.separates:
-            yield ("cross_document_attention",), f"is false, but {objective.name} cannot keep documents apart; leave it out"
+            yield (
+                ("cross_document_attention",),
+                f"is false, but {objective.name} cannot keep documents apart; leave it out",
+            )
         if shape:
-            yield from self._unfit(architectures.resolve(shape), architectures.heads(shape))
+            yield from self._unfit(architecture_fields.resolve(shape), architecture_fields.heads(shape))
         yield from tuning.mistakes(self, recipe, objective.head.kind, self.block_size)
 
-    def _unfit(self, shape: Mapping[str, Any], heads: tuple[str, ...] | None = None) -> Iterator[Found]:
+    def _unfit(self, shape: Mapping[str, Any], heads: tuple[str, ...] | None = None) -> Iterator[ConfigIssue]:
         """Why a model of this resolved architecture cannot do the stage. `heads` are those it can have, where known."""
         objective = self.objective
         if sentence := objective.misfit(shape):
             yield ("objective",), f"is {objective.name}, which {sentence}"
         elif heads is not None and objective.head.kind not in (*heads, "pretraining"):
-            yield ("objective",), f"is {objective.name}, whose head this architecture does not have; it has {', '.join(heads)}"
+            yield (
+                ("objective",),
+                f"is {objective.name}, whose head this architecture does not have; it has {', '.join(heads)}",
+            )
         elif not self.cross_document_attention and objective.separates and (sentence := takes_masks(shape)):
             yield ("cross_document_attention",), f"is false, which {sentence}"
 
@@ -94,19 +118,29 @@ class Pretrain(Stage):
 
     def run(self, context: Context) -> None:
         """Pack, train, save."""
-        from pipelines.trainers.loop import fit
-        from pipelines.trainers.saving import save_stage
+        from pipelines.trainers.checkpoints import save_stage
+        from pipelines.trainers.trainer import fit
 
         tokenizer, objective = context.open_tokenizer(), self.objective
         model = tuning.opened(self, context, objective.head)
         self._refuse(model.config)
         collate = self.collator(tokenizer, context.seed, model.config)
         examples = self._examples(context, tokenizer)
-        tuner, model = tuning.adapted(self, context, objective.prepare(model, tokenizer, partial(_another, context, model)))
+        tuner, model = tuning.adapted(
+            self, context, objective.prepare(model, tokenizer, partial(_another, context, model))
+        )
         model, metrics = fit(
-            context, model, tokenizer, examples, collate=collate, loss=objective.loss, label_names=objective.label_names,
-            arguments=self.arguments, marked=True, tuner=tuner,
-        )  # fmt: skip
+            context,
+            model,
+            tokenizer,
+            examples,
+            collate=collate,
+            loss=objective.loss,
+            label_names=objective.label_names,
+            arguments=self.arguments,
+            marked=True,
+            tuner=tuner,
+        )
         metrics["train_tokens"] = metrics["train_steps"] and round(metrics["epoch"] * self._tokens(examples))
         save_stage(context, objective.finish(model), tokenizer, objective.head, metrics, tuner)
 
@@ -114,9 +148,11 @@ class Pretrain(Stage):
         """Raise Misfit when the open model cannot do the stage, for a checkpoint shows its shape only now."""
         longest = usable_positions(config)
         if longest is not None and longest < self.block_size:
-            raise Misfit(f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it")
+            raise IncompatibleError(
+                f"block_size is {self.block_size}, but the model has positions for {longest} tokens; lower it"
+            )
         for place, sentence in self._unfit(config.to_dict()):
-            raise Misfit(f"{place[0]} {sentence}")
+            raise IncompatibleError(f"{place[0]} {sentence}")
 
     def collator(self, tokenizer: Any, seed: int, config: Any) -> Any:
         """The objective's own, which keeps documents apart where the stage does; evaluation asks with it too."""
@@ -131,8 +167,7 @@ class Pretrain(Stage):
 
     def _examples(self, context: Context, tokenizer: Any) -> Any:
         """The text as the objective wants it, prepared by the main process and mapped by all."""
-        from pipelines.data.layouts import lay_out
-        from pipelines.trainers.preparation import prepared_key
+        from pipelines.data.sentences import lay_out
 
         layout, length = self.objective.layout, self.objective.raw_length(self.block_size)
         key = prepared_key(tokenizer, self.content(context.recipe), self.max_train_samples)
@@ -152,8 +187,12 @@ class Pretrain(Stage):
 
 def _another(context: Context, model: Any, head: Head, **overrides: Any) -> Any:
     """A further model from scratch with `head`: the recipe's architecture, or the checkpoint's, with other words."""
-    models = import_module("pipelines.models")
+    models = import_module("pipelines.models.opening")
     shape = context.recipe.model.architecture
-    words = architectures.resolve(shape) if shape else {"model_type": model.config.model_type, **model.config.to_diff_dict()}
+    words = (
+        architecture_fields.resolve(shape)
+        if shape
+        else {"model_type": model.config.model_type, **model.config.to_diff_dict()}
+    )
     words = words | {"vocab_size": model.config.vocab_size} | overrides  # a preset names its own vocabulary
     return models.build(words, head, context.open_tokenizer(), context.seed)

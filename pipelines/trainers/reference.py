@@ -1,4 +1,4 @@
-"""The model that a policy is held to: a frozen copy, the policy with its adapter switched off, or numbers written down before.
+"""The reference model that a policy is held to: a frozen copy, the disabled adapter, or numbers written down before.
 
 All of them are asked without gradients and without dropout, after the policy: under autocast a weight's cast that was made
 without gradients would be used again, and the policy would learn nothing.
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines.protocols import Context, Tuner
-from pipelines.trainers.log_probabilities import sums, token_log_probabilities
+from pipelines.core.interfaces import Context, Tuner
+from pipelines.models.log_probabilities import sums, token_log_probabilities
 
 
 class Reference(Protocol):
@@ -82,14 +82,21 @@ def precision_of(context: Context, device: torch.device) -> AbstractContextManag
     """The precision that the training loop computes in, for passes outside of it."""
     if context.precision == "no":
         return nullcontext()
-    lower: AbstractContextManager[Any] = torch.autocast(device.type, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[context.precision])
+    lower: AbstractContextManager[Any] = torch.autocast(
+        device.type, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[context.precision]
+    )
     return lower
 
 
 def precomputed(
-    context: Context, model: Any, examples: Any, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int, name: str,
+    context: Context,
+    model: Any,
+    examples: Any,
+    collate: Callable[[list[Any]], dict[str, Tensor]],
+    batch_size: int,
+    name: str,
     exact: bool = False,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Log-probabilities that `model` gives to both answers of every example (examples, 2), fp32.
 
     They are computed in the precision of the training, or in fp32 when `exact`. They are kept as `NAME.npy` in the stage's folder, so that a resumed run compares with the same numbers to the bit. The

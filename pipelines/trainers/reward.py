@@ -1,32 +1,43 @@
 """The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
 
+The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
+
 Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4, arxiv.org/abs/2009.01325: the body of a model
 with a new head of one output, and the loss of Bradley and Terry. What it leaves is `model/` with `reward.json`: how the model
 reads, and the mean and spread of its scores, by which a policy's rewards are normalised.
+
+What a trained reward model's scores are like: their mean and spread, and how well they tell the better of two answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found, Pick
-from pipelines.fields import architectures
-from pipelines.fields.arguments import FRACTION, SWITCH, Argument
-from pipelines.protocols import Head
-from pipelines.recipe import Stage
-from pipelines.registry import LESSONS, TUNERS
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import Stage
+from pipelines.core.registry import LESSONS, TUNERS
+from pipelines.core.training_arguments import FRACTION, SWITCH, Argument
+from pipelines.data.reward_inputs import Reading, Settings
+from pipelines.tasks.preference import scores as pair_scores
+from pipelines.tasks.preference.training import ONE_TEXT, Preferring, reads_pairs
 from pipelines.trainers import model_selection, tuning
-from pipelines.trainers.arguments import in_todays_names
-from pipelines.trainers.own_arguments import Setting, checked_with, split
-from pipelines.trainers.preference_subject import KIND, PreferenceSubject
-from pipelines.trainers.preferring import ONE_TEXT, Preferring, reads_pairs
+from pipelines.trainers.arguments import Setting, checked_with, in_todays_names, split
+from pipelines.trainers.preferences import KIND, PreferenceSubject
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
+
 
 HEAD = Head("reward")
 SETTINGS = {
@@ -58,12 +69,19 @@ class Reward(PreferenceSubject, Stage):
     trains: ClassVar[bool] = True
     scores: ClassVar[bool] = True
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
         if self.soft_labels and "label_smoothing" in self.arguments:
-            yield ("arguments", "label_smoothing"), "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out"
+            yield (
+                ("arguments", "label_smoothing"),
+                "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out",
+            )
         yield from model_selection.mistakes(self.early_stopping_patience, self.arguments)
-        if self.chat_template is not None and (shape := recipe.model.architecture) and reads_pairs(architectures.resolve(shape)):
+        if (
+            self.chat_template is not None
+            and (shape := recipe.model.architecture)
+            and reads_pairs(architecture_fields.resolve(shape))
+        ):
             yield ("chat_template",), f"{ONE_TEXT}; leave it out"
         yield from tuning.mistakes(self, recipe, HEAD.kind, self.max_length)
 
@@ -95,31 +113,118 @@ class Reward(PreferenceSubject, Stage):
     def run(self, context: Context) -> None:
         """Encode, train, look at the scores, save."""
         from pipelines.data.completions import padding_token
-        from pipelines.trainers.log_probabilities import without_dropout
-        from pipelines.trainers.loop import fit
-        from pipelines.trainers.reward_scores import describe
-        from pipelines.trainers.saving import save_stage
+        from pipelines.models.log_probabilities import without_dropout
+        from pipelines.trainers.checkpoints import save_stage
+        from pipelines.trainers.trainer import fit
 
         tokenizer = context.open_tokenizer()
         model = tuning.opened(self, context, HEAD)
-        if getattr(model.config, "pad_token_id", None) is None:  # transformers' decoders look for the last token that is no padding
+        if (
+            getattr(model.config, "pad_token_id", None) is None
+        ):  # transformers' decoders look for the last token that is no padding
             model.config.pad_token_id = padding_token(tokenizer)
         own, arguments = split(self.arguments, SETTINGS)
         if own["disable_dropout"]:
             without_dropout(model)
         lesson = self.teacher().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
-        examples, selection, arguments = model_selection.divided(lesson.examples, arguments, lesson.metric, context.seed, self.max_eval_samples)
+        examples, selection, arguments = model_selection.divided(
+            lesson.examples, arguments, lesson.metric, context.seed, self.max_eval_samples
+        )
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = fit(
-            context, model, tokenizer, examples,
-            collate=lesson.collate, loss=lesson.loss, label_names=lesson.label_names, arguments=arguments,
+            context,
+            model,
+            tokenizer,
+            examples,
+            collate=lesson.collate,
+            loss=lesson.loss,
+            label_names=lesson.label_names,
+            arguments=arguments,
             lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
-            selection=selection, score=lesson.score if selection is not None else None,
-            early_stopping_patience=self.early_stopping_patience, tuner=tuner, meter=lesson.meter,
-        )  # fmt: skip
+            selection=selection,
+            score=lesson.score if selection is not None else None,
+            early_stopping_patience=self.early_stopping_patience,
+            tuner=tuner,
+            meter=lesson.meter,
+        )
         told = describe(context, model, lesson.collate, examples, selection)
         save_stage(context, model, tokenizer, HEAD, metrics | told.metrics, tuner)
         if context.world.is_main:
             assert lesson.reading is not None
             told.write(context.folder / "model", lesson.reading)
         context.barrier()
+
+
+SAMPLE = 256
+"""Training pairs whose scores are looked at, drawn by the seed."""
+BESIDE = ("labels", "margin", "probability")
+"""What a batch says of its pairs, which the model does not read."""
+BATCH = 32
+"""Pairs at a time."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was found."""
+
+    mean: float
+    """Of the scores of training answers, chosen and rejected together."""
+    std: float
+    """Their standard deviation."""
+    train: dict[str, Any]
+    held_out: dict[str, Any] | None
+    """The same of the pairs set aside; None where there are none."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What `metrics.json` says."""
+        found = {"reward_mean": self.mean, "reward_std": self.std, "train_accuracy": self.train["accuracy"]}
+        if self.held_out is not None:
+            found |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
+        return found
+
+    def write(self, folder: Path, reading: Reading) -> None:
+        """Put `reward.json` beside the weights."""
+        Settings(reading, self.mean, self.std).write(
+            folder, {"train": self.train, **({"held_out": self.held_out} if self.held_out else {})}
+        )
+
+
+def describe(context: Context, model: Any, collate: Any, examples: Any, selection: Any) -> Told:
+    """Score a sample of the training pairs, and the pairs set aside, in fp32. Every process sees the same."""
+    drawn = np.sort(np.random.default_rng([context.seed, 0x5C03E]).permutation(len(examples))[:SAMPLE])
+    train = scores_of(model, examples.select(drawn), collate)
+    held_out = None if selection is None else figures(scores_of(model, selection, collate))
+    std = float(train.std())
+    return Told(float(train.mean()), std if std > 0 else 1.0, figures(train), held_out)
+
+
+def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Accuracy, calibration and histogram of scores (pairs, 2)."""
+    return {
+        "pairs": len(scores),
+        "accuracy": pair_scores.accuracy(scores),
+        "nll": pair_scores.negative_log_likelihood(scores),
+        "calibration_error": pair_scores.calibration_error(scores),
+        "histogram": pair_scores.histogram(scores),
+    }
+
+
+def scores_of(model: Any, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
+    """Scores (pairs, 2) of every pair, chosen first, in the order of the examples."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    scores = np.empty((len(examples), 2))
+    order = np.argsort(-examples.lengths, kind="stable")
+    with torch.no_grad():
+        for start in range(0, len(order), BATCH):
+            places: Sequence[int] = order[start : start + BATCH].tolist()
+            batch = {
+                name: value.to(device)
+                for name, value in collate([examples[at] for at in places]).items()
+                if name not in BESIDE
+            }
+            scores[places] = model(**batch).logits.float().squeeze(-1).cpu().numpy().reshape(2, -1).T
+    model.train(was_training)
+    return scores

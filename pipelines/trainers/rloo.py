@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.fields.arguments import COUNT, SWITCH
-from pipelines.trainers.group_sampling import NOT_NEGATIVE, SAMPLING, GroupSampling
-from pipelines.trainers.own_arguments import Setting, checked_with
+from pipelines.core.training_arguments import COUNT, SWITCH
+from pipelines.trainers.arguments import Setting, checked_with
+from pipelines.trainers.trl_stage import NOT_NEGATIVE, SAMPLING, GroupSampling
 
 SETTINGS: dict[str, Setting] = {
     **SAMPLING,

@@ -1,24 +1,93 @@
-"""What every trainer of a stage has, whoever wrote its loop: ours and those of TRL, all of them transformers' Trainer.
+"""What every trainer of a stage has, whoever wrote its loop: ours and TRL's, all of them transformers' Trainer.
+
+Peak memory of a stage: the device's where there is one, else the process's resident memory.
+
+The learning rates that a tuner asks for: one for each group of weights, over time, and none for what is still frozen.
+
+What every trainer of a stage has, whoever wrote its loop: ours and those of TRL, all of them transformers' Trainer.
 
 Checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, events, and metrics.
 """
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from pipelines.errors import Diverged
-from pipelines.protocols import Context, Tuner
+from pipelines.core.errors import Diverged
+from pipelines.core.interfaces import Context, Tuner
+from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints
-from pipelines.trainers.learning_rates import schedule, split_by_rate
-from pipelines.trainers.memory import peak_memory
-from pipelines.trainers.meters import Meter
+
+
+def reset_peak_memory() -> None:
+    """Forget earlier peaks, so that a stage reports its own."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:  # not Linux, or not allowed: the peak then covers the whole process
+            return
+
+
+def peak_memory() -> int:
+    """Bytes at the peak since the last reset."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def split_by_rate(optimizer: Optimizer, model: nn.Module, rates: Mapping[str, float]) -> None:
+    """Split the optimizer's groups so that each weight learns at its own multiple of the learning rate.
+
+    `rates` are multipliers by parameter name, 1 where none is given. Everything else that a group says (weight decay,
+    and which weights have none) stays. Groups at the full rate come first: theirs is the rate that is logged. Called
+    before the first step and before a schedule is made, which takes each group's rate as the one to begin from.
+    """
+    if not rates:
+        return
+    multiplier = {id(weight): rates.get(name, 1.0) for name, weight in model.named_parameters()}
+    if unknown := sorted(set(rates) - {name for name, _ in model.named_parameters()}):
+        raise ValueError(f"learning rates are given for weights that the model does not have: {', '.join(unknown[:3])}")
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        members: dict[float, list[Any]] = {}
+        for weight in group["params"]:
+            members.setdefault(multiplier[id(weight)], []).append(weight)
+        groups += [group | {"params": weights, "lr": group["lr"] * rate} for rate, weights in members.items()]
+    optimizer.param_groups = sorted(groups, key=lambda group: -group["lr"])
+
+
+def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR | None:
+    """The tuner's own schedule over `steps` updates; None when it leaves that to `arguments`."""
+    if tuner is None or tuner.factor(0, steps) is None:
+        return None
+    own = tuner
+
+    def factor(step: int) -> float:
+        found = own.factor(min(step, steps - 1), steps)
+        assert found is not None
+        return found
+
+    return LambdaLR(optimizer, factor)
+
 
 PROGRESS_EVERY = 1.0
 """Seconds between two `progress` events."""
@@ -43,7 +112,11 @@ class StageTrainer(Base):  # type: ignore[misc]
     lr_scheduler: Any
 
     def begin(
-        self, context: Context, tuner: Tuner | None, patience: EarlyStoppingCallback | None = None, meter: Meter | None = None
+        self,
+        context: Context,
+        tuner: Tuner | None,
+        patience: EarlyStoppingCallback | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """What the Trainer's own `__init__` may already ask for."""
         self.context = context
@@ -156,9 +229,15 @@ class StageTrainer(Base):  # type: ignore[misc]
         elif self.meter is not None and "eval_loss" in logs:
             logs |= {f"eval_{name}": value for name, value in self.meter.take(False, self.context.gather).items()}
         super().log(logs, start_time)
-        if self.context.world.is_main and "train_loss" not in logs:  # that is the sum at the end, which goes to metrics.json
+        if (
+            self.context.world.is_main and "train_loss" not in logs
+        ):  # that is the sum at the end, which goes to metrics.json
             # with include_num_input_tokens_seen, transformers puts the run's speed (`train_…`) into every log
-            told = {key: value for key, value in self.state.log_history[-1].items() if key != "step" and not key.startswith("train_")}
+            told = {
+                key: value
+                for key, value in self.state.log_history[-1].items()
+                if key != "step" and not key.startswith("train_")
+            }
             numbers = {key: value for key, value in told.items() if isinstance(value, int | float)}
             self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
 
@@ -189,7 +268,11 @@ class StageTrainer(Base):  # type: ignore[misc]
         if self.args.load_best_model_at_end:
             told = [each for each in told if each.get("step") == self.state.best_global_step] or told
         beside = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
-        return {key: value for key, value in (told[-1] if told else {}).items() if key.startswith("eval_") and not key.endswith(beside)}
+        return {
+            key: value
+            for key, value in (told[-1] if told else {}).items()
+            if key.startswith("eval_") and not key.endswith(beside)
+        }
 
 
 class Companion(TrainerCallback):  # type: ignore[misc]
@@ -204,7 +287,7 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         assert self.trainer is not None
         self.trainer.restore_accumulators()
         if self.trainer.tuner is not None and self.context.world.is_main:
-            asleep = self.trainer.tuner.asleep(self.trainer.model, state.num_train_epochs)
+            asleep = self.trainer.tuner.never_unfrozen(self.trainer.model, state.num_train_epochs)
             if asleep:
                 self.context.events.emit("warning", message=asleep)
 
@@ -214,7 +297,7 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         if self.trainer.sampler is not None:
             self.trainer.sampler.epoch = epoch
         if self.trainer.tuner is not None and self.trainer.tuner.thaws:
-            self.trainer.tuner.thaw(self.trainer.model, epoch)
+            self.trainer.tuner.unfreeze(self.trainer.model, epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
         assert self.trainer is not None

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pipelines.blocks import Found, Pick
+from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.recipe import Stage
+from pipelines.core.registry import LESSONS, TUNERS
 from pipelines.data import stage_files
-from pipelines.recipe import Stage
-from pipelines.registry import LESSONS, TUNERS
+from pipelines.tasks.training import Subject
 from pipelines.trainers import input_formats, model_selection, tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 from pipelines.trainers.input_formats import InputFormat
-from pipelines.trainers.subject import Subject
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context
-    from pipelines.recipe import Recipe
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
 
 
 class Supervised(Subject, Stage):
@@ -37,7 +37,7 @@ class Supervised(Subject, Stage):
 
     trains: ClassVar[bool] = True
 
-    def check(self, recipe: Recipe, position: int) -> Iterable[Found]:
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.learning_mistakes(self.id, recipe)
         yield from stage_files.mistakes(self.task, self, recipe)
         yield from input_formats.mistakes(self, recipe)
@@ -50,7 +50,9 @@ class Supervised(Subject, Stage):
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         """The model's stage, those whose adapters the tuner builds on, and the one that wrote the training rows."""
         written = stage_files.stage_of(self.task)
-        return tuple(dict.fromkeys((*super().reads(recipe), *self.tuner.stages, *(() if written is None else (written,)))))
+        return tuple(
+            dict.fromkeys((*super().reads(recipe), *self.tuner.stages, *(() if written is None else (written,))))
+        )
 
     def subjects(self) -> Mapping[str, Any]:
         return {self.id: self}
@@ -67,8 +69,8 @@ class Supervised(Subject, Stage):
 
     def run(self, context: Context) -> None:
         """Encode, train, save."""
-        from pipelines.trainers.loop import fit
-        from pipelines.trainers.saving import save_stage
+        from pipelines.trainers.checkpoints import save_stage
+        from pipelines.trainers.trainer import fit
 
         task, teacher, tokenizer = self.resolved(self.id), self.teacher(), context.open_tokenizer()
         head = teacher.head(self, task)
@@ -80,11 +82,20 @@ class Supervised(Subject, Stage):
         )
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = fit(
-            context, model, tokenizer, examples,
-            collate=lesson.collate, loss=lesson.loss, label_names=lesson.label_names, arguments=arguments,
+            context,
+            model,
+            tokenizer,
+            examples,
+            collate=lesson.collate,
+            loss=lesson.loss,
+            label_names=lesson.label_names,
+            arguments=arguments,
             lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
-            marked=lesson.marked, selection=selection, score=lesson.score if selection is not None else None,
-            early_stopping_patience=self.early_stopping_patience, tuner=tuner,
-        )  # fmt: skip
+            marked=lesson.marked,
+            selection=selection,
+            score=lesson.score if selection is not None else None,
+            early_stopping_patience=self.early_stopping_patience,
+            tuner=tuner,
+        )
         lesson.finish(model)
         save_stage(context, model, tokenizer, head, metrics, tuner)

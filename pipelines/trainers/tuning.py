@@ -1,42 +1,51 @@
-"""What a stage that trains asks of its tuner before and after a model is open."""
+"""The model that a stage trains, opened and tuned: what its tuner and its policy need, said before anything loads.
+
+What a stage that trains asks of its tuner before and after a model is open.
+
+Opening the policy: the model that writes, which stages on preferences and rewards read and train further.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pipelines.blocks import Found
-from pipelines.errors import Misfit
-from pipelines.fields import architectures
-from pipelines.fields.positions import usable_positions
-from pipelines.recipe import START
-from pipelines.registry import nearest
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import IncompatibleError, ModelError
+from pipelines.core.model_types import usable_positions
+from pipelines.core.recipe import START
+from pipelines.core.registry import nearest
+from pipelines.models.heads import WRITERS, of_shape
 from pipelines.trainers.arguments import in_todays_names
 
 if TYPE_CHECKING:
-    from pipelines.protocols import Context, Head
-    from pipelines.recipe import Recipe, Stage
+    from pipelines.core.interfaces import Context, Head
+    from pipelines.core.recipe import Recipe, Stage
 
 
-def mistakes(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[Found]:
+def mistakes(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
     """Why the tuner cannot serve this stage, as far as the recipe tells. `longest` is the longest text it will see."""
     shape = recipe.model.architecture
-    words = architectures.resolve(shape) if shape else None
+    words = architecture_fields.resolve(shape) if shape else None
     if words is not None and (why := stage.tuner.misfit(words, head)) is not None:
         yield ("tuner",), f"is {stage.tuner.name}, which {why}"
     positions = (words or {}).get("max_position_embeddings")
     taken = stage.tuner.positions
     if taken and isinstance(positions, int) and positions - taken < longest <= positions:
-        yield ("tuner",), (
-            f"is {stage.tuner.name}, whose {taken} virtual tokens and texts of {longest} tokens are more than "
-            f"the model's max_position_embeddings {positions}; lower one of the two"
+        yield (
+            ("tuner",),
+            (
+                f"is {stage.tuner.name}, whose {taken} virtual tokens and texts of {longest} tokens are more than "
+                f"the model's max_position_embeddings {positions}; lower one of the two"
+            ),
         )
     yield from _two_schedules(stage)
     yield from _on_unmergeable(stage, recipe)
     yield from _on_adapters(stage, recipe)
 
 
-def _two_schedules(stage: Any) -> Iterable[Found]:
+def _two_schedules(stage: Any) -> Iterable[ConfigIssue]:
     """A tuner with a schedule of its own leaves none to `arguments`."""
     if stage.tuner.factor(0, 1) is None:
         return
@@ -44,21 +53,27 @@ def _two_schedules(stage: Any) -> Iterable[Found]:
     for key in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
         if key in words:
             written = key if key in stage.arguments else "warmup_ratio"
-            yield ("arguments", written), f"is given, but the tuner {stage.tuner.name} brings a schedule of its own; leave one of the two out"
+            yield (
+                ("arguments", written),
+                f"is given, but the tuner {stage.tuner.name} brings a schedule of its own; leave one of the two out",
+            )
 
 
-def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[Found]:
+def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
     """An adapter that stays beside its base cannot be the base of further training."""
     before = next(recipe.lineage(stage), None)
     tuner = getattr(before, "tuner", None)
     if before is not None and tuner is not None and tuner.adapts and not tuner.merges:
-        yield ("from",), (
-            f"is '{before.id}', whose {tuner.name} cannot be merged into its model, so nothing can be trained on top; "
-            f"read the model before it: from: {recipe.model_of(before)}"
+        yield (
+            ("from",),
+            (
+                f"is '{before.id}', whose {tuner.name} cannot be merged into its model, so nothing can be trained on top; "
+                f"read the model before it: from: {recipe.model_of(before)}"
+            ),
         )
 
 
-def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[Found]:
+def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     """A tuner that builds on the adapters of other stages needs them earlier, and trained on the model it reads itself."""
     mine = recipe.model_of(stage)
     earlier = {each.id: each for each in recipe.stages[: recipe.stages.index(stage)]}
@@ -66,16 +81,28 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[Found]:
     for position, name in enumerate(stage.tuner.stages):
         place = ("tuner", "adapters", position)
         if name not in fitting:
-            yield place, f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: {', '.join(fitting) or 'none'}"
-        elif (also := [key for key in ("train_layer_norm", "modules_to_save") if getattr(earlier[name].tuner, key)]):  # type: ignore[attr-defined]
-            yield place, f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on that; leave {also[0]} out"
+            yield (
+                place,
+                f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: {', '.join(fitting) or 'none'}",
+            )
+        elif also := [key for key in ("train_layer_norm", "modules_to_save") if getattr(earlier[name].tuner, key)]:  # type: ignore[attr-defined]
+            yield (
+                place,
+                f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on that; leave {also[0]} out",
+            )
         elif recipe.model_of(earlier[name]) != mine:
             base = recipe.model_of(earlier[name])
-            yield place, f"'{name}' adapts the model of '{base}', but this stage reads that of '{mine}'; write from: {base}"
+            yield (
+                place,
+                f"'{name}' adapts the model of '{base}', but this stage reads that of '{mine}'; write from: {base}",
+            )
     if stage.tuner.stages and not set(stage.tuner.stages) <= set(stage.reads(recipe)):
         yield ("tuner",), f"is {stage.tuner.name}, which a {stage.stage} stage cannot use; use it in a supervised stage"
     if stage.tuner.stages and mine == START and recipe.model.architecture is not None:
-        yield ("tuner",), f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take a checkpoint"
+        yield (
+            ("tuner",),
+            f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take a checkpoint",
+        )
 
 
 def adapted(stage: Any, context: Context, model: Any) -> tuple[Any, Any]:
@@ -93,10 +120,12 @@ def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, tr
     a head that was not trained is refused, with ModelError.
     """
     words: dict[str, Any] = {"trained_head": True} if trained_head else {}
-    model = context.open_model(head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None, **words)
+    model = context.open_model(
+        head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None, **words
+    )
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
     if (why := stage.tuner.misfit(words, head.kind)) is not None:
-        raise Misfit(f"the tuner {stage.tuner.name} {why}")
+        raise IncompatibleError(f"the tuner {stage.tuner.name} {why}")
     return model
 
 
@@ -107,7 +136,38 @@ def room_for_text(stage: Any, model: Any) -> int | None:
         return None
     left: int = positions - stage.tuner.positions
     if left < 4:
-        raise Misfit(
+        raise IncompatibleError(
             f"the tuner {stage.tuner.name} takes {stage.tuner.positions} of the model's {positions} positions, which leaves no room for text"
         )
     return left
+
+
+DECODER = "causal_lm"
+WHY = {
+    WRITERS: "which learns from answers that a model writes token by token; this architecture cannot: use a decoder or an encoder-decoder",
+    (
+        DECODER,
+    ): "which TRL trains for decoders alone; use a decoder, or the stage dpo or ppo, which train encoder-decoders too",
+}
+
+
+def mistakes_policy(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
+    """Whether the recipe's model can be a policy, as far as the recipe tells; places relative to the stage."""
+    shape = recipe.model.architecture
+    if shape is not None and ((head := of_shape(shape)) is None or head.kind not in allowed):
+        yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
+
+
+def head_kind(recipe: Recipe) -> str:
+    """The kind of head that the policy has, as far as the recipe tells; a decoder's where it does not."""
+    head = of_shape(recipe.model.architecture) if recipe.model.architecture is not None else None
+    return DECODER if head is None else head.kind
+
+
+def opened_policy(stage: Any, context: Context, allowed: tuple[str, ...] = WRITERS) -> tuple[Any, Head]:
+    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never learnt to."""
+    head = context.writing_head()
+    if head.kind not in allowed:
+        raise ModelError(f"the stage is {stage.stage}, {WHY[allowed]}")
+    from_scratch = context.recipe.model_of(stage) == START and context.recipe.model.checkpoint is None
+    return opened(stage, context, head, trained_head=not from_scratch), head

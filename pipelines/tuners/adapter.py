@@ -12,21 +12,59 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import Misfit
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.tuner import TunerBlock
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
 NonLinearity = Literal[
-    "relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh", "sigmoid", "leaky_relu", "mish", "hardswish", "linear"
+    "relu",
+    "gelu",
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "silu",
+    "swish",
+    "tanh",
+    "sigmoid",
+    "leaky_relu",
+    "mish",
+    "hardswish",
+    "linear",
 ]
 
-NO_ATTENTION = ("fnet", "xlnet", "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "ibert", "squeezebert", "cpmant", "reformer")
+NO_ATTENTION = (
+    "fnet",
+    "xlnet",
+    "mamba",
+    "mamba2",
+    "falcon_mamba",
+    "rwkv",
+    "xlstm",
+    "ibert",
+    "squeezebert",
+    "cpmant",
+    "reformer",
+)
 """Model types whose attention, where they have one, does not end in a linear layer of its own in every layer."""
 NO_FEED_FORWARD = (
-    "mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "ibert", "squeezebert", "cpmant", "reformer", "perceiver",
-    "mixtral", "olmoe", "flex_olmo", "gpt_oss", "granitemoe", "jetmoe", "phimoe",
-)  # fmt: skip
+    "mamba",
+    "mamba2",
+    "falcon_mamba",
+    "rwkv",
+    "xlstm",
+    "ibert",
+    "squeezebert",
+    "cpmant",
+    "reformer",
+    "perceiver",
+    "mixtral",
+    "olmoe",
+    "flex_olmo",
+    "gpt_oss",
+    "granitemoe",
+    "jetmoe",
+    "phimoe",
+)
 """Model types whose feed-forward network is none, is no pair of linear layers, or is one of several experts."""
 
 
@@ -36,7 +74,7 @@ class Adapter(TunerBlock):
     name: Literal["adapter"] = "adapter"
     adapts: ClassVar[bool] = True
     merges: ClassVar[bool] = False
-    bakes: ClassVar[bool] = True
+    merges_into_code: ClassVar[bool] = True
     kind: Kind = "houlsby"
     """`houlsby`: behind every attention (to other texts too) and every feed-forward network; `pfeiffer`: behind the
     feed-forward network only; `parallel`: beside the feed-forward network, reading what it reads."""
@@ -72,7 +110,7 @@ class Adapter(TunerBlock):
         if self.layers is not None and (min(self.layers) < 0 or len(set(self.layers)) < len(self.layers)):
             found.append((("layers",), f"is {list(self.layers)}, must be different numbers from 0 on"))
         if found:
-            raise Mistakes(found)
+            raise ConfigIssues(found)
         return self
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
@@ -82,7 +120,9 @@ class Adapter(TunerBlock):
             return f"finds no place in {kind}: its feed-forward network is not two linear layers that every token passes; use lora"
         if self.kind == "houlsby" and kind in NO_ATTENTION:
             return f"finds no place behind the attention of {kind}, which does not end in a linear layer; use kind: pfeiffer"
-        counts = [words.get(word) for word in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")]
+        counts = [
+            words.get(word) for word in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
+        ]
         count = max((each for each in counts if isinstance(each, int)), default=None)
         if self.layers is not None and count is not None and kind != "albert" and max(self.layers) >= count:
             return f"is to stand in layer {max(self.layers)}, but the model's {count} layers are 0 to {count - 1}"
@@ -93,14 +133,14 @@ class Adapter(TunerBlock):
         from peft import get_peft_model
 
         from pipelines.tuners.bottleneck import BottleneckConfig, norms_of, places_for
-        from pipelines.tuners.layers import trained_whole
-        from pipelines.tuners.peft_types import register
+        from pipelines.tuners.target_modules import trained_whole
+        from pipelines.tuners.tuner import register
 
         register()
         try:
             places = places_for(model, self.kind, self.layers)
         except ValueError as error:
-            raise Misfit(f"the tuner adapter {error}") from None
+            raise IncompatibleError(f"the tuner adapter {error}") from None
         norms = norms_of(model, places) if self.train_layer_norm else []
         config = BottleneckConfig(
             kind=self.kind,

@@ -10,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pipelines.errors import Misfit
+from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.full import new_weights
 from pipelines.tuners.layer_groups import in_body
 from pipelines.tuners.tuner import TunerBlock
 
 QUERY = ("query", "query_proj", "q_proj", "q_lin", "q", "q_head")
 """What the projection of the queries is called."""
-INTERMEDIATE = ("intermediate", "intermediate.dense", "fc1", "lin1", "c_fc", "ffn", "wi", "up_proj", "layer_1", "linear_1")
+INTERMEDIATE = (
+    "intermediate",
+    "intermediate.dense",
+    "fc1",
+    "lin1",
+    "c_fc",
+    "ffn",
+    "wi",
+    "up_proj",
+    "layer_1",
+    "linear_1",
+)
 """What the feed-forward's first matrix is called."""
 BIAS_WORDS: dict[str, tuple[str, ...]] = {
     "t5": (), "mt5": (), "umt5": (), "switch_transformers": (), "longt5": (), "gemma": ("attention_bias",), "gemma2": ("attention_bias",),
@@ -49,12 +60,12 @@ class BitFit(TunerBlock):
         biases = [name for name, _ in model.named_parameters() if _is_bias(name)]
         body = [name for name in biases if in_body(model, name)]
         if not body:
-            raise Misfit(f"bitfit trains biases, but the body of {type(model).__name__} has none; use lora")
+            raise IncompatibleError(f"bitfit trains biases, but the body of {type(model).__name__} has none; use lora")
         if self.biases == "query_and_intermediate":
             query, intermediate = _of(QUERY, body), _of(INTERMEDIATE, body)
             if not query or not intermediate:
                 lacking = "feed-forward's first matrix" if query else "query"
-                raise Misfit(
+                raise IncompatibleError(
                     f"bitfit.biases is query_and_intermediate, but {type(model).__name__} has no bias of the {lacking} alone; use all"
                 )
             biases = query + intermediate

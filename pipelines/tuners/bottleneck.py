@@ -35,7 +35,21 @@ ATTENTION, FEED_FORWARD = "attention", "feed-forward network"
 READS = {"houlsby": (ATTENTION, FEED_FORWARD), "pfeiffer": (FEED_FORWARD,), "parallel": (FEED_FORWARD,)}
 """The sub-layers that each kind of adapter needs."""
 
-QUERIES = ("query", "q_proj", "q_lin", "q", "c_attn", "q_attn", "Wqkv", "Wq", "query_key_value", "qkv_proj", "query_proj", "q_head", "q_b_proj")
+QUERIES = (
+    "query",
+    "q_proj",
+    "q_lin",
+    "q",
+    "c_attn",
+    "q_attn",
+    "Wqkv",
+    "Wq",
+    "query_key_value",
+    "qkv_proj",
+    "query_proj",
+    "q_head",
+    "q_b_proj",
+)
 """Names of the linear layer that makes queries: its module is an attention."""
 OUTPUTS = ("output", "out_proj", "o_proj", "o", "c_proj", "dense", "out_lin", "Wo", "post_proj")
 """Names of the linear layer that ends an attention, beside the queries; else it is `output.dense` or `output` one level up."""
@@ -79,13 +93,17 @@ def places(model: nn.Module) -> list[Place]:
 
     found: list[Place] = []
     for name in modules:
-        if not any(part.isdigit() for part in name.split(".")) or any(word in name for word in ("expert", "router", "norm")):
+        if not any(part.isdigit() for part in name.split(".")) or any(
+            word in name for word in ("expert", "router", "norm")
+        ):
             continue  # a head; one of several networks, of which each token passes only some; what chooses among them
         above = name.rpartition(".")[0]
         if any(linear(f"{name}.{each}") for each in QUERIES):
             ends = [*(f"{name}.{each}" for each in OUTPUTS), f"{above}.output.dense", f"{above}.output"]
             found += [Place(each, ATTENTION) for each in ends if linear(each)][:1]
-        elif linear(f"{name}.in_proj") and linear(f"{above}.output.dense"):  # DeBERTa; a state-space mixer ends otherwise
+        elif linear(f"{name}.in_proj") and linear(
+            f"{above}.output.dense"
+        ):  # DeBERTa; a state-space mixer ends otherwise
             found.append(Place(f"{above}.output.dense", ATTENTION))
         for begins, ends_in in PAIRS:
             entry, exit = f"{name}.{begins}", f"{name}.{ends_in}"
@@ -94,7 +112,9 @@ def places(model: nn.Module) -> list[Place]:
             if linear(entry) and linear(exit):
                 found.append(Place(exit, FEED_FORWARD, entry))
                 break
-    return list({place.exit: place for place in found if any(part.isdigit() for part in place.exit.split("."))}.values())
+    return list(
+        {place.exit: place for place in found if any(part.isdigit() for part in place.exit.split("."))}.values()
+    )
 
 
 def places_for(model: nn.Module, kind: str, layers: Iterable[int] | None = None) -> list[Place]:
@@ -112,7 +132,9 @@ def places_for(model: nn.Module, kind: str, layers: Iterable[int] | None = None)
             missing = [str(number) for number in range(count) if (stack, number) not in mine]
             if missing:
                 which = "the layers" if len(missing) == count else f"layer {', '.join(missing)}"
-                raise ValueError(f"finds no linear layer that ends the {role} in {which} of {what}'s {stack}{_instead(kind, role)}")
+                raise ValueError(
+                    f"finds no linear layer that ends the {role} in {which} of {what}'s {stack}{_instead(kind, role)}"
+                )
     wanted = None if layers is None else set(layers)
     highest = max(place.layer[1] for place in found)
     if wanted is not None and (beyond := sorted(number for number in wanted if number > highest)):
@@ -133,10 +155,13 @@ def norms_of(model: nn.Module, chosen: Iterable[Place]) -> list[str]:
     """Full names of the normalisations in the layers of these places, each layer's own."""
     layers = {f"{stack}.{number}." for stack, number in (place.layer for place in chosen)}
     return [
-        name for name, module in model.named_modules()
-        if "norm" in type(module).__name__.lower() and any(name.startswith(layer) for layer in layers)
-        and isinstance(getattr(module, "weight", None), nn.Parameter) and not any(True for _ in module.children())
-    ]  # fmt: skip
+        name
+        for name, module in model.named_modules()
+        if "norm" in type(module).__name__.lower()
+        and any(name.startswith(layer) for layer in layers)
+        and isinstance(getattr(module, "weight", None), nn.Parameter)
+        and not any(True for _ in module.children())
+    ]
 
 
 @dataclass
@@ -193,7 +218,10 @@ class FusionConfig(BottleneckConfig):
     def build(self, entry: int, exit: int, place: str) -> nn.Module:
         known = {each.name for each in fields(BottleneckConfig) if each.init}
         here = [member for member in self.members if place in member["places"]]
-        return Fusion([Bottleneck(BottleneckConfig(**{k: v for k, v in one.items() if k in known}), entry, exit) for one in here], exit)
+        return Fusion(
+            [Bottleneck(BottleneckConfig(**{k: v for k, v in one.items() if k in known}), entry, exit) for one in here],
+            exit,
+        )
 
 
 class Bottleneck(nn.Module):  # type: ignore[misc]
@@ -219,7 +247,9 @@ class Bottleneck(nn.Module):  # type: ignore[misc]
         """`output` of the sub-layer and the input that `entered` it, (…, dim) each."""
         read = entered if self.parallel else output
         if read is None:
-            raise RuntimeError("a parallel adapter was called, but the layer that begins its feed-forward network was not")
+            raise RuntimeError(
+                "a parallel adapter was called, but the layer that begins its feed-forward network was not"
+            )
         bent = self.dropout(self.activation(self.down(read.to(self.down.weight.dtype))))
         changed: Tensor = self.scaling * self.up(bent)
         return changed.to(output.dtype)
@@ -260,7 +290,9 @@ class BottleneckLayer(nn.Module, BaseTunerLayer):  # type: ignore[misc]
 
     adapter_layer_names = ("bottleneck_adapters",)
 
-    def __init__(self, base_layer: nn.Module, name: str, config: BottleneckConfig, entry: nn.Module | None, place: str) -> None:
+    def __init__(
+        self, base_layer: nn.Module, name: str, config: BottleneckConfig, entry: nn.Module | None, place: str
+    ) -> None:
         super().__init__()
         self.base_layer = base_layer
         self.bottleneck_adapters = nn.ModuleDict()
@@ -316,16 +348,24 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
 
     def _prepare_adapter_config(self, peft_config: BottleneckConfig, model_config: dict[str, Any]) -> BottleneckConfig:
         if peft_config.target_modules is None:
-            peft_config.target_modules = [place.exit for place in places_for(self.model, peft_config.kind, peft_config.layers)]
+            peft_config.target_modules = [
+                place.exit for place in places_for(self.model, peft_config.kind, peft_config.layers)
+            ]
         return peft_config
 
     def _prepare_model(self, peft_config: BottleneckConfig, model: nn.Module) -> None:
         self.entries = {place.exit: place.entry for place in places(model)}
 
     def _create_and_replace(
-        self, peft_config: BottleneckConfig, adapter_name: str, target: Any, target_name: str, parent: nn.Module,
-        current_key: str, parameter_name: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        peft_config: BottleneckConfig,
+        adapter_name: str,
+        target: Any,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:
         entry = None
         if "parallel" in (peft_config.kind, *(member["kind"] for member in getattr(peft_config, "members", ()))):
             begins = self.entries.get(current_key)

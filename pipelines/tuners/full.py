@@ -1,23 +1,119 @@
 """Full fine-tuning: every weight learns, at once or layer by layer, at one rate or at a rate for each layer.
 
+Weights named by pattern: a module's name or its last words, or a glob over the full name.
+
+Gradual unfreezing: the last layer learns first, and one more with every epoch (Howard and Ruder 2018, section 3.3).
+
+The slanted triangular schedule: a short rise and a long fall (Howard and Ruder 2018, section 3.2, equation 3).
+
+Full fine-tuning: every weight learns, at once or layer by layer, at one rate or at a rate for each layer.
+
 The three ways to keep what pretraining taught are those of Howard and Ruder 2018, "Universal Language Model Fine-tuning
 for Text Classification" (ULMFiT), sections 3.2 and 3.3, arxiv.org/abs/1801.06146; each can be used alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import Misfit, ModelError
-from pipelines.tuners.gradual import Gradual
+from pipelines.core.config import Block, ConfigIssues, show
+from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.tuners.layer_groups import Group, layer_groups
-from pipelines.tuners.patterns import matching
-from pipelines.tuners.slanted import Slanted
 from pipelines.tuners.tuner import TunerBlock
+
+
+def matching(model: Any, patterns: Iterable[str], key: str) -> set[str]:
+    """Names of the parameters that a pattern means. Raises Misfit for a pattern that means none, at the recipe's `key`.
+
+    A pattern stands for a module with everything in it, or for a parameter, by its full name or its last words:
+    `embeddings`, `layer.0` (not `layer.10`), `LayerNorm.bias`. `*` stands for anything, `?` for one character.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    found: set[str] = set()
+    for pattern in patterns:
+        meant = {name for name in names if any(_means(pattern, whole) for whole in _enclosing(name))}
+        if not meant:
+            raise IncompatibleError(
+                f"{key} '{pattern}' matches no weight of the model; it has the modules {_known(names)}"
+            )
+        found |= meant
+    return found
+
+
+def _means(pattern: str, name: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
+
+
+def _enclosing(name: str) -> list[str]:
+    """The parameter itself and every module around it, by full name."""
+    parts = name.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]
+
+
+def _known(names: Iterable[str]) -> str:
+    """The words that module names are made of, without the numbers of layers."""
+    words = [part for name in names for part in name.split(".")[:-1] if not part.isdigit()]
+    return ", ".join(dict.fromkeys(words))
+
+
+class GradualUnfreezing(Block):
+    """When each layer begins to learn. arxiv.org/abs/1801.06146, section 3.3."""
+
+    epochs_per_layer: int = Field(1, ge=1)
+    """Epochs until the next layer below joins."""
+
+    def thawed(self, epoch: int) -> int:
+        """How many layers learn in that epoch, the first being 0, counted from the head."""
+        return 1 + epoch // self.epochs_per_layer
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, bool):
+        return GradualUnfreezing() if value else None
+    if value is None or isinstance(value, GradualUnfreezing):
+        return value
+    if isinstance(value, dict):
+        return value
+    raise ConfigIssues([((), f"is {show(value)}, must be true, or a mapping such as {{epochs_per_layer: 2}}")])
+
+
+Gradual = Annotated[GradualUnfreezing | None, BeforeValidator(_spelled)]
+"""The type of a key that takes `true` or the settings."""
+
+
+class SlantedTriangular(Block):
+    """A short rise and a long fall of the learning rates. arxiv.org/abs/1801.06146, equation 3."""
+
+    cut_frac: float = Field(0.1, gt=0, lt=1)
+    """The share of the steps in which the rates rise."""
+    ratio: float = Field(32.0, gt=1)
+    """How much smaller the smallest rate is than the largest."""
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the rates are multiplied by in the update after `step` others, of `steps` in all: between 1 / ratio and 1.
+
+        The fall takes `steps - cut` steps, which is the paper's `cut · (1 / cut_frac - 1)` where `cut_frac · steps` is
+        whole; elsewhere the paper's would end early and go below zero.
+        """
+        cut = max(1, int(steps * self.cut_frac))
+        height = step / cut if step < cut else 1 - (step - cut) / max(1, steps - cut)
+        return (1 + max(height, 0.0) * (self.ratio - 1)) / self.ratio
+
+
+def _spelled_slanted(value: Any) -> Any:
+    if isinstance(value, bool):
+        return SlantedTriangular() if value else None
+    if value is None or isinstance(value, SlantedTriangular | dict):
+        return value
+    raise ConfigIssues([((), f"is {show(value)}, must be true, or a mapping such as {{cut_frac: 0.1, ratio: 32}}")])
+
+
+Slanted = Annotated[SlantedTriangular | None, BeforeValidator(_spelled_slanted)]
+"""The type of a key that takes `true` or the settings."""
 
 
 class Full(TunerBlock):
@@ -38,7 +134,7 @@ class Full(TunerBlock):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if self.freeze is not None and self.train is not None:
-            raise Mistakes([(("train",), "is given beside freeze; name either what is frozen or what learns")])
+            raise ConfigIssues([(("train",), "is given beside freeze; name either what is frozen or what learns")])
         return self
 
     @property
@@ -51,7 +147,9 @@ class Full(TunerBlock):
         if not learning:
             raise ModelError(f"full.freeze {list(self.freeze or ())} leaves no weight that learns; freeze less")
         if (self.discriminative or self.thaws) and len(layer_groups(model)) < 2:
-            raise Misfit(f"{type(model).__name__} has no layers to tell apart; leave discriminative and gradual_unfreezing out")
+            raise IncompatibleError(
+                f"{type(model).__name__} has no layers to tell apart; leave discriminative and gradual_unfreezing out"
+            )
         for name, weight in model.named_parameters():
             weight.requires_grad_(name in learning)
         return model
@@ -61,9 +159,13 @@ class Full(TunerBlock):
         if self.discriminative is None:
             return {}
         groups = layer_groups(model)
-        return {name: self.discriminative ** (place + 1 - len(groups)) for place, group in enumerate(groups) for name in group.parameters}
+        return {
+            name: self.discriminative ** (place + 1 - len(groups))
+            for place, group in enumerate(groups)
+            for name in group.parameters
+        }
 
-    def thaw(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: Any, epoch: int) -> None:
         """Let the layers learn whose epoch has come. What is frozen by name stays so."""
         if self.gradual_unfreezing is None:
             return
@@ -73,7 +175,7 @@ class Full(TunerBlock):
         for name, weight in model.named_parameters():
             weight.requires_grad_(name in learning & awake)
 
-    def asleep(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
         """The lowest layers, where there are more of them than epochs to wake them in."""
         if self.gradual_unfreezing is None:
             return None
@@ -95,7 +197,9 @@ class Full(TunerBlock):
         if self.freeze is not None:
             frozen = matching(model, self.freeze, "full.freeze")
             if frozen <= new:
-                raise ModelError(f"full.freeze {list(self.freeze)} matches only weights that the checkpoint did not bring: they must learn")
+                raise ModelError(
+                    f"full.freeze {list(self.freeze)} matches only weights that the checkpoint did not bring: they must learn"
+                )
             return names - (frozen - new)
         if self.train is not None:
             return matching(model, self.train, "full.train") | new

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import Misfit, ModelError
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.tuners.tuner import TunerBlock
 
 KEYS = ("kind", "reduction_factor", "bottleneck_size", "non_linearity", "scaling", "adapter_dropout")
@@ -28,7 +28,7 @@ class Fusion(TunerBlock):
     name: Literal["fusion"] = "fusion"
     adapts: ClassVar[bool] = True
     merges: ClassVar[bool] = False
-    bakes: ClassVar[bool] = True
+    merges_into_code: ClassVar[bool] = True
     adapters: tuple[str, ...] = Field(min_length=2)
     """Ids of earlier stages with the tuner `adapter`, trained on the model that this stage reads."""
     value_regularization: float = Field(0.01, ge=0)
@@ -41,7 +41,7 @@ class Fusion(TunerBlock):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         if len(set(self.adapters)) < len(self.adapters):
-            raise Mistakes([(("adapters",), f"is {list(self.adapters)}, which names a stage twice")])
+            raise ConfigIssues([(("adapters",), f"is {list(self.adapters)}, which names a stage twice")])
         return self
 
     @property
@@ -59,8 +59,8 @@ class Fusion(TunerBlock):
         from safetensors.torch import load_file
 
         from pipelines.tuners.bottleneck import BottleneckLayer, FusionConfig, places
-        from pipelines.tuners.layers import trained_whole
-        from pipelines.tuners.peft_types import register
+        from pipelines.tuners.target_modules import trained_whole
+        from pipelines.tuners.tuner import register
 
         register()
         if missing := [name for name in self.adapters if name not in self._folders]:
@@ -72,10 +72,14 @@ class Fusion(TunerBlock):
             weights.append(load_file(folder / "adapter_model.safetensors"))
             members.append(self._member(name, folder, sorted(_places_of(weights[-1]))))
             if lost := [place for place in members[-1]["places"] if place not in here]:
-                raise Misfit(f"the adapter of stage '{name}' stands at {lost[0]}, which {type(model).__name__} does not have")
+                raise IncompatibleError(
+                    f"the adapter of stage '{name}' stands at {lost[0]}, which {type(model).__name__} does not have"
+                )
         targets = [place.exit for place in places(model) if any(place.exit in member["places"] for member in members)]
         whole = trained_whole(model, self.modules_to_save, self.name)
-        tuned = get_peft_model(model, FusionConfig(members=members, target_modules=targets, modules_to_save=whole or None))
+        tuned = get_peft_model(
+            model, FusionConfig(members=members, target_modules=targets, modules_to_save=whole or None)
+        )
         for name, layer in tuned.get_base_model().named_modules():
             if isinstance(layer, BottleneckLayer):
                 fused = layer.bottleneck_adapters[tuned.active_adapter]
@@ -94,7 +98,9 @@ class Fusion(TunerBlock):
 
         if not self.value_regularization:
             return None
-        return self.value_regularization * sum(each.distance() for each in model.modules() if isinstance(each, bottleneck.Fusion))
+        return self.value_regularization * sum(
+            each.distance() for each in model.modules() if isinstance(each, bottleneck.Fusion)
+        )
 
 
 MARK = ".bottleneck_adapters."

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import Misfit
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.tuner import TunerBlock
 
 UNFIT: Mapping[str, str] = {
@@ -47,18 +47,28 @@ class IA3(TunerBlock):
     def _consistent(self) -> Self:
         stray = [each for each in self.feedforward_modules if each not in self.target_modules]
         if stray:
-            raise Mistakes([(("feedforward_modules",), f"names {', '.join(stray)}, which target_modules does not; name them in both")])
+            raise ConfigIssues(
+                [
+                    (
+                        ("feedforward_modules",),
+                        f"names {', '.join(stray)}, which target_modules does not; name them in both",
+                    )
+                ]
+            )
         return self
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         why = None if self.target_modules else UNFIT.get(str(words.get("model_type")))
-        return why and f"scales keys, values and inner activations, but '{words['model_type']}' {why}; name its layers in target_modules, or use lora"
+        return (
+            why
+            and f"scales keys, values and inner activations, but '{words['model_type']}' {why}; name its layers in target_modules, or use lora"
+        )
 
     def apply(self, model: Any) -> Any:
         """A PEFT model around `model`. Raises Misfit when its keys, values or feed-forward networks are not found."""
         from peft import IA3Config, get_peft_model
 
-        from pipelines.tuners import layers
+        from pipelines.tuners import target_modules as layers
 
         whole = layers.trained_whole(model, self.modules_to_save, self.name)
         if self.target_modules:
@@ -76,13 +86,17 @@ class IA3(TunerBlock):
 
     def _found(self, model: Any, whole: list[str]) -> tuple[list[str], dict[str, Any]]:
         """(the layers that end feed-forward networks, they and the projections to keys and values), by full name."""
-        from pipelines.tuners import layers
+        from pipelines.tuners import target_modules as layers
 
         body = layers.body_layers(model, whole)
         projections, inner = layers.key_value_layers(body), layers.feed_forward_ends(model, body)
-        lacks = [what for what, names in (("projections to keys and values", projections), ("feed-forward networks", inner)) if not names]
+        lacks = [
+            what
+            for what, names in (("projections to keys and values", projections), ("feed-forward networks", inner))
+            if not names
+        ]
         if lacks:
-            raise Misfit(
+            raise IncompatibleError(
                 f"{self.name} finds no {' and no '.join(lacks)} in {type(model).__name__}; name the layers in target_modules, and those "
                 "whose input is scaled in feedforward_modules too, or use another tuner, such as lora"
             )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pipelines.errors import Misfit
+from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.layer_groups import HEAD, layer_groups
 from pipelines.tuners.tuner import TunerBlock
 
@@ -29,7 +29,12 @@ class LastLayer(TunerBlock):
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many layers are there."""
         depth = words.get("num_hidden_layers")
-        if words.get("model_type") == "finery" and words.get("family") != "encoder-decoder" and isinstance(depth, int) and self.layers > depth:
+        if (
+            words.get("model_type") == "finery"
+            and words.get("family") != "encoder-decoder"
+            and isinstance(depth, int)
+            and self.layers > depth
+        ):
             return f"has layers {self.layers}, but the model has {depth} layers; lower it, or use full"
         own_bias = words.get("lm_head_bias") if words.get("model_type") == "finery" else None
         if self.layers == 0 and head in WORD_HEADS and words.get("tie_word_embeddings", True) and not own_bias:
@@ -41,11 +46,13 @@ class LastLayer(TunerBlock):
         groups = layer_groups(model)
         below = [group for group in groups if group.name != HEAD]
         if self.layers >= len(below):
-            raise Misfit(f"last_layer.layers is {self.layers}, but the model has {len(below) - 1} layers; lower it, or use full")
+            raise IncompatibleError(
+                f"last_layer.layers is {self.layers}, but the model has {len(below) - 1} layers; lower it, or use full"
+            )
         awake = {name for group in groups if group.name == HEAD for name in group.parameters}
         awake |= {name for group in below[len(below) - self.layers :] for name in group.parameters}
         if not awake:
-            raise Misfit(
+            raise IncompatibleError(
                 f"last_layer trains a head of its own, but the head of {type(model).__name__} is the matrix of its embeddings; "
                 "set last_layer.layers to at least 1"
             )

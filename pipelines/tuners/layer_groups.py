@@ -60,7 +60,9 @@ def _is_list(module: Any) -> bool:
 
 def _stacks(model: Any) -> list[dict[str, str]]:
     """For each stack its entries (`encoder.layer.0`), each with the name of its layer; an encoder's before a decoder's."""
-    lists = [(name, module) for name, module in model.named_modules() if _is_list(module) and in_body(model, f"{name}.0")]
+    lists = [
+        (name, module) for name, module in model.named_modules() if _is_list(module) and in_body(model, f"{name}.0")
+    ]
     outer = [(name, module) for name, module in lists if not any(name.startswith(f"{other}.") for other, _ in lists)]
     beside: dict[tuple[str, int], list[str]] = {}
     for name, module in outer:

@@ -1,11 +1,27 @@
 """LoRA: freeze the model, learn a low-rank update per matrix. Hu et al. 2021, arxiv.org/abs/2106.09685.
 
+LoRA: freeze the model, learn a low-rank update per matrix. Hu et al. 2021, arxiv.org/abs/2106.09685.
+
 Modules that the checkpoint did not bring (a fresh classification head, BERT's pooler) cannot be frozen at their random
 values: they are trained whole and saved with the adapter, so that adapter and base together are the whole model.
+
+Where the two matrices of LoRA begin when they take over a part of the frozen weight: PiSSA and OLoRA.
+
+PiSSA (Meng et al. 2024, section 3, arxiv.org/abs/2404.02948) starts the update at the r largest singular values of the
+weight, OLoRA (Büyükakyüz 2024, arxiv.org/abs/2406.01775) at the first r columns of its QR decomposition; what is taken over
+is subtracted, so that base and update together begin as the weight was: W = R + s B0 A0, s being LoRA's scale.
+
+The base is then another one than the checkpoint's. What is learnt is written as plain LoRA of twice the rank on the
+checkpoint's own weight: s (B A - B0 A0) = s [B, -B0] [A; A0] (PiSSA, section 4 and appendix C).
+
+Both starts are computed here and not by PEFT 0.21, whose OLoRA takes GPT-2's transposed matrices for upright ones, and whose
+conversion refuses `use_rslora` beside a pattern. A checkpoint of the middle of a training holds A and B alone: the same base
+is found again by starting anew, for B0 A0 is unique where A0 and B0 are not.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +29,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pipelines.blocks import Found, Mistakes, show
-from pipelines.errors import Misfit
+from pipelines.core.config import ConfigIssue, ConfigIssues, show
+from pipelines.core.errors import IncompatibleError
+from pipelines.tuners.target_modules import is_transposed, sizes
 from pipelines.tuners.tuner import TunerBlock
 
 STARTS = ("gaussian", "orthogonal", "pissa", "olora")
@@ -24,13 +41,22 @@ STARTS = ("gaussian", "orthogonal", "pissa", "olora")
 def _targets(value: Any) -> Any:
     if value == "all-linear" or (isinstance(value, tuple) and value and all(isinstance(each, str) for each in value)):
         return value
-    raise Mistakes([((), f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]")])
+    raise ConfigIssues(
+        [((), f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]")]
+    )
 
 
 def _start(value: Any) -> Any:
     if value is True or value in STARTS or (isinstance(value, str) and re.fullmatch(r"pissa_niter_[1-9]\d*", value)):
         return value
-    raise Mistakes([((), f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as pissa_niter_16")])
+    raise ConfigIssues(
+        [
+            (
+                (),
+                f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as pissa_niter_16",
+            )
+        ]
+    )
 
 
 def _indices(value: Any) -> Any:
@@ -38,7 +64,9 @@ def _indices(value: Any) -> Any:
     whole = isinstance(numbers, tuple) and numbers and all(type(each) is int and each >= 0 for each in numbers)
     if value is None or whole:
         return None if value is None else tuple(sorted(set(numbers)))
-    raise Mistakes([((), f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions")])
+    raise ConfigIssues(
+        [((), f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions")]
+    )
 
 
 class LoRA(TunerBlock):
@@ -57,9 +85,18 @@ class LoRA(TunerBlock):
     exclude_modules: tuple[str, ...] = ()
     """Of these layers, those to leave out: the ends of their names, or of the names of modules that hold them."""
     layers_to_transform: Annotated[
-        tuple[int, ...] | None, BeforeValidator(_indices),
-        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "null"}]}),
-    ] = None  # fmt: skip
+        tuple[int, ...] | None,
+        BeforeValidator(_indices),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 0},
+                    {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                    {"type": "null"},
+                ]
+            }
+        ),
+    ] = None
     """Only layers of the blocks at these positions, 0 the first; in an encoder-decoder, of both stacks."""
     layers_pattern: tuple[str, ...] = ()
     """What the stacks are called whose blocks `layers_to_transform` counts. Default: any."""
@@ -76,9 +113,18 @@ class LoRA(TunerBlock):
     use_dora: bool = False
     """Learn magnitude and direction apart. Liu et al. 2024, arxiv.org/abs/2402.09353."""
     init_lora_weights: Annotated[
-        bool | str, BeforeValidator(_start),
-        WithJsonSchema({"anyOf": [{"const": True}, {"enum": list(STARTS)}, {"type": "string", "pattern": r"^pissa_niter_[1-9]\d*$"}]}),
-    ] = True  # fmt: skip
+        bool | str,
+        BeforeValidator(_start),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"const": True},
+                    {"enum": list(STARTS)},
+                    {"type": "string", "pattern": r"^pissa_niter_[1-9]\d*$"},
+                ]
+            }
+        ),
+    ] = True
     """Where the updates begin: `true` (A random, B zero), `gaussian` (A normal), `orthogonal` (both random, their product zero);
     or taking over the weight's main directions: `pissa` (singular values; `pissa_niter_16` finds them faster), `olora` (QR)."""
     lora_plus_ratio: float | None = Field(None, gt=0)
@@ -86,7 +132,7 @@ class LoRA(TunerBlock):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        found: list[Found] = []
+        found: list[ConfigIssue] = []
         for key in ("rank_pattern", "alpha_pattern"):
             for pattern in getattr(self, key):
                 try:
@@ -95,11 +141,13 @@ class LoRA(TunerBlock):
                     found.append(((key, pattern), f"is no regular expression: {error}"))
         if self.init_lora_weights == "orthogonal":
             odd = [(("r",), self.r), *((("rank_pattern", name), rank) for name, rank in self.rank_pattern.items())]
-            found += [(place, f"is {rank}, must be even for init_lora_weights: orthogonal") for place, rank in odd if rank % 2]
+            found += [
+                (place, f"is {rank}, must be even for init_lora_weights: orthogonal") for place, rank in odd if rank % 2
+            ]
         if self.layers_pattern and self.layers_to_transform is None:
             found.append((("layers_pattern",), "says where layers_to_transform counts, which is not given"))
         if found:
-            raise Mistakes(found)
+            raise ConfigIssues(found)
         return self
 
     @property
@@ -112,11 +160,17 @@ class LoRA(TunerBlock):
         """A PEFT model around `model`. Raises Misfit when no layer matches `target_modules`, or a key would have no effect."""
         from peft import LoraConfig, get_peft_model
 
-        from pipelines.tuners import layers, lora_start
+        from pipelines.tuners import target_modules as layers
 
         whole = layers.trained_whole(model, self.modules_to_save, self.name)
         targets = layers.chosen(
-            model, self.name, self.target_modules, whole, self.exclude_modules, self.layers_to_transform, self.layers_pattern
+            model,
+            self.name,
+            self.target_modules,
+            whole,
+            self.exclude_modules,
+            self.layers_to_transform,
+            self.layers_pattern,
         )
         self._refuse_idle_patterns(list(targets))
         config = LoraConfig(
@@ -131,19 +185,23 @@ class LoRA(TunerBlock):
             fan_in_fan_out=all(layers.is_transposed(each) for each in targets.values()),
             use_rslora=self.use_rslora,
             use_dora=self.use_dora,
-            init_lora_weights=True if lora_start.takes_over(self.init_lora_weights) else self.init_lora_weights,
+            init_lora_weights=True if takes_over(self.init_lora_weights) else self.init_lora_weights,
         )
         tuned = get_peft_model(model, config)
-        if lora_start.takes_over(self.init_lora_weights):
-            tuned.finery_start = lora_start.start(tuned, str(self.init_lora_weights))
+        if takes_over(self.init_lora_weights):
+            tuned.finery_start = start(tuned, str(self.init_lora_weights))
         return tuned
 
     def _refuse_idle_patterns(self, targets: list[str]) -> None:
         for key in ("rank_pattern", "alpha_pattern"):
-            idle = [each for each in getattr(self, key) if not any(re.match(rf"(.*\.)?({each})$", name) for name in targets)]
+            idle = [
+                each for each in getattr(self, key) if not any(re.match(rf"(.*\.)?({each})$", name) for name in targets)
+            ]
             if idle:
                 known = ", ".join(sorted({name.rpartition(".")[2] for name in targets}))
-                raise Misfit(f"{self.name}.{key} {', '.join(idle)}: no target layer is named so; they are {known}")
+                raise IncompatibleError(
+                    f"{self.name}.{key} {', '.join(idle)}: no target layer is named so; they are {known}"
+                )
 
     def rates(self, model: Any) -> Mapping[str, float]:
         """LoRA+ (algorithm 1): the matrices B learn `lora_plus_ratio` times as fast."""
@@ -153,9 +211,106 @@ class LoRA(TunerBlock):
 
     def save(self, model: Any, folder: Path) -> None:
         """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain LoRA."""
-        from pipelines.tuners import lora_start
 
         model.save_pretrained(str(folder))
         begun = getattr(model, "finery_start", None)
         if begun is not None:
-            lora_start.convert(Path(folder), begun)
+            convert(Path(folder), begun)
+
+
+TAKING_OVER = ("pissa", "olora")
+"""How the names begin of the starts that take over a part of the weight."""
+OVERSAMPLED = 8
+"""Directions that the fast search for singular values looks along beside those it is asked for."""
+Start = Mapping[str, tuple[Any, Any]]
+"""(A0 (r, in), B0 (out, r)) of each layer, by its full name in the base."""
+
+
+def takes_over(init_lora_weights: bool | str) -> bool:
+    """Whether this start changes the base."""
+    return isinstance(init_lora_weights, str) and init_lora_weights.startswith(TAKING_OVER)
+
+
+def start(model: Any, init_lora_weights: str) -> Start:
+    """Let the updates of a PEFT `model` take over a part of their base. Raises Misfit where the rank is beyond a matrix."""
+    found: dict[str, tuple[Any, Any]] = {}
+    adapter = model.active_adapter
+    for name, module in model.base_model.model.named_modules():
+        if adapter not in getattr(module, "lora_A", {}):
+            continue
+        base, rank, scale = module.get_base_layer(), module.r[adapter], module.scaling[adapter]
+        if rank > min(sizes(base)):
+            raise IncompatibleError(
+                f"lora: the rank of '{name}' is {rank}, but its matrix of {sizes(base)[1]} x {sizes(base)[0]} has no more than "
+                f"{min(sizes(base))} directions for {init_lora_weights} to take over; lower r, or give the layer its own in rank_pattern"
+            )
+        found[name] = _take_over(module, base, adapter, rank, scale, init_lora_weights)
+    return found
+
+
+def _take_over(module: Any, base: Any, adapter: str, rank: int, scale: float, way: str) -> tuple[Any, Any]:
+    """Set A, B and the rest of one layer's weight; returns (A0, B0)."""
+    import torch
+
+    a, b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
+    if base.weight.is_meta:  # a model that is only counted
+        return a, b
+    with torch.no_grad():
+        stored = base.weight.data
+        weight = (stored.T if is_transposed(base) else stored).float()  # (out, in)
+        before, after = _olora(weight, rank) if way == "olora" else _pissa(weight, rank, scale, way)
+        a.copy_(before)
+        b.copy_(after)
+        rest = weight - scale * (after @ before)
+        base.weight.data = (rest.T if is_transposed(base) else rest).to(stored.dtype).contiguous()
+    return a.detach().clone(), b.detach().clone()
+
+
+def _pissa(weight: Any, rank: int, scale: float, way: str) -> tuple[Any, Any]:
+    """A0 = sqrt(S) V^T, B0 = U sqrt(S), of the r largest singular values divided by the scale."""
+    import torch
+
+    if way == "pissa":
+        left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    else:  # pissa_niter_N: Halko et al. 2009, sections 4.5 and 5.1, arxiv.org/abs/0909.4061, the same draw on every start
+        with torch.random.fork_rng(devices=[weight.device] if weight.is_cuda else []):
+            torch.manual_seed(0)
+            left, values, turned = torch.svd_lowrank(
+                weight, min(rank + OVERSAMPLED, *weight.shape), niter=int(way.rpartition("_")[2])
+            )
+        right = turned.T
+    root = (values[:rank] / scale).sqrt()
+    return root[:, None] * right[:rank], left[:, :rank] * root
+
+
+def _olora(weight: Any, rank: int) -> tuple[Any, Any]:
+    """A0 = R[:r], B0 = Q[:, :r]."""
+    import torch
+
+    orthogonal, triangular = torch.linalg.qr(weight)
+    return triangular[:rank], orthogonal[:, :rank]
+
+
+def convert(folder: Path, begun: Start) -> None:
+    """Rewrite the adapter saved in `folder` as plain LoRA of twice the rank on the base as it was before `start`."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights_path, config_path = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    weights = load_file(weights_path)
+    for name, (a, b) in begun.items():
+        for part, joined in (("lora_A", (0, a)), ("lora_B", (1, -b))):
+            axis, before = joined
+            key = f"base_model.model.{name}.{part}.weight"
+            weights[key] = torch.cat([weights[key], before.to(weights[key])], dim=axis).contiguous()
+    save_file(weights, weights_path, metadata={"format": "pt"})
+    config = json.loads(config_path.read_text())
+    # The scale stays: it is alpha / r, or alpha / sqrt(r) under use_rslora.
+    wider = 2**0.5 if config["use_rslora"] else 2
+    config |= {
+        "r": 2 * config["r"],
+        "lora_alpha": wider * config["lora_alpha"],
+        "rank_pattern": {name: 2 * rank for name, rank in (config["rank_pattern"] or {}).items()},
+        "alpha_pattern": {name: wider * alpha for name, alpha in (config["alpha_pattern"] or {}).items()},
+    }
+    config_path.write_text(json.dumps(config, indent=2, sort_keys=True))

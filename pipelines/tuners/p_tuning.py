@@ -1,4 +1,4 @@
-"""P-tuning: embeddings before those of the words, computed by a small network. Liu et al. 2021, arxiv.org/abs/2103.10385.
+"""P-tuning: embeddings before those of words, computed by a small network. Liu et al. 2021, arxiv.org/abs/2103.10385.
 
 Section 3.2 of the paper: independent embeddings are hard to train, so an LSTM or an MLP makes them depend on each other. The
 network is dropped when training ends; what is left is what prompt tuning leaves, `num_virtual_tokens * embedding width`.
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Mistakes
+from pipelines.core.config import ConfigIssues
 from pipelines.tuners.soft_prompt import SoftPrompt
 
 
@@ -31,9 +31,13 @@ class PTuning(SoftPrompt):
     def _only_for_an_lstm(self) -> PTuning:
         given = [key for key in ("encoder_num_layers", "encoder_dropout") if key in self.model_fields_set]
         if self.encoder_reparameterization_type == "MLP" and given:
-            raise Mistakes([((key,), "is for an LSTM, but encoder_reparameterization_type is MLP; leave it out") for key in given])
+            raise ConfigIssues(
+                [((key,), "is for an LSTM, but encoder_reparameterization_type is MLP; leave it out") for key in given]
+            )
         if self.encoder_dropout and self.encoder_num_layers == 1:
-            raise Mistakes([(("encoder_dropout",), "lies between the layers of the LSTM, but encoder_num_layers is 1")])
+            raise ConfigIssues(
+                [(("encoder_dropout",), "lies between the layers of the LSTM, but encoder_num_layers is 1")]
+            )
         return self
 
     def apply(self, model: Any) -> Any:

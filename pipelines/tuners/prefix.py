@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import Misfit
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.soft_prompt import SoftPrompt
 
 NO_PLACE = frozenset(
@@ -42,7 +42,9 @@ class Prefix(SoftPrompt):
     @model_validator(mode="after")
     def _no_width_without_mlp(self) -> Prefix:
         if self.encoder_hidden_size is not None and not self.prefix_projection:
-            raise Mistakes([(("encoder_hidden_size",), "is the width of an MLP that only prefix_projection: true has")])
+            raise ConfigIssues(
+                [(("encoder_hidden_size",), "is the width of an MLP that only prefix_projection: true has")]
+            )
         return self
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
@@ -59,7 +61,7 @@ class Prefix(SoftPrompt):
         from pipelines.tuners.virtual_tokens import attentions, decoding_stack
 
         if not attentions(model):
-            raise Misfit(
+            raise IncompatibleError(
                 f"the tuner prefix needs an attention that takes keys and values from outside, but {type(decoding_stack(model)).__name__} "
                 "has none; use prompt, p_tuning or lora"
             )

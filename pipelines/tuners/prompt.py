@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import ModelError
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import ModelError
 from pipelines.tuners.soft_prompt import SoftPrompt
 
 RANGE = 0.5
@@ -29,9 +29,11 @@ class Prompt(SoftPrompt):
     @model_validator(mode="after")
     def _text_and_its_init(self) -> Prompt:
         if self.init == "text" and not (self.init_text or "").strip():
-            raise Mistakes([(("init_text",), "is missing: init is text, so say what the prompt begins with")])
+            raise ConfigIssues([(("init_text",), "is missing: init is text, so say what the prompt begins with")])
         if self.init != "text" and self.init_text is not None:
-            raise Mistakes([(("init_text",), f"is given, but init is {self.init}; write init: text to begin with it")])
+            raise ConfigIssues(
+                [(("init_text",), f"is given, but init is {self.init}; write init: text to begin with it")]
+            )
         return self
 
     def apply(self, model: Any) -> Any:
@@ -50,7 +52,11 @@ class Prompt(SoftPrompt):
             if self.init == "random":
                 prompt.uniform_(-RANGE, RANGE)
             else:
-                chosen = self._sampled(model.config, words.weight.shape[0]) if self.init == "sampled_vocabulary" else self._read(model, tokenizer)
+                chosen = (
+                    self._sampled(model.config, words.weight.shape[0])
+                    if self.init == "sampled_vocabulary"
+                    else self._read(model, tokenizer)
+                )
                 prompt.copy_(words(chosen.to(words.weight.device)))
         return tuned
 
@@ -58,7 +64,10 @@ class Prompt(SoftPrompt):
         """Token ids (tokens,) drawn from the vocabulary, those that begin, end or fill texts left out."""
         import torch
 
-        special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "cls", "sep", "mask", "decoder_start")}
+        special = {
+            getattr(config, f"{name}_token_id", None)
+            for name in ("pad", "bos", "eos", "cls", "sep", "mask", "decoder_start")
+        }
         usual = torch.tensor([row for row in range(min(config.vocab_size, rows)) if row not in special])
         return usual[torch.randint(len(usual), (self.num_virtual_tokens,))]
 
@@ -70,7 +79,9 @@ class Prompt(SoftPrompt):
             tokenizer = _tokenizer_of(model)
         ids = tokenizer(self.init_text, add_special_tokens=False)["input_ids"]
         if not ids:
-            raise ModelError(f"prompt.init_text {self.init_text!r} has no tokens in the model's vocabulary; say something else")
+            raise ModelError(
+                f"prompt.init_text {self.init_text!r} has no tokens in the model's vocabulary; say something else"
+            )
         return torch.tensor((ids * -(-self.num_virtual_tokens // len(ids)))[: self.num_virtual_tokens])
 
 
@@ -81,4 +92,6 @@ def _tokenizer_of(model: Any) -> Any:
     try:
         return AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
     except (OSError, ValueError, TypeError) as error:
-        raise ModelError("prompt.init is text, but no tokenizer lies beside the model; use init: sampled_vocabulary") from error
+        raise ModelError(
+            "prompt.init is text, but no tokenizer lies beside the model; use init: sampled_vocabulary"
+        ) from error

@@ -1,4 +1,4 @@
-"""QLoRA: LoRA beside a base whose matrices are kept in 4 bits. Dettmers et al. 2023, sections 2 and 3, arxiv.org/abs/2305.14314.
+"""QLoRA: LoRA beside a base whose matrices are kept in 4 bits. Dettmers et al. 2023, arxiv.org/abs/2305.14314.
 
 The matrices of the body are stored as NormalFloat of 4 bits, quantized twice, and unpacked for each product; embeddings, norms,
 biases and the head stay in full precision, and the gradients reach the updates through the unpacked matrices. What is saved is a
@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from pipelines.blocks import Mistakes
+from pipelines.core.config import ConfigIssues
 from pipelines.tuners.lora import LoRA
 
 INSTEAD = "take `tuner: lora` here, or run on a machine that has it"
@@ -38,7 +38,7 @@ class QLoRA(LoRA):
     def _keeps_base(self) -> Self:
         if self.init_lora_weights not in (True, "gaussian", "orthogonal"):
             sentence = f"is {self.init_lora_weights}, which changes the base, but weights of 4 bits stay as they are; use lora, or true"
-            raise Mistakes([(("init_lora_weights",), sentence)])
+            raise ConfigIssues([(("init_lora_weights",), sentence)])
         return self
 
     @property
@@ -51,7 +51,7 @@ class QLoRA(LoRA):
             "bnb_4bit_compute_dtype": self.bnb_4bit_compute_dtype,
         }
 
-    def lacks(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         if find_spec("bitsandbytes") is None:
             return f"keeps weights in 4 bits, for which bitsandbytes is not installed: pip install 'finery[qlora]', or {INSTEAD}"
         import torch

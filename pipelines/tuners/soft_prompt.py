@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pipelines.errors import Misfit
+from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.tuner import TunerBlock
 
 NO_EMBEDDINGS = frozenset({"cpmant", "esmc", "neomme", "perceiver", "whisper"})
@@ -48,7 +48,7 @@ class SoftPrompt(TunerBlock):
         try:
             return VirtualTokensModel(model, config)
         except ValueError as error:
-            raise Misfit(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
+            raise IncompatibleError(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
 
     def check_place(self, model: Any) -> None:
         """Raises Misfit where the model has no place for the virtual tokens: that of embeddings, if not overridden."""
@@ -58,7 +58,9 @@ class SoftPrompt(TunerBlock):
 
         stack = reading_stack(model)
         if "inputs_embeds" not in signature(stack.forward).parameters:
-            raise Misfit(f"the tuner {self.name} needs a model that reads embeddings in place of words, but {type(stack).__name__} does not")
+            raise IncompatibleError(
+                f"the tuner {self.name} needs a model that reads embeddings in place of words, but {type(stack).__name__} does not"
+            )
 
     def save(self, model: Any, folder: Path) -> None:
         """Write the adapter, without the weights that only its training needed."""

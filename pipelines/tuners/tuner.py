@@ -1,4 +1,7 @@
-"""What every tuner shares: a block, and the questions that a training loop asks of it."""
+"""What every tuner shares: a block, and the questions that a training loop asks of it.
+
+The PEFT methods that PEFT does not bring itself.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.blocks import Block
+from pipelines.core.config import Block
 
 
 class TunerBlock(Block):
@@ -17,7 +20,7 @@ class TunerBlock(Block):
     """Whether `apply` leaves the base alone and returns an adapter around it."""
     merges: ClassVar[bool] = True
     """Whether what was learnt can be folded into the weights of the base."""
-    bakes: ClassVar[bool] = False
+    merges_into_code: ClassVar[bool] = False
     """Whether what was learnt, where it cannot be folded in, can become part of the model's own code when it is published."""
 
     @property
@@ -32,7 +35,7 @@ class TunerBlock(Block):
 
     @property
     def thaws(self) -> bool:
-        """Whether `thaw` changes what learns while training: what learns later waits in the optimizer from the start."""
+        """Whether `unfreeze` changes what learns while training: what learns later waits in the optimizer from the start."""
         return False
 
     @property
@@ -56,7 +59,7 @@ class TunerBlock(Block):
         """The words of the `BitsAndBytesConfig` that the base is opened with; None opens it in full precision."""
         return None
 
-    def lacks(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """What this machine has not got that the tuner needs, completing `the tuner qlora …`; None when it has all.
 
         A recipe is valid all the same. Asked when a run begins, before anything loads.
@@ -71,10 +74,10 @@ class TunerBlock(Block):
         """What the learning rate is multiplied by, by parameter name of the tuned `model`; 1 for those left out."""
         return {}
 
-    def thaw(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: Any, epoch: int) -> None:
         """Choose the trainable weights of the epoch (the first is 0). Called as each epoch begins, and on a resume."""
 
-    def asleep(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
         """What never learns in that many epochs although it could, as a whole sentence; None when all of it does."""
         return None
 
@@ -89,3 +92,20 @@ class TunerBlock(Block):
     def save(self, model: Any, folder: Path) -> None:
         """Write what was learnt: a checkpoint, or a PEFT adapter."""
         model.save_pretrained(str(folder))
+
+
+def register() -> None:
+    """Teach PEFT our methods, so that it opens adapters of their types. Doing it twice is harmless."""
+    from pipelines.tuners import bottleneck, virtual_tokens
+
+    bottleneck.register()
+    virtual_tokens.register()
+
+
+def opener(peft_type: str) -> Any:
+    """The class whose `from_pretrained` opens adapters of this `peft_type` so that every head is served."""
+    from peft import PeftModel
+
+    from pipelines.tuners import virtual_tokens
+
+    return virtual_tokens.VirtualTokensModel if virtual_tokens.serves(peft_type) else PeftModel

@@ -1,4 +1,4 @@
-"""Virtual tokens before a text, as PEFT adapters: what serves prefix tuning, prompt tuning and P-tuning on every head.
+"""Virtual tokens before a text, as PEFT adapters: for prefix tuning, prompt tuning and P-tuning on every head.
 
 A tuned model takes the inputs of its base and gives outputs of the same shapes. PEFT's own classes do not promise that:
 they pool a classifier's vector at a virtual token, shift the spans of question answering, leave virtual tokens among the
@@ -44,7 +44,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 FILE = "finery_adapter.py"
 """What this module is called beside a saved adapter."""
 TASK = "FINERY_VIRTUAL_TOKENS"
-TYPES = {"PREFIX_TUNING": "FINERY_PREFIX_TUNING", "PROMPT_TUNING": "FINERY_PROMPT_TUNING", "P_TUNING": "FINERY_P_TUNING"}
+TYPES = {
+    "PREFIX_TUNING": "FINERY_PREFIX_TUNING",
+    "PROMPT_TUNING": "FINERY_PROMPT_TUNING",
+    "P_TUNING": "FINERY_P_TUNING",
+}
 """PEFT's name of each method, and the name of ours where PEFT's own classes would compute something else."""
 KEPT = "reparameterization."
 """How the names of the weights begin that only training needs. A finished adapter does without them."""
@@ -59,9 +63,14 @@ NO_ATTENTION = ("cross", "encdec", "encoder_attn", "mamba", "deltanet")
 PAST = ("past_key_values", "layer_past")
 """What attentions call it."""
 PEFT_TASKS = {
-    "ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS", "ForQuestionAnswering": "QUESTION_ANS",
-    "ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM", "ForReward": "SEQ_CLS",
-}  # fmt: skip
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+    "ForCausalLM": "CAUSAL_LM",
+    "LMHeadModel": "CAUSAL_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+    "ForReward": "SEQ_CLS",
+}
 """How the names of classes with a head end, and what PEFT calls their task."""
 PEFT_HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 """Ends of names of the modules that PEFT expects to find trained in an adapter for a task."""
@@ -102,7 +111,9 @@ class _Encoder:
     def _load_adapter_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         if not self.reparameterized:
             own = {"embedding.weight": state_dict["prompt_embeddings"]}
-        elif not (own := {name.removeprefix(KEPT): weight for name, weight in state_dict.items() if name.startswith(KEPT)}):
+        elif not (
+            own := {name.removeprefix(KEPT): weight for name, weight in state_dict.items() if name.startswith(KEPT)}
+        ):
             raise ValueError("the adapter is finished: the reparameterization was dropped, so it cannot be trained on")
         self.load_state_dict(own)  # type: ignore[attr-defined]
 
@@ -112,7 +123,9 @@ class _PrefixEncoder(_Encoder, PrefixEncoder):  # type: ignore[misc]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.prefix_projection = hasattr(self, "transform")  # PEFT's keeps it in a finished adapter, which has no more MLP
+        self.prefix_projection = hasattr(
+            self, "transform"
+        )  # PEFT's keeps it in a finished adapter, which has no more MLP
 
 
 class _PromptEmbedding(_Encoder, PromptEmbedding):  # type: ignore[misc]
@@ -152,7 +165,9 @@ class FineryPTuningConfig(_Config, PromptEncoderConfig):  # type: ignore[misc]
     plain = "P_TUNING"
 
 
-CONFIGS: dict[str, Any] = {each.plain: each for each in (FineryPrefixTuningConfig, FineryPromptTuningConfig, FineryPTuningConfig)}
+CONFIGS: dict[str, Any] = {
+    each.plain: each for each in (FineryPrefixTuningConfig, FineryPromptTuningConfig, FineryPTuningConfig)
+}
 ENCODERS: dict[str, Any] = dict(zip(CONFIGS, (_PrefixEncoder, _PromptEmbedding, _PromptEncoder), strict=True))
 
 
@@ -186,7 +201,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             peft_config.base_model_name_or_path = getattr(model, "name_or_path", None) or None
 
     @classmethod
-    def from_pretrained(cls, model: Any, model_id: str, adapter_name: str = "default", is_trainable: bool = False, **keywords: Any) -> Any:
+    def from_pretrained(
+        cls, model: Any, model_id: str, adapter_name: str = "default", is_trainable: bool = False, **keywords: Any
+    ) -> Any:
         """The adapter of a folder on its base; a plain PEFT adapter of these methods too. Arguments are PeftModel's."""
         config = keywords.pop("config", None) or opened_config(model_id, not is_trainable)
         tuned = cls(model, config, adapter_name)
@@ -204,7 +221,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     def add_adapter(self, adapter_name: str, peft_config: Any, *args: Any, **keywords: Any) -> None:
         """A further adapter of the same method; `set_adapter` switches to it."""
         if not isinstance(peft_config, _Config):
-            peft_config = CONFIGS[str(getattr(peft_config.peft_type, "value", peft_config.peft_type))](**_settings(peft_config.to_dict()))
+            peft_config = CONFIGS[str(getattr(peft_config.peft_type, "value", peft_config.peft_type))](
+                **_settings(peft_config.to_dict())
+            )
         _fill_sizes(self.base_model, peft_config)
         super().add_adapter(adapter_name, peft_config, *args, **keywords)
         self.set_requires_grad(self.active_adapter, not self.peft_config[self.active_adapter].inference_mode)
@@ -239,7 +258,10 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
         """The base as it was, its own head included."""
-        was, wrappers = self._adapters_disabled, [each for each in self.base_model.modules() if isinstance(each, ModulesToSaveWrapper)]
+        was, wrappers = (
+            self._adapters_disabled,
+            [each for each in self.base_model.modules() if isinstance(each, ModulesToSaveWrapper)],
+        )
         learning = [weight for weight in self.parameters() if weight.requires_grad]
         for wrapper in wrappers:
             wrapper.enable_adapters(False)
@@ -271,14 +293,18 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
 
     def merge_and_unload(self, *args: Any, **keywords: Any) -> Any:
         """Raises ValueError: what precedes a text is in no weight of the base."""
-        raise ValueError("virtual tokens cannot be merged into the weights of a model; keep the adapter beside its base")
+        raise ValueError(
+            "virtual tokens cannot be merged into the weights of a model; keep the adapter beside its base"
+        )
 
     def get_prompt_embedding_to_save(self, adapter_name: str) -> Tensor:
         """The virtual tokens as they are saved: (tokens, width)."""
         said: Tensor = self.prompt_encoder[adapter_name].finished()
         return said
 
-    def save_pretrained(self, save_directory: str, *args: Any, reparameterization: bool = True, **keywords: Any) -> None:
+    def save_pretrained(
+        self, save_directory: str, *args: Any, reparameterization: bool = True, **keywords: Any
+    ) -> None:
         """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on from them.
 
         Section 4.3 of prefix tuning: once training is complete, these parameters can be dropped.
@@ -291,7 +317,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             if not path.exists():  # another process writes it
                 continue
             said = json.loads(path.read_text())
-            said |= {"task_type": None} if task is None else {"peft_type": self.peft_config[name].plain, "task_type": task}
+            said |= (
+                {"task_type": None} if task is None else {"peft_type": self.peft_config[name].plain, "task_type": task}
+            )
             path.write_text(json.dumps(said, indent=2, sort_keys=True))
             if task is None:
                 shutil.copyfile(__file__, folder / FILE)
@@ -307,12 +335,20 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         """The task under which PEFT's own classes compute what this model does; None where none of them does."""
         config, base = self.peft_config[adapter_name], self.base_model
         task = next((task for end, task in PEFT_TASKS.items() if type(base).__name__.endswith(end)), None)
-        alike = ("SEQ_2_SEQ_LM",) if config.plain != "PREFIX_TUNING" else ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "CAUSAL_LM")
+        alike = (
+            ("SEQ_2_SEQ_LM",)
+            if config.plain != "PREFIX_TUNING"
+            else ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "CAUSAL_LM")
+        )
         across = bool(getattr(base.config, "is_encoder_decoder", False))
         if task not in alike or self._in_attention(config) or across != (task == "SEQ_2_SEQ_LM"):
             return None
         kept = tuple(config.modules_to_save or ())
-        names = [name for name, _ in base.named_modules() if ".modules_to_save" not in name and ".original_module" not in name]
+        names = [
+            name
+            for name, _ in base.named_modules()
+            if ".modules_to_save" not in name and ".original_module" not in name
+        ]
         heads = [name for name in names if name.endswith(PEFT_HEADS.get(str(task), ("\0",)))]
         return task if all(name in kept for name in heads) else None
 
@@ -355,8 +391,13 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         elif isinstance(pooler, nn.Module):
             handles.append(pooler.register_forward_pre_hook(self._before_pooler))
         if config.plain == "PREFIX_TUNING":
-            handles += [each.register_forward_pre_hook(self._remember, with_kwargs=True) for each in attentions(self.base_model)]
-        elif getattr(self.base_model.config, "is_encoder_decoder", False) and (decoder := decoding_stack(self.base_model)) is not stack:
+            handles += [
+                each.register_forward_pre_hook(self._remember, with_kwargs=True) for each in attentions(self.base_model)
+            ]
+        elif (
+            getattr(self.base_model.config, "is_encoder_decoder", False)
+            and (decoder := decoding_stack(self.base_model)) is not stack
+        ):
             handles.append(decoder.register_forward_pre_hook(self._show_prompt, with_kwargs=True))
 
     def _join(self, stack: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -406,18 +447,27 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         across = bool(getattr(self.base_model.config, "is_encoder_decoder", False))
         if past is None and call.get("use_cache") and not stack.training:
             past = DynamicCache(config=stack.config)
-            past = call["past_key_values"] = EncoderDecoderCache(past, DynamicCache(config=stack.config)) if across else past
+            past = call["past_key_values"] = (
+                EncoderDecoderCache(past, DynamicCache(config=stack.config)) if across else past
+            )
         if past is not None:
             text: Any = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
             kept = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
             for index, (keys, values) in enumerate(layers if first else ()):
-                each = (states.to(self._dtype_of_past()).expand(len(text), -1, -1, -1).contiguous() for states in (keys, values))
+                each = (
+                    states.to(self._dtype_of_past()).expand(len(text), -1, -1, -1).contiguous()
+                    for states in (keys, values)
+                )
                 kept.update(*each, index)
             return
         if stack.training and any(_reentrant(module) for module in stack.modules()):
-            raise ValueError("a prefix cannot be trained with gradient_checkpointing_kwargs {use_reentrant: true}: leave it out")
+            raise ValueError(
+                "a prefix cannot be trained with gradient_checkpointing_kwargs {use_reentrant: true}: leave it out"
+            )
         self._past = Cache(layers=[_PrefixLayer(keys, values) for keys, values in layers])
-        call["past_key_values"] = EncoderDecoderCache(self._past, DynamicCache(config=stack.config)) if across else self._past
+        call["past_key_values"] = (
+            EncoderDecoderCache(self._past, DynamicCache(config=stack.config)) if across else self._past
+        )
         if "use_cache" in inspect.signature(stack.forward).parameters:
             call["use_cache"] = False
 
@@ -430,7 +480,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         config = self.peft_config[self.active_adapter]
         heads = config.num_attention_heads
         said = self.prompt_encoder[self.active_adapter].read()
-        parts = said.view(config.num_virtual_tokens, config.num_layers, 2, heads, config.token_dim // heads).permute(1, 2, 3, 0, 4)
+        parts = said.view(config.num_virtual_tokens, config.num_layers, 2, heads, config.token_dim // heads).permute(
+            1, 2, 3, 0, 4
+        )
         return [(each[0], each[1]) for each in parts]
 
     def _prefix_at(self, index: int) -> tuple[Tensor, Tensor] | None:
@@ -452,12 +504,16 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         call = _named(decoder, args, keywords)
         mask, states = call.get("encoder_attention_mask"), call.get("encoder_hidden_states")
         if mask is not None and states is not None and states.shape[1] == mask.shape[1] + config.num_virtual_tokens:
-            call["encoder_attention_mask"] = torch.cat([mask.new_ones(len(mask), config.num_virtual_tokens), mask], dim=1)
+            call["encoder_attention_mask"] = torch.cat(
+                [mask.new_ones(len(mask), config.num_virtual_tokens), mask], dim=1
+            )
         return (), call
 
     def _leave(self, stack: Any, args: Any, output: Any) -> Any:
         """Take the virtual tokens out of what the stack hands on."""
-        if self._past is not None and isinstance(output, ModelOutput):  # nobody can continue from a past that keeps nothing
+        if self._past is not None and isinstance(
+            output, ModelOutput
+        ):  # nobody can continue from a past that keeps nothing
             output = type(output)(**{name: value for name, value in output.items() if name != "past_key_values"})
         if getattr(self.base_model.config, "is_encoder_decoder", False) or self._ahead == 0:
             return output  # the decoder attends to an encoder's prompt as to the text
@@ -505,10 +561,13 @@ def attentions(model: Any) -> list[nn.Module]:
     if "past_key_values" not in _parameters(stack):
         return []
     found = [
-        module for name, module in stack.named_modules()
-        if _layer(module) is not None and _past(module) and module is not stack
+        module
+        for name, module in stack.named_modules()
+        if _layer(module) is not None
+        and _past(module)
+        and module is not stack
         and not any(word in f"{name} {type(module).__name__}".lower() for word in NO_ATTENTION)
-    ]  # fmt: skip
+    ]
     inner = [module for module in found if not any(each in found for each in module.modules() if each is not module)]
     # Where some layers have another kind of memory, layers and attentions are not counted alike.
     return inner if [_layer(module) for module in inner] == list(range(len(inner))) else []
@@ -596,13 +655,19 @@ _WITH_PREFIX = "finery_with_prefix"
 def _refuse_odd_attention(model: Any) -> None:
     kernel = model.config._attn_implementation
     if kernel not in (None, "eager", "sdpa"):
-        raise ValueError(f"a prefix inside {model.config.model_type}'s attention needs attn_implementation eager or sdpa, not {kernel}")
+        raise ValueError(
+            f"a prefix inside {model.config.model_type}'s attention needs attn_implementation eager or sdpa, not {kernel}"
+        )
 
 
-def _attend_with_prefix(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **keywords: Any) -> Any:
+def _attend_with_prefix(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **keywords: Any
+) -> Any:
     """The attention of the module's own choice, with a prefix that every token sees before the keys and values."""
     own = module.__dict__["_own_config"]
-    attend = ALL_ATTENTION_FUNCTIONS.get_interface(own._attn_implementation, sys.modules[type(module).__module__].eager_attention_forward)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+        own._attn_implementation, sys.modules[type(module).__module__].eager_attention_forward
+    )
     if (prefix := module.__dict__["_virtual_prefix"]()) is not None:
         key, value = before(prefix[0], key), before(prefix[1], value)
         if attention_mask is not None:

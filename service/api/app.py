@@ -1,4 +1,4 @@
-"""The application: routes, limits, errors and the OpenAPI document put together."""
+"""The application: routes, pages, limits, errors and the OpenAPI document put together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,30 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import disk, logs
-from service.api import health, problems
+from service.api import administration, files, health, jobs, models, problems, watching
 from service.api.context import make_service
 from service.api.limits import BodyLimit
-from service.api.routes import administration, audit, files, jobs, models, watching
 from service.checking import Checker, checker_of
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
-from service.web.routes import mount as mount_pages
+from service.web import access, compare, job, submit
+from service.web import jobs as job_pages
+from service.web import models as model_pages
+from service.web.rendering import STATIC, Assets
+from service.web.sessions import Sessions
+
+PAGES = (access, job_pages, job, compare, model_pages, submit)
+
+
+def mount(app: FastAPI) -> None:
+    """Add every page and the static files. The API must have set `app.state.service`."""
+    service = app.state.service
+    app.state.web_sessions = Sessions(service.store, service.settings.home)
+    for module in PAGES:
+        app.include_router(module.router)
+    app.mount("/static", Assets(directory=STATIC), name="static")
+
 
 DESCRIPTION = """
 Submit recipes, watch them, and take what they publish. Send `Authorization: Bearer fin_…` with every request.
@@ -39,15 +54,22 @@ PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
 
 
-def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lambda: None, checker: Checker | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, store: Store, wake: Callable[[], None] = lambda: None, checker: Checker | None = None
+) -> FastAPI:
     """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick.
 
     `checker` checks recipes; without one it is made of the settings, and its processes begin with the first recipe.
     """
     app = FastAPI(
-        title="Finery", version=health.version(), description=DESCRIPTION, openapi_url=None, docs_url=None, redoc_url=None,
+        title="Finery",
+        version=health.version(),
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
         separate_input_output_schemas=False,
-    )  # fmt: skip
+    )
     equip(app, settings, store, wake, checker)
     problems.install(app)
     app.include_router(health.router)
@@ -60,11 +82,11 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
             described.append(json.dumps(app.openapi()).encode())
         return Response(described[0], media_type="application/json")
 
-    for part in (jobs, watching, files, models, administration, audit):
+    for part in (jobs, watching, files, models, administration):
         app.include_router(part.router, prefix="/api/v1")
     app.include_router(openai_routes.router, prefix="/v1")
-    mount_pages(app)
-    app.add_middleware(audit.Acting)
+    mount(app)
+    app.add_middleware(administration.Acting)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
     app.add_middleware(Room)
     app.add_middleware(KnownHosts)
@@ -75,7 +97,9 @@ def create_app(settings: Settings, store: Store, wake: Callable[[], None] = lamb
     return app
 
 
-def equip(app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None], checker: Checker | None = None) -> None:
+def equip(
+    app: FastAPI, settings: Settings, store: Store, wake: Callable[[], None], checker: Checker | None = None
+) -> None:
     """Give the application its store, settings and counters."""
     service = make_service(settings, store, wake, checker or checker_of(settings))
     service.measurements = health.Measurements(service)
@@ -130,7 +154,11 @@ class KnownHosts:
         if allowed is None or (len(given) == 1 and _name(given[0]) in allowed):
             await self.app(scope, receive, send)
             return
-        problem = problems.Problem(421, "This server is not known by the name in the header Host; its admin lists names in FINERY_ALLOWED_HOSTS.", "unknown_host")
+        problem = problems.Problem(
+            421,
+            "This server is not known by the name in the header Host; its admin lists names in FINERY_ALLOWED_HOSTS.",
+            "unknown_host",
+        )
         await problems.respond(Request(scope), problem)(scope, receive, send)
 
 
@@ -151,7 +179,10 @@ class SafeHeaders:
             if message["type"] == "http.response.start":
                 known = {name.lower() for name, _ in message.get("headers", ())}
                 added = HEADERS if scope["path"].startswith(("/api/", "/v1/")) else PAGE_HEADERS
-                message["headers"] = [*message.get("headers", ()), *((name, value) for name, value in added.items() if name not in known)]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *((name, value) for name, value in added.items() if name not in known),
+                ]
             await send(message)
 
         await self.app(scope, receive, sent if scope["type"] == "http" else send)

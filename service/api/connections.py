@@ -1,4 +1,4 @@
-"""Connections to the server: how many there may be, how long each may keep silent, and the uvicorn server that holds to it.
+"""Connections to the server: how many there may be, how long each may keep silent, and the uvicorn server.
 
 A connection without a request in progress costs its address a place and is closed when its time is over, or when all places are
 taken and somebody else asks: a thousand idle ones keep nobody out.
@@ -21,7 +21,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -242,11 +242,25 @@ def _quietly() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
 
 def server_of(app: Any, settings: Settings, files: int) -> Server:
     """The server for an application. `files` is how many the process may open: half of them are for connections at most."""
-    held = Places(min(settings.max_connections, max(8, files // 2)), settings.max_connections_per_address, settings.trusted_proxies)
+    held = Places(
+        min(settings.max_connections, max(8, files // 2)),
+        settings.max_connections_per_address,
+        settings.trusted_proxies,
+    )
     protocol = type("Connection", (Connection,), {"places": held, "header_seconds": settings.header_seconds})
     config = uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, backlog=AT_ONCE,
-        h11_max_incomplete_event_size=HEADER_BYTES, timeout_keep_alive=max(1, round(settings.idle_seconds)), timeout_graceful_shutdown=GRACE,
-        proxy_headers=bool(settings.trusted_proxies), forwarded_allow_ips=list(settings.trusted_proxies),
-    )  # fmt: skip
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=AT_ONCE,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        timeout_keep_alive=max(1, round(settings.idle_seconds)),
+        timeout_graceful_shutdown=GRACE,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+    )
     return Server(config)

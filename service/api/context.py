@@ -14,11 +14,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.api.limits import RateLimiter
 from service.api.problems import Problem
 from service.checking import Checker, Lane
-from service.safety.secrets import Redactor, of_environment
+from service.safety.redaction import Redactor, of_environment
 from service.settings import Settings
 from service.store.audit import identify
 from service.store.store import Store
-from service.tokens import PROJECT, matches, may, parts
+from service.store.tokens import PROJECT, matches, may, parts
 
 if TYPE_CHECKING:
     from service.api.health import Measurements
@@ -118,14 +118,21 @@ def still_valid(service: Service, caller: Caller) -> bool:
 def refuse_busy(seconds: float) -> None:
     """Raise Problem 429 where a limiter says how long to wait."""
     if seconds > 0:
-        raise Problem(429, f"Too many requests; try again in {seconds:.1f} s.", "rate_limited", headers={"Retry-After": str(max(1, round(seconds)))})
+        raise Problem(
+            429,
+            f"Too many requests; try again in {seconds:.1f} s.",
+            "rate_limited",
+            headers={"Retry-After": str(max(1, round(seconds)))},
+        )
 
 
 def caller(
     request: Request,
     service: ServiceOf,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)] = None,
-    acting_for: Annotated[str | None, Header(alias="X-Finery-Project", description="Admins: act in this project.")] = None,
+    acting_for: Annotated[
+        str | None, Header(alias="X-Finery-Project", description="Admins: act in this project.")
+    ] = None,
 ) -> Caller:
     """Who sent this request; a page's session may stand in for the header."""
     text = credentials.credentials if credentials is not None else getattr(request.state, "token", None)
@@ -144,7 +151,11 @@ def caller(
 def refuse_without_isolation(service: Service, caller: Caller) -> None:
     """Raise Problem 403 for a job that would run with all that the server may do, unless an admin submits it."""
     if not service.isolated and caller.role != "admin":
-        raise Problem(403, "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see `finery doctor`.", "no_isolation")
+        raise Problem(
+            403,
+            "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see `finery doctor`.",
+            "no_isolation",
+        )
 
 
 def apart(lane: str, register: Callable[[Callable[..., Any]], Any]) -> Callable[[Work], Work]:

@@ -9,11 +9,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.jobs.job import Attempt, Event, Job
-from service.jobs.resources import Host, Resources
-from service.jobs.states import Reason, State
-from service.jobs.transitions import Move, allowed
-from service.safety.secrets import Redactor
+from service.jobs.job import Attempt, Event, Host, Job, Resources
+from service.jobs.states import Move, Reason, State, allowed
+from service.safety.redaction import Redactor
 from service.store.files import File
 from service.store.results import Model, Score, StageResult
 from service.store.tokens import Token
@@ -46,7 +44,9 @@ class ResourcesDocument(BaseModel):
 
     gpus: int | None = Field(None, ge=0, le=1024)
     gpu_memory: int | None = Field(None, ge=0, lt=2**62, description="Bytes that each GPU must have.")
-    gpu_kind: str | None = Field(None, max_length=100, pattern=r"^[^\x00]*$", description="Part of the GPU's name, such as h200.")
+    gpu_kind: str | None = Field(
+        None, max_length=100, pattern=r"^[^\x00]*$", description="Part of the GPU's name, such as h200."
+    )
     cpus: int | None = Field(None, ge=1, le=4096, description="Cores; by default one for each process of the recipe.")
     memory: int | None = Field(None, ge=0, lt=2**62, description="Bytes of main memory.")
     hosts: int | None = Field(None, ge=1, le=1024)
@@ -72,7 +72,9 @@ class JobDocument(BaseModel):
     depends_on: list[str]
     deadline: datetime | None
     max_seconds: float | None = Field(description="How long it may run, where it named a limit.")
-    ttl_seconds_after_finished: float | None = Field(description="How long it is kept after its end, where it named a time.")
+    ttl_seconds_after_finished: float | None = Field(
+        description="How long it is kept after its end, where it named a time."
+    )
     created: datetime
     updated: datetime
     started: datetime | None
@@ -88,15 +90,32 @@ class JobDocument(BaseModel):
     @classmethod
     def of(cls, job: Job, redactor: Redactor) -> JobDocument:
         return cls(
-            id=job.id, name=job.name, project=job.project, kind=job.request.kind, state=job.state, reason=job.reason,
-            message=redactor.text(job.message), priority=job.priority, resources=ResourcesDocument.of(job.request.resources),
-            overrides=list(job.request.overrides), depends_on=list(job.request.depends_on), deadline=moment(job.request.deadline),
-            max_seconds=job.request.max_seconds, ttl_seconds_after_finished=job.request.ttl_seconds_after_finished,
-            created=moment(job.created), updated=moment(job.updated), started=moment(job.started), finished=moment(job.finished),
-            attempts=job.attempts, retries=job.retries, preemptions=job.preemptions, progress=redactor.plain(job.progress),
-            study=is_study(job.request.recipe), actions=[ACTIONS[move] for move in allowed(job.state) if move in ACTIONS],
+            id=job.id,
+            name=job.name,
+            project=job.project,
+            kind=job.request.kind,
+            state=job.state,
+            reason=job.reason,
+            message=redactor.text(job.message),
+            priority=job.priority,
+            resources=ResourcesDocument.of(job.request.resources),
+            overrides=list(job.request.overrides),
+            depends_on=list(job.request.depends_on),
+            deadline=moment(job.request.deadline),
+            max_seconds=job.request.max_seconds,
+            ttl_seconds_after_finished=job.request.ttl_seconds_after_finished,
+            created=moment(job.created),
+            updated=moment(job.updated),
+            started=moment(job.started),
+            finished=moment(job.finished),
+            attempts=job.attempts,
+            retries=job.retries,
+            preemptions=job.preemptions,
+            progress=redactor.plain(job.progress),
+            study=is_study(job.request.recipe),
+            actions=[ACTIONS[move] for move in allowed(job.state) if move in ACTIONS],
             last_event=job.last_event,
-        )  # fmt: skip
+        )
 
 
 def is_study(recipe: str) -> bool:
@@ -125,11 +144,19 @@ class AttemptDocument(BaseModel):
     @classmethod
     def of(cls, attempt: Attempt, redactor: Redactor) -> AttemptDocument:
         return cls(
-            id=attempt.id, number=attempt.number, executor=attempt.executor, state=attempt.state,
-            hosts=[{"host": part.host, "gpus": list(part.gpus)} for part in attempt.placement], created=moment(attempt.created),
-            started=moment(attempt.started), ended=moment(attempt.ended), exit_code=attempt.exit_code, reason=attempt.reason,
-            message=redactor.text(attempt.message), skipped_lines=attempt.skipped_lines,
-        )  # fmt: skip
+            id=attempt.id,
+            number=attempt.number,
+            executor=attempt.executor,
+            state=attempt.state,
+            hosts=[{"host": part.host, "gpus": list(part.gpus)} for part in attempt.placement],
+            created=moment(attempt.created),
+            started=moment(attempt.started),
+            ended=moment(attempt.ended),
+            exit_code=attempt.exit_code,
+            reason=attempt.reason,
+            message=redactor.text(attempt.message),
+            skipped_lines=attempt.skipped_lines,
+        )
 
 
 class StageDocument(BaseModel):
@@ -144,7 +171,11 @@ class StageDocument(BaseModel):
     @classmethod
     def of(cls, result: StageResult) -> StageDocument:
         return cls(
-            stage=result.stage, seconds=result.seconds, reused=result.reused, metrics=finite(result.metrics), finished=moment(result.finished)
+            stage=result.stage,
+            seconds=result.seconds,
+            reused=result.reused,
+            metrics=finite(result.metrics),
+            finished=moment(result.finished),
         )
 
 
@@ -161,7 +192,11 @@ def finite(value: Any) -> Any:
 
 def plain_event(event: Event, redactor: Redactor) -> dict[str, Any]:
     """An event as `events.jsonl` has it, the fields beside `event`, without secrets."""
-    made: dict[str, Any] = {"id": event.id, "time": datetime.fromtimestamp(event.time, UTC).isoformat(), "event": event.event}
+    made: dict[str, Any] = {
+        "id": event.id,
+        "time": datetime.fromtimestamp(event.time, UTC).isoformat(),
+        "event": event.event,
+    }
     for key in ("stage", "step", "attempt"):
         if getattr(event, key) is not None:
             made[key] = getattr(event, key)
@@ -185,9 +220,16 @@ class FileDocument(BaseModel):
     @classmethod
     def of(cls, file: File, offset: int | None = None) -> FileDocument:
         return cls(
-            id=file.id, project=file.project, filename=file.filename, purpose=file.purpose, state=file.state, bytes=file.bytes,
-            sha256=file.sha256, offset=file.offset if offset is None else offset, created=moment(file.created),
-        )  # fmt: skip
+            id=file.id,
+            project=file.project,
+            filename=file.filename,
+            purpose=file.purpose,
+            state=file.state,
+            bytes=file.bytes,
+            sha256=file.sha256,
+            offset=file.offset if offset is None else offset,
+            created=moment(file.created),
+        )
 
 
 class ModelDocument(BaseModel):
@@ -206,9 +248,16 @@ class ModelDocument(BaseModel):
     @classmethod
     def of(cls, model: Model) -> ModelDocument:
         return cls(
-            id=model.id, name=model.name, project=model.project, fingerprint=model.fingerprint, job=model.job, base=public(model.base),
-            parameters=model.parameters, scores=finite(model.scores), created=moment(model.created),
-        )  # fmt: skip
+            id=model.id,
+            name=model.name,
+            project=model.project,
+            fingerprint=model.fingerprint,
+            job=model.job,
+            base=public(model.base),
+            parameters=model.parameters,
+            scores=finite(model.scores),
+            created=moment(model.created),
+        )
 
 
 def public(base: str) -> str:
@@ -233,9 +282,17 @@ class ScoreDocument(BaseModel):
     @classmethod
     def of(cls, rank: int, score: Score) -> ScoreDocument:
         return cls(
-            rank=rank, job=score.job, job_name=score.job_name, project=score.project, stage=score.stage, model=score.model,
-            benchmark=score.benchmark, metric=score.metric, value=score.value, created=moment(score.created),
-        )  # fmt: skip
+            rank=rank,
+            job=score.job,
+            job_name=score.job_name,
+            project=score.project,
+            stage=score.stage,
+            model=score.model,
+            benchmark=score.benchmark,
+            metric=score.metric,
+            value=score.value,
+            created=moment(score.created),
+        )
 
 
 class GpuDocument(BaseModel):
@@ -257,17 +314,31 @@ class HostDocument(BaseModel):
     memory: int
     gpus: list[GpuDocument]
     seen: datetime
-    isolation: str = Field("", description="What keeps its attempts apart from the server: bubblewrap, landlock, container, host or none.")
+    isolation: str = Field(
+        "", description="What keeps its attempts apart from the server: bubblewrap, landlock, container, host or none."
+    )
     left_open: list[str] = Field(default_factory=list, description="What an attempt can still do there.")
 
     @classmethod
     def of(cls, host: Host, holders: Mapping[tuple[str, int], str]) -> HostDocument:
-        gpus = [GpuDocument(index=slot.index, kind=slot.kind, memory=slot.memory, attempt=holders.get((host.name, slot.index))) for slot in host.slots]
+        gpus = [
+            GpuDocument(
+                index=slot.index, kind=slot.kind, memory=slot.memory, attempt=holders.get((host.name, slot.index))
+            )
+            for slot in host.slots
+        ]
         isolation = host.info.get("isolation") or {}
         return cls(
-            name=host.name, executor=host.executor, state=host.state, cpus=host.cpus, memory=host.memory, gpus=gpus, seen=moment(host.seen),
-            isolation=str(isolation.get("mode", "")), left_open=[str(each) for each in isolation.get("left_open", ())],
-        )  # fmt: skip
+            name=host.name,
+            executor=host.executor,
+            state=host.state,
+            cpus=host.cpus,
+            memory=host.memory,
+            gpus=gpus,
+            seen=moment(host.seen),
+            isolation=str(isolation.get("mode", "")),
+            left_open=[str(each) for each in isolation.get("left_open", ())],
+        )
 
 
 class TokenDocument(BaseModel):
@@ -286,6 +357,13 @@ class TokenDocument(BaseModel):
     @classmethod
     def of(cls, token: Token) -> TokenDocument:
         return cls(
-            id=token.id, prefix=token.prefix, project=token.project, role=token.role, name=token.name, created=moment(token.created),
-            expires=moment(token.expires), revoked=moment(token.revoked), last_used=moment(token.last_used),
-        )  # fmt: skip
+            id=token.id,
+            prefix=token.prefix,
+            project=token.project,
+            role=token.role,
+            name=token.name,
+            created=moment(token.created),
+            expires=moment(token.expires),
+            revoked=moment(token.revoked),
+            last_used=moment(token.last_used),
+        )

@@ -118,7 +118,9 @@ def _unfit_structure(body: bytes) -> str | None:
 class BodyLimit:
     """Middleware that answers 413 to a body above the limit of its path, before or while it arrives, and 400 to JSON beyond all use."""
 
-    def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], int], refuse: Callable[[Scope, HTTPException], ASGIApp]) -> None:
+    def __init__(
+        self, app: ASGIApp, limit_of: Callable[[Scope], int], refuse: Callable[[Scope, HTTPException], ASGIApp]
+    ) -> None:
         self.app = app
         self.limit_of = limit_of
         self.refuse = refuse
@@ -144,7 +146,9 @@ class BodyLimit:
 
         kind = _header(scope, b"content-type")
         if FORM.match(kind) and (charset := CHARSET.search(kind)) is not None and charset[1].lower() not in CHARSETS:
-            await self.refuse(scope, HTTPException(415, "The form's charset is not offered; send utf-8."))(scope, receive, send)
+            await self.refuse(scope, HTTPException(415, "The form's charset is not offered; send utf-8."))(
+                scope, receive, send
+            )
             return
         if not JSON.match(kind):
             await self.app(scope, counted, send)

@@ -1,4 +1,9 @@
-"""Errors of the API as problem+json (RFC 9457), and what each error of the service becomes."""
+"""Errors of the API as problem+json (RFC 9457), or in OpenAI's envelope below /v1.
+
+Errors in OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`.
+
+Errors of the API as problem+json (RFC 9457), and what each error of the service becomes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,33 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipelines.errors import CommandError, FineryError, RecipeError
+from pipelines.core.errors import CommandError, FineryError, RecipeError
 from service.checking import Crowded
-from service.jobs.transitions import IllegalTransition
+from service.jobs.states import IllegalTransition
 from service.safety.fetching import Refused
 from service.store.errors import Conflict, NoSpace, NotFound, QuotaExceeded, Unavailable
 from service.uploads import TooLarge, WrongOffset
+
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+CODES = {"no_token": "invalid_api_key", "bad_token": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
+
+
+def status_of(problem: Problem) -> int:
+    """OpenAI answers 400 to content that is wrong."""
+    return 400 if problem.status == 422 else problem.status
+
+
+def envelope(problem: Problem) -> dict[str, Any]:
+    """The body of an answer. Every mistake stands in the message, which is all that clients show."""
+    lines = []
+    for each in problem.errors:
+        place = f"line {each.line}: " if each.line is not None and not each.key else ""
+        lines.append(f"{place}{each.key}: {each.message}" if each.key else f"{place}{each.message}")
+    kind = "server_error" if problem.status >= 500 else TYPES.get(problem.status, "invalid_request_error")
+    param = problem.param or (problem.errors[0].key if problem.errors and problem.errors[0].key else None)
+    code = CODES.get(problem.code, problem.code) or None
+    return {"error": {"message": "\n".join([problem.detail, *lines]), "type": kind, "param": param, "code": code}}
+
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -31,9 +57,18 @@ TITLES = {
     429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
 }  # fmt: skip
 STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (NotFound, 404), (Conflict, 409), (IllegalTransition, 409), (WrongOffset, 409), (QuotaExceeded, 429), (TooLarge, 413), (NoSpace, 507), (Unavailable, 503),
-    (RecipeError, 422), (CommandError, 422), (Refused, 422),
-)  # fmt: skip
+    (NotFound, 404),
+    (Conflict, 409),
+    (IllegalTransition, 409),
+    (WrongOffset, 409),
+    (QuotaExceeded, 429),
+    (TooLarge, 413),
+    (NoSpace, 507),
+    (Unavailable, 503),
+    (RecipeError, 422),
+    (CommandError, 422),
+    (Refused, 422),
+)
 """Errors of the service -> the status they are answered with."""
 
 
@@ -53,7 +88,9 @@ class ProblemDocument(BaseModel):
     status: int = Field(description="The HTTP status.")
     detail: str = Field("", description="What happened, in a sentence.")
     code: str = Field("", description="The reason as a word, such as bad_recipe.")
-    errors: list[MistakeDocument] = Field(default_factory=list, description="Every mistake, where there can be several.")
+    errors: list[MistakeDocument] = Field(
+        default_factory=list, description="Every mistake, where there can be several."
+    )
     request_id: str = Field("", description="As in the header X-Request-ID, and in the server's log.")
 
 
@@ -61,9 +98,14 @@ class Problem(Exception):
     """An error that a route answers with."""
 
     def __init__(
-        self, status: int, detail: str, code: str = "", errors: Sequence[MistakeDocument] = (), headers: Mapping[str, str] | None = None,
+        self,
+        status: int,
+        detail: str,
+        code: str = "",
+        errors: Sequence[MistakeDocument] = (),
+        headers: Mapping[str, str] | None = None,
         param: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
@@ -112,7 +154,12 @@ def _of_validation(error: RequestValidationError) -> Problem:
         place = [str(part) for part in each["loc"] if part not in ("body", "query", "path", "header")]
         message = str(each["msg"])
         errors.append(MistakeDocument(key=".".join(place), message=f"{message[:1].lower()}{message[1:]}"[:500]))
-    return Problem(422, "; ".join(f"{each.key}: {each.message}" if each.key else each.message for each in errors)[:1000], "invalid_request", errors)
+    return Problem(
+        422,
+        "; ".join(f"{each.key}: {each.message}" if each.key else each.message for each in errors)[:1000],
+        "invalid_request",
+        errors,
+    )
 
 
 def respond(request: Request, problem: Problem) -> Response:
@@ -121,10 +168,10 @@ def respond(request: Request, problem: Problem) -> Response:
     if problem.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
     if request.url.path.startswith("/v1/"):
-        from service.openai.envelope import envelope, status_of
-
         return _Json(envelope(problem), status_of(problem), headers)
-    document = problem.document().model_copy(update={"request_id": request.scope.get("state", {}).get("request_id", "")})
+    document = problem.document().model_copy(
+        update={"request_id": request.scope.get("state", {}).get("request_id", "")}
+    )
     return _Json(document.model_dump() | problem.members, problem.status, headers, media_type=MEDIA_TYPE)
 
 
@@ -132,7 +179,9 @@ class _Json(JSONResponse):
     """JSON of whatever a client sent: halves of characters become question marks."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
 
 
 def install(app: FastAPI) -> None:

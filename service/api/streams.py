@@ -71,7 +71,9 @@ def stream_events(request: Request, service: Service, caller: Caller, job: Job, 
 
 def _answer(events: AsyncIterator[ServerSentEvent], ending: anyio.Event) -> EventSourceResponse:
     """The stream; when the server stops, `ending` is set and the stream has a moment to end as a whole answer does."""
-    return EventSourceResponse(events, headers=HEADERS, ping=PING_SECONDS, shutdown_event=ending, shutdown_grace_period=GRACE_SECONDS)
+    return EventSourceResponse(
+        events, headers=HEADERS, ping=PING_SECONDS, shutdown_event=ending, shutdown_grace_period=GRACE_SECONDS
+    )
 
 
 def _events(service: Service, caller: Caller, job_id: str, after: int) -> tuple[list[Event], bool]:
@@ -115,7 +117,9 @@ class _woken:
         self._end()
 
 
-def stream_log(request: Request, service: Service, caller: Caller, job: Job, attempt: str | None, offset: int) -> EventSourceResponse:
+def stream_log(
+    request: Request, service: Service, caller: Caller, job: Job, attempt: str | None, offset: int
+) -> EventSourceResponse:
     """The console log, attempt after attempt. Ids are `attempt:offset` of what follows the piece."""
 
     ending = anyio.Event()
@@ -132,7 +136,11 @@ def stream_log(request: Request, service: Service, caller: Caller, job: Job, att
                 yield ServerSentEvent(GONE, event="end", id=f"{at or ''}:{place}")
                 return
             for at, place, text in found:
-                yield ServerSentEvent(json.dumps({"attempt": at, "offset": place, "text": text}, ensure_ascii=False), event="log", id=f"{at}:{place}")
+                yield ServerSentEvent(
+                    json.dumps({"attempt": at, "offset": place, "text": text}, ensure_ascii=False),
+                    event="log",
+                    id=f"{at}:{place}",
+                )
             if found:
                 continue
             if over:
@@ -143,7 +151,9 @@ def stream_log(request: Request, service: Service, caller: Caller, job: Job, att
     return _answer(pieces(), ending)
 
 
-def _log(service: Service, caller: Caller, job_id: str, attempt: str | None, offset: int) -> tuple[list[tuple[str, int, str]], bool]:
+def _log(
+    service: Service, caller: Caller, job_id: str, attempt: str | None, offset: int
+) -> tuple[list[tuple[str, int, str]], bool]:
     """(attempt, offset behind it, text) of what was printed after a place, and whether nothing more will come."""
     over = service.store.job(job_id, caller.scope).over
     ids = [each.id for each in service.store.attempts(job_id, caller.scope)]

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.secrets import HOSTS
+from pipelines.core.secrets import HOSTS
 from service.attempts.folders import CACHE, INPUTS, REFERENCES
 from service.jobs.job import Attempt, Job
-from service.safety import secret_store
-from service.safety.secret_store import Secret
+from service.safety import secrets as secret_store
+from service.safety.secrets import Secret
 from service.settings import Settings
 
 INHERITED = re.compile(
@@ -27,7 +27,9 @@ TOLD = re.compile(r"(TOKEN|SECRET|PASSWORD|KEY)$")
 """Names that are never passed on, whatever else they match."""
 
 
-def environment_of(settings: Settings, job: Job, attempt: Attempt, outer: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment_of(
+    settings: Settings, job: Job, attempt: Attempt, outer: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The variables of an attempt's process. `outer` is the service's own environment."""
     outer = os.environ if outer is None else outer
     found = {name: value for name, value in outer.items() if INHERITED.fullmatch(name) and not TOLD.search(name)}
@@ -84,6 +86,8 @@ def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = N
 
 
 def secret_files(secrets: Mapping[str, Secret]) -> dict[str, str]:
-    """The files that hand them to an attempt (`pipelines.secrets` reads them): each value under its name, its hosts beside it."""
+    """The files that hand them to an attempt (`pipelines.core.secrets` reads them): each value under its name, its hosts beside it."""
     values = {name: secret.value for name, secret in secrets.items()}
-    return values | {f"{name}{HOSTS}": "\n".join(secret.hosts) for name, secret in secrets.items() if secret.hosts is not None}
+    return values | {
+        f"{name}{HOSTS}": "\n".join(secret.hosts) for name, secret in secrets.items() if secret.hosts is not None
+    }

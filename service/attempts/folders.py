@@ -86,8 +86,11 @@ def record_of(jobs: Path, attempt: Attempt) -> dict[str, object]:
     """What is known of an attempt whose handle was never stored: enough to look for it."""
     folder = jobs / attempt.job
     return {
-        "attempt_id": attempt.id, "fencing_token": attempt.fencing, "folder": str(folder), "record": str(folder / "attempts" / attempt.id),
-    }  # fmt: skip
+        "attempt_id": attempt.id,
+        "fencing_token": attempt.fencing,
+        "folder": str(folder),
+        "record": str(folder / "attempts" / attempt.id),
+    }
 
 
 class Unfit(OSError):

@@ -1,4 +1,6 @@
-"""From the run folder's `events.jsonl` to the store: whole lines, in batches, each exactly once.
+"""From a run folder to the store: events in batches, each exactly once, results of stages, and scores of cells.
+
+From the run folder's `events.jsonl` to the store: whole lines, in batches, each exactly once.
 
 The store keeps how far the file was read, in the same transaction as the events, and drops those whose ids it has. A
 service that was killed between two batches therefore goes on where the store says, and a file that became shorter
@@ -6,23 +8,32 @@ service that was killed between two batches therefore goes on where the store sa
 
 Whoever runs an attempt can write anything into that file. `event_of` looks at each line once: what it lets through has
 the types, the sizes and the names that the store, the pages and the API rely on. Any other line is skipped and counted.
+
+Takes in what a run writes: its events, the results of its stages, and the scores of a study's cells.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipelines.events import EVENTS
-from service.attempts.folders import open_regular
+from pipelines.core.events import EVENTS
+from service.attempts.folders import Folders, open_regular
+from service.jobs.job import Attempt
+from service.safety.redaction import Redactor
+
+if TYPE_CHECKING:
+    from service.store.store import Store
+
 
 BATCH_BYTES = 1 << 18
 """Read at once: some 2,000 events, one transaction."""
@@ -242,7 +253,11 @@ def _words(value: Any) -> dict[str, str]:
 
 def _number(value: Any) -> Any:
     """A number, or the text that stands for one that is not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str) or (isinstance(value, str) and len(value) > 40):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | str)
+        or (isinstance(value, str) and len(value) > 40)
+    ):
         raise ValueError("is no number")
     return value
 
@@ -259,9 +274,22 @@ def _time(value: Any) -> str:
 
 
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "time": _time, "stage": _stage, "step": _count, "total": _count, "what": _text, "metrics": _object, "seconds": _seconds, "reused": _truth,
-    "fingerprint": _stage, "message": _text, "reason": _text, "path": _text, "loss": _number, "learning_rate": _number, "epoch": _number,
-}  # fmt: skip
+    "time": _time,
+    "stage": _stage,
+    "step": _count,
+    "total": _count,
+    "what": _text,
+    "metrics": _object,
+    "seconds": _seconds,
+    "reused": _truth,
+    "fingerprint": _stage,
+    "message": _text,
+    "reason": _text,
+    "path": _text,
+    "loss": _number,
+    "learning_rate": _number,
+    "epoch": _number,
+}
 """What the server reads of an event: field -> the check that gives its value. A null is as good as no field."""
 OF_CELLS: dict[str, Callable[[Any], Any]] = {"cell": _cell, "status": _stage, "labels": _words}
 """The same of a study's cells."""
@@ -274,8 +302,16 @@ def plain_scores(scores: Any) -> dict[str, dict[str, float]]:
     for benchmark, values in scores.items() if isinstance(scores, Mapping) else ():
         for metric, value in values.items() if isinstance(values, Mapping) else ():
             left -= 1
-            names = isinstance(benchmark, str) and isinstance(metric, str) and max(len(benchmark), len(metric)) <= LONGEST_NAME
-            whole = isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST_WHOLE <= value <= LARGEST_WHOLE
+            names = (
+                isinstance(benchmark, str)
+                and isinstance(metric, str)
+                and max(len(benchmark), len(metric)) <= LONGEST_NAME
+            )
+            whole = (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and -LARGEST_WHOLE <= value <= LARGEST_WHOLE
+            )
             if left >= 0 and names and whole:
                 found.setdefault(plain_text(benchmark), {})[plain_text(metric)] = float(value)
     return found
@@ -289,3 +325,109 @@ def plain_count(value: Any) -> int | None:
 def is_score(metrics: Any) -> bool:
     """Whether a stage's metrics are benchmarks' scores, `{"glue/mrpc": {"f1": …}}`, and not a training's numbers."""
     return isinstance(metrics, dict) and bool(metrics) and all(isinstance(values, dict) for values in metrics.values())
+
+
+BATCHES = 16
+"""Taken in at most before others have their turn."""
+DONE = frozenset({"done", "reused"})
+MOST_OF_CELL = 1 << 26
+"""Bytes of a cell's own stream that are looked through for its scores."""
+
+log = logging.getLogger(__name__)
+
+
+class Intake:
+    """One attempt's stream, from where the store says that it was read to its end."""
+
+    def __init__(self, store: Store, folders: Folders, attempt: Attempt, redactor: Redactor) -> None:
+        self._store = store
+        self._folders = folders
+        self._attempt = attempt
+        self._redactor = redactor
+
+    def take(self, fencing: int, batches: int | None = BATCHES) -> int:
+        """Move what is new into the store; `batches=None` takes all. Returns how many events. Raises Fenced.
+
+        Results are written before the events that tell of them: whoever is killed in between does both again, and
+        writing a result twice changes nothing.
+        """
+        offset, taken = self._attempt.offset, 0
+        while batches is None or batches > 0:
+            batch = read_batch(self._folders.events, offset, below=self._folders.job)
+            if batch.offset == offset:
+                return taken
+            if batch.odd:
+                log.warning(
+                    "attempt %s: %d lines of its events are skipped; of the first: %s",
+                    self._attempt.id,
+                    batch.odd,
+                    batch.why,
+                )
+            told = [self._redactor.plain(event) for event in batch.events]
+            cells: set[str] = set()
+            for event in told:
+                self._keep_results(event, fencing, cells)
+            taken += self._store.ingest(self._attempt.id, fencing, told, batch.offset, skipped=batch.odd, why=batch.why)
+            offset = batch.offset
+            batches = None if batches is None else batches - 1
+        return taken
+
+    def last_word(self) -> dict[str, Any] | None:
+        """The newest event, when it was written during this attempt."""
+        last = newest_event(self._folders.events, self._folders.job)
+        if last is None or "time" not in last:
+            return None
+        began = self._attempt.started or self._attempt.created
+        return (
+            dict(self._redactor.plain(last))
+            if datetime.fromisoformat(last["time"]).timestamp() >= began - 1.0
+            else None
+        )
+
+    def _keep_results(self, event: dict[str, Any], fencing: int, cells: set[str]) -> None:
+        """`cells` are those whose scores were kept since the last batch."""
+        stage = event.get("stage")
+        if event["event"] == "stage_finished" and isinstance(stage, str) and stage != "tokenizer":
+            self._record(fencing, stage, event)
+        elif (
+            event["event"] == "cell" and event.get("status") in DONE and "cell" in event and event["cell"] not in cells
+        ):
+            cells.add(event["cell"])
+            for name, finished in finished_stages(
+                self._folders.run / "cells" / Path(event["cell"]).name / "events.jsonl", self._folders.job
+            ):
+                if is_score(finished.get("metrics")):  # what the leaderboard shows of a study
+                    self._record(fencing, f"{event['cell']}/{name}", finished)
+
+    def _record(self, fencing: int, stage: str, event: dict[str, Any]) -> None:
+        metrics = event.get("metrics") or {}
+        self._store.record_stage(
+            self._attempt.id,
+            fencing,
+            stage,
+            fingerprint=event.get("fingerprint", ""),
+            seconds=event.get("seconds", 0.0),
+            reused=event.get("reused", False),
+            metrics=metrics,
+            with_scores=is_score(metrics),
+        )
+
+
+def finished_stages(path: Path, below: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(stage, its newest `stage_finished` event) of a cell's own stream."""
+    found: dict[str, dict[str, Any]] = {}
+    offset = 0
+    while offset < MOST_OF_CELL:
+        batch = read_batch(path, offset, below=below)
+        if batch.offset == offset:
+            break
+        offset = batch.offset
+        found |= {
+            event["stage"]: event for event in batch.events if event["event"] == "stage_finished" and "stage" in event
+        }
+    yield from found.items()
+
+
+def plain_record(handle: Any) -> dict[str, Any]:
+    """An executor's record as the JSON that the store keeps."""
+    return dict(json.loads(json.dumps(dict(handle))))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import make_url
 
-from pipelines.errors import CommandError
-from pipelines.marks import read_yaml_text
+from pipelines.core.errors import CommandError
+from pipelines.core.yaml_positions import read_yaml_text
 from service.attempts.environment import (
     environment_of,
     hub_folder,
@@ -28,11 +28,11 @@ from service.executors.protocol import AttemptSpec, Placement, Sandbox
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
 from service.jobs.states import State
-from service.lookups import allowed_code
 from service.safety.materialise import materialise, needs
 from service.safety.network_recipes import read_network
 from service.safety.remote_code import unfit_code
 from service.settings import Settings
+from service.submission import allowed_code
 from service.uploads import file_path, safe_name
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Missing(CommandError):
     """Something that the recipe refers to is gone."""
 
 
-def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipelines: Sequence[str] = PIPELINES) -> AttemptSpec:
+def prepare(
+    store: Store, settings: Settings, job: Job, attempt: Attempt, pipelines: Sequence[str] = PIPELINES
+) -> AttemptSpec:
     """Everything the executor needs. Raises RecipeError or Missing when the recipe can no longer be resolved."""
     folders = folders_of(settings.jobs, job)
     folders.job.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -74,16 +76,26 @@ def prepare(store: Store, settings: Settings, job: Job, attempt: Attempt, pipeli
     resources = attempt.resources
     environment = environment_of(settings, job, attempt)
     return AttemptSpec(
-        attempt_id=attempt.id, job_id=job.id, fencing_token=attempt.fencing, command=(*pipelines, *words_of(folders, made.recipe)),
-        folder=folders.job, record=folders.record(attempt.id),
-        environment=environment, secrets=secret_files(secrets_of(settings, job)),
-        placements=tuple(Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement),
-        log_bytes=max(1, settings.log_bytes // LOG_FILES), log_files=LOG_FILES,
+        attempt_id=attempt.id,
+        job_id=job.id,
+        fencing_token=attempt.fencing,
+        command=(*pipelines, *words_of(folders, made.recipe)),
+        folder=folders.job,
+        record=folders.record(attempt.id),
+        environment=environment,
+        secrets=secret_files(secrets_of(settings, job)),
+        placements=tuple(
+            Placement(part.host, part.gpus, resources.cpus, resources.memory) for part in attempt.placement
+        ),
+        log_bytes=max(1, settings.log_bytes // LOG_FILES),
+        log_files=LOG_FILES,
         sandbox=sandbox_of(settings, folders, attempt.id, environment, checkpoints.values()),
-    )  # fmt: skip
+    )
 
 
-def sandbox_of(settings: Settings, folders: Folders, attempt_id: str, environment: Mapping[str, str], checkpoints: Iterable[Path]) -> Sandbox:
+def sandbox_of(
+    settings: Settings, folders: Folders, attempt_id: str, environment: Mapping[str, str], checkpoints: Iterable[Path]
+) -> Sandbox:
     """What an isolated attempt sees of the service's files: its own job's parts, and what its recipe names.
 
     `environment` is its own: it names its stage cache, the shared stages and the Hub's cache.
@@ -91,9 +103,13 @@ def sandbox_of(settings: Settings, folders: Folders, attempt_id: str, environmen
     hub = [environment[name] for name in HUB if environment.get(name)]
     own = [path for path in hub if Path(path).is_relative_to(settings.home)]
     read = [
-        folders.recipe, folders.job / INPUTS, folders.record(attempt_id) / "secrets", *checkpoints, *(path for path in hub if path not in own),
+        folders.recipe,
+        folders.job / INPUTS,
+        folders.record(attempt_id) / "secrets",
+        *checkpoints,
+        *(path for path in hub if path not in own),
         *filter(None, [environment.get("FINERY_SHARED_STAGES")]),
-    ]  # fmt: skip
+    ]
     write = [folders.job / "runs", folders.job / PUBLISHED, environment["FINERY_HOME"], *own]
     database = make_url(settings.url)
     hidden: list[Path | str] = [settings.home, stage_cache(settings)]
@@ -101,15 +117,20 @@ def sandbox_of(settings: Settings, folders: Folders, attempt_id: str, environmen
         hidden += [f"{database.database}{ending}" for ending in ("", "-wal", "-shm", "-journal")]
     ports = [settings.port, POSTGRESQL if database.port is None else database.port]
     return Sandbox(
-        read=tuple(map(str, read)), write=tuple(map(str, write)), hidden=tuple(map(str, hidden)),
-        private_endpoints=settings.private_endpoints, refused_ports=tuple(port for port in ports if port),
-    )  # fmt: skip
+        read=tuple(map(str, read)),
+        write=tuple(map(str, write)),
+        hidden=tuple(map(str, hidden)),
+        private_endpoints=settings.private_endpoints,
+        refused_ports=tuple(port for port in ports if port),
+    )
 
 
 def _name_references(folders: Folders, places: Mapping[str, Path]) -> None:
     """What the recipe's paths stand for, so that what is published names that."""
     (folders.job / INPUTS).mkdir(exist_ok=True)
-    write_file(str(folders.job / INPUTS), REFERENCES, json.dumps({str(path): name for name, path in places.items()}).encode())
+    write_file(
+        str(folders.job / INPUTS), REFERENCES, json.dumps({str(path): name for name, path in places.items()}).encode()
+    )
 
 
 def _refuse_code(store: Store, settings: Settings, job: Job) -> None:
@@ -144,7 +165,9 @@ def linked(store: Store, settings: Settings, job: Job, file_id: str, inputs: Pat
         try:
             os.link(content, temporary)  # stays when the upload is deleted while the job runs
         except FileNotFoundError:
-            raise Missing(f"the content of file '{file_id}' is gone; upload it again and submit the job with it") from None
+            raise Missing(
+                f"the content of file '{file_id}' is gone; upload it again and submit the job with it"
+            ) from None
         except OSError:
             shutil.copyfile(content, temporary)
         temporary.rename(place)
@@ -164,7 +187,9 @@ def model_of_job(store: Store, settings: Settings, project: str, name: str) -> P
         found = store.jobs(project, states=[State.SUCCEEDED], name=name, limit=1)
     done = [job for job in found if job.state is State.SUCCEEDED]
     if not done:
-        raise Missing(f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on")
+        raise Missing(
+            f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on"
+        )
     stages = sorted(folders_of(settings.jobs, done[0]).run.glob("stages/*"))
     models = [model for stage in stages if (model := model_in(settings, done[0], stage)) is not None]
     if not models:

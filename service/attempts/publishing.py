@@ -1,4 +1,4 @@
-"""What a finished job published becomes a model of its project: one folder, one row, however often it is tried.
+"""What a finished job published becomes a model of its project: one folder, one row.
 
 The publish stage leaves `published/<name>` in the job's folder, marked complete by `publication.json`. It is copied,
 file by file, into a hidden folder beside its place, which then takes the name `models/<project>/<name>/<fingerprint>`
@@ -64,9 +64,15 @@ def publications(folders: Folders) -> Iterator[Publication]:
             continue
         manifest = _read(folder / "manifest.json", folders.job)
         yield Publication(
-            name, mark, folder, _scores(manifest), _parameters(manifest), _base(folder, folders.job), folders.job,
+            name,
+            mark,
+            folder,
+            _scores(manifest),
+            _parameters(manifest),
+            _base(folder, folders.job),
+            folders.job,
             checksums if isinstance(checksums, dict) else {},
-        )  # fmt: skip
+        )
 
 
 def _names(folders: Folders) -> list[str]:
@@ -77,7 +83,11 @@ def _names(folders: Folders) -> list[str]:
         return []
     try:
         with os.scandir(at) as entries:
-            found = [entry.name for entry, _ in zip(entries, range(MOST_PUBLICATIONS), strict=False) if MODEL_NAME.fullmatch(entry.name)]
+            found = [
+                entry.name
+                for entry, _ in zip(entries, range(MOST_PUBLICATIONS), strict=False)
+                if MODEL_NAME.fullmatch(entry.name)
+            ]
     finally:
         os.close(at)
     return sorted(found)
@@ -132,7 +142,11 @@ def _read(path: Path, below: Path) -> dict[str, Any]:
 
 def _stages(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     stages = manifest.get("stages")
-    return [stage for stage in stages if isinstance(stage, dict) and isinstance(stage.get("metrics"), dict)] if isinstance(stages, list) else []
+    return (
+        [stage for stage in stages if isinstance(stage, dict) and isinstance(stage.get("metrics"), dict)]
+        if isinstance(stages, list)
+        else []
+    )
 
 
 def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -151,23 +165,33 @@ def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value)
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value)
+    )
 
 
 def _parameters(manifest: Mapping[str, Any]) -> int | None:
     counts = [stage["metrics"].get("all_parameters") for stage in _stages(manifest)]
-    known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= LARGEST_COUNT]
+    known = [
+        count
+        for count in counts
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= LARGEST_COUNT
+    ]
     return known[-1] if known else None
 
 
 def _base(folder: Path, below: Path) -> str:
     """The model that it began with, as its recipe names it; empty when it was made from scratch, or names a place of its own."""
-    from pipelines.errors import RecipeError
-    from pipelines.marks import read_yaml_text
+    from pipelines.core.errors import RecipeError
+    from pipelines.core.yaml_positions import read_yaml_text
 
     try:
         data, _ = read_yaml_text(read_regular(folder / "recipe.yaml", below, LARGEST_RECIPE).decode())
         checkpoint = str(data["model"].get("checkpoint") or "")
     except (RecipeError, OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return ""
-    return checkpoint if len(checkpoint) <= 300 and (HUB_NAME.fullmatch(checkpoint) or REFERENCE.fullmatch(checkpoint)) else ""
+    return (
+        checkpoint
+        if len(checkpoint) <= 300 and (HUB_NAME.fullmatch(checkpoint) or REFERENCE.fullmatch(checkpoint))
+        else ""
+    )

@@ -1,4 +1,4 @@
-"""The finished stages of a project: the server takes them over from its jobs, hashes them, and alone writes where they lie.
+"""The finished stages of a project: the server takes them over from its jobs, hashes them, and alone writes there.
 
 Each job has a FINERY_HOME of its own, `HOME/jobs/<job>/cache`, where its attempts make stages and leave what is unfinished. After an
 attempt is proven dead, `take_over` moves every complete stage of that home into the project's store, `HOME/cache/<project>/stages`,
@@ -11,7 +11,7 @@ store has is never replaced. A server that is killed anywhere does it again:
     cache/<project>/stages/<fingerprint>         one rename later: read by the project's jobs
 
 `server.json` in a stage is the server's record: the job that made it, and size and SHA-256 of every file. Whoever reuses the stage
-holds the files against it (pipelines/workspace.py).
+holds the files against it (pipelines/runs/workspace.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from service.settings import Settings
 
 FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 RECORD, HASHES = "stage.json", "server.json"
-"""What a run writes into a complete stage, and what the server does (pipelines/workspace.py)."""
+"""What a run writes into a complete stage, and what the server does (pipelines/runs/workspace.py)."""
 MOST_STAGES = 1000
 """Stages that one attempt leaves."""
 LARGEST_RECORD = 4 << 20
@@ -73,7 +73,9 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
     except OSError:  # nothing was made, or something else lies there
         return []
     try:
-        left = sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []  # by a server that was killed
+        left = (
+            sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []
+        )  # by a server that was killed
         for fingerprint in dict.fromkeys([*left, *_finished(own)]):
             if (store / fingerprint).exists():
                 continue
@@ -97,7 +99,7 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
 def stage_ids(job: Job) -> frozenset[str] | None:
     """The stages that a job's recipe has, the tokenizer's among them; none when it cannot be read any more; None for a study's, whose
     cells have their own."""
-    from pipelines.errors import RecipeError
+    from pipelines.core.errors import RecipeError
     from service.safety.network_recipes import read_network
 
     try:
@@ -122,7 +124,11 @@ def model_in(settings: Settings, job: Job, stage: Path) -> Path | None:
     if found is None:
         return None
     if found.is_relative_to(store.resolve()):
-        return found / "model" if (found / "model" / "config.json").is_file() or (found / "model" / "adapter_config.json").is_file() else None
+        return (
+            found / "model"
+            if (found / "model" / "config.json").is_file() or (found / "model" / "adapter_config.json").is_file()
+            else None
+        )
     try:
         names = {name for name, _ in plain_files(found, found.parent, alone=False)}  # not taken over: it may hold links
     except OSError:
@@ -216,7 +222,7 @@ def _refuse_foreign(said: dict[str, Any], fingerprint: str, allowed: frozenset[s
 
 
 def digest(parts: list[Any]) -> str:
-    """The fingerprint of a stage, from what it is, what it reads, its data, the versions and its code (pipelines/fingerprints.py)."""
+    """The fingerprint of a stage, from what it is, what it reads, its data, the versions and its code (pipelines/runs/fingerprints.py)."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -272,7 +278,14 @@ def _taken_at(folder: Path) -> float:
 def _used(settings: Settings) -> set[str] | None:
     """Fingerprints that some job's folder leads to; None when there are too many links to tell. No link is followed."""
     found: set[str] = set()
-    patterns = ("cache/stages/*", "runs/*/stages/*", "runs/*/tokenizer", "runs/*/history/*", "runs/*/cells/*/stages/*", "runs/*/cells/*/tokenizer")
+    patterns = (
+        "cache/stages/*",
+        "runs/*/stages/*",
+        "runs/*/tokenizer",
+        "runs/*/history/*",
+        "runs/*/cells/*/stages/*",
+        "runs/*/cells/*/tokenizer",
+    )
     for job in sorted(settings.jobs.glob("*")) if settings.jobs.is_dir() else ():
         for path in islice((path for pattern in patterns for path in job.glob(pattern)), MOST_LINKS + 1):
             with contextlib.suppress(OSError):

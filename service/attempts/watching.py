@@ -1,4 +1,14 @@
-"""Watches every live attempt of one server: starts it, takes in what it writes, stops it, and ends it once it is proven dead.
+"""Watches every live attempt of one server: starts it, takes in what it writes, stops it, and says how it ended.
+
+What ends an attempt that does not end by itself: the time that its job may run, and silence.
+
+A job's time is that of all its attempts since it was submitted or last retried by a user; what it waits in the queue
+does not count. An attempt is silent when for `stall_seconds` it printed nothing, wrote no event, and none of its ranks
+finished a step. Then the rank whose process shows no sign of life is named, if there is one.
+
+How an attempt ended, in words: from what the executor saw and what the run said last, to a reason and a sentence.
+
+Watches every live attempt of one server: starts it, takes in what it writes, stops it, and ends it once it is proven dead.
 
 One thread asks the store what is live and hands each attempt to a small pool, one worker at a time per attempt. What is
 done here can be done again: a server that was killed at any point goes on from the store's last word, because starting
@@ -8,32 +18,190 @@ is idempotent, ingesting is exactly once, publishing is idempotent, and an attem
 from __future__ import annotations
 
 import logging
+import os
 import re
+import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipelines.errors import EXIT_DONE, EXIT_STOPPED, RecipeError
-from service.attempts import limits, publishing
+from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, EXIT_USAGE, RecipeError
+from service.attempts import publishing
 from service.attempts.environment import secrets_of
-from service.attempts.folders import folders_of, record_of
-from service.attempts.ingesting import plain_count, plain_scores, plain_text
-from service.attempts.outcome import Outcome, outcome_of
+from service.attempts.folders import Folders, folders_of, record_of
+from service.attempts.ingesting import Intake, plain_count, plain_record, plain_scores, plain_text
 from service.attempts.preparing import PIPELINES, Missing, prepare
 from service.attempts.stage_store import take_over
-from service.attempts.taking_in import Intake, plain_record
 from service.executors.console import tail
 from service.executors.protocol import Executor, ExecutorError, Exited, Handle, Lost, Running
 from service.executors.records import delete_secrets
 from service.jobs.job import Attempt, Job
 from service.jobs.states import STOPPING, AttemptState, Reason, State
-from service.safety.secrets import Redactor, of_environment
+from service.safety.redaction import Redactor, of_environment
 from service.scheduler.retries import ending_of, losses_in_a_row, stops_in_a_row
 from service.settings import Settings
 from service.store.errors import Fenced, NotFound, Unavailable
 from service.store.store import Store
+
+HEARTBEATS = "heartbeats"
+"""In the run folder: `RANK` is touched every few seconds by a rank's process, `RANK.step` by its steps (pipelines/runs/distributed.py)."""
+ALIVE_SECONDS = 60.0
+"""A process that was not heard of for so long while others were is the silent one."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Why an attempt is to be stopped."""
+
+    reason: Reason
+    message: str
+
+
+def longest(job: Job, settings: Settings) -> float | None:
+    """How many seconds a job may run: what it asked for, and no more than the server allows."""
+    given = [each for each in (job.request.max_seconds, settings.max_seconds) if each is not None]
+    return min(given, default=None)
+
+
+def seconds_run(job: Job, attempts: Sequence[Attempt], now: float) -> float:
+    """How long a job's attempts ran since it was submitted or retried."""
+    counted = [each for each in attempts if each.number > job.attempts_before_retry and each.started is not None]
+    return sum(max(0.0, (now if each.ended is None else each.ended) - (each.started or 0.0)) for each in counted)
+
+
+def over_time(job: Job, attempts: Sequence[Attempt], settings: Settings, now: float) -> Limit | None:
+    """The limit that a job has reached."""
+    most = longest(job, settings)
+    if most is None or seconds_run(job, attempts, now) < most:
+        return None
+    return Limit(
+        Reason.TIME_LIMIT,
+        f"it ran for the {most:g} s that it may run; its last checkpoint is kept, and a retry goes on from there",
+    )
+
+
+def silent(attempt: Attempt, folders: Folders, record: Path, settings: Settings, now: float) -> Limit | None:
+    """Whether nothing was heard of an attempt for too long."""
+    began = attempt.started or attempt.created
+    if not settings.stall_seconds or now - began < settings.stall_seconds:
+        return None
+    beats = dict(_changed(folders.run / HEARTBEATS, began))
+    signs = [
+        began,
+        *(moment for path, moment in beats.items() if path.suffix == ".step"),
+        *(moment for _, moment in _changed(record / "console", began)),
+    ]
+    signs += [_moment(folders.events) or began]
+    silence = now - max(min(sign, now) for sign in signs)
+    if silence < settings.stall_seconds:
+        return None
+    alive = {path.name: moment for path, moment in beats.items() if path.name.isdecimal() and len(path.name) < 6}
+    quiet = [
+        rank
+        for rank, moment in sorted(alive.items(), key=lambda each: each[1])
+        if now - moment >= min(ALIVE_SECONDS, settings.stall_seconds)
+    ]
+    if quiet and len(quiet) < len(alive):
+        who = (
+            f"rank {quiet[0]} has been silent for {now - alive[quiet[0]]:.0f} s, and nothing moved for {silence:.0f} s"
+        )
+    else:
+        who = f"it has been silent for {silence:.0f} s: no event, no output and no step"
+    return Limit(Reason.STALLED, f"{who}; it is stopped (FINERY_STALL_SECONDS is {settings.stall_seconds:g})")
+
+
+def _changed(folder: Path, since: float) -> Iterator[tuple[Path, float]]:
+    """The files of a folder that were touched since then, and when."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
+                for entry, _ in zip(entries, range(10_000), strict=False)
+            ]
+    except OSError:
+        return
+    yield from (each for each in found if each[1] >= since - 1.0)
+
+
+def _moment(path: Path) -> float | None:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return None
+
+
+SAID: dict[str, Reason] = {
+    "bad_recipe": Reason.BAD_RECIPE,
+    "misfit": Reason.BAD_RECIPE,
+    "model_error": Reason.BAD_RECIPE,
+    "publish_error": Reason.BAD_RECIPE,
+    "data_error": Reason.DATA_ERROR,
+    "diverged": Reason.DIVERGED,
+    "out_of_memory": Reason.OUT_OF_MEMORY,
+    "process_lost": Reason.NODE_LOST,
+    "disk_full": Reason.INTERNAL,
+    "busy": Reason.INTERNAL,
+    "internal": Reason.INTERNAL,
+}
+"""The reason in a `failed` event (pipelines/core/errors.py) -> the job's. What the same recipe would meet again is not tried again."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the store is told."""
+
+    exit_code: int | None
+    reason: Reason | None = None
+    message: str = ""
+
+
+def outcome_of(ended: Exited, last: Mapping[str, Any] | None, console: str) -> Outcome:
+    """`last` is the attempt's newest `failed` or `stopped` event; `console` the end of what it printed."""
+    if ended.code == EXIT_DONE:
+        return Outcome(EXIT_DONE)
+    said_nothing_better = ended.code < 0 or last is None or last.get("reason") in ("process_lost", "internal")
+    if ended.reason == "out_of_memory" and said_nothing_better:
+        return Outcome(
+            ended.code, Reason.OUT_OF_MEMORY, "the kernel ended it because memory ran out; a smaller batch needs less"
+        )
+    if ended.code == EXIT_STOPPED or (ended.code < 0 and ended.asked):
+        return Outcome(EXIT_STOPPED, None, "stopped; what was done is saved")
+    if ended.code == EXIT_USAGE:
+        return Outcome(EXIT_USAGE, Reason.BAD_RECIPE, said(console) or "the recipe was refused")
+    if ended.code < 0:
+        return Outcome(ended.code, *killed(-ended.code, console))
+    if last is not None and last.get("event") == "failed":
+        return Outcome(ended.code, SAID.get(str(last.get("reason")), Reason.INTERNAL), str(last.get("message", "")))
+    return Outcome(
+        ended.code, Reason.INTERNAL, said(console) or f"it ended with exit code {ended.code} and without a word"
+    )
+
+
+def killed(number: int, console: str) -> tuple[Reason, str]:
+    """A signal that nobody here sent: SIGKILL and SIGTERM come from outside, the others from a library that crashed."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        return Reason.NODE_LOST, f"it was ended from outside by {name}"
+    return Reason.INTERNAL, f"it crashed with {name}{': ' + said(console) if said(console) else ''}"
+
+
+def said(console: str) -> str:
+    """The last sentence that the command printed: its own, which begin with `finery: `, or else the last line."""
+    lines = [line.rstrip().rpartition("\r")[2] for line in console.split("\n")]
+    lines = [line for line in lines if line.strip()]
+    own = [place for place, line in enumerate(lines) if line.startswith("finery: ")]
+    if own:
+        return "\n".join(lines[own[-1] :]).removeprefix("finery: ")[:2000]
+    mistakes = [line for line in lines if ".yaml:" in line]
+    return "\n".join(mistakes)[:4000] if mistakes else lines[-1][:500] if lines else ""
+
 
 TICK = 0.25
 """Seconds between two looks when nobody wakes it."""
@@ -44,9 +212,7 @@ CANCEL_SECONDS = 10.0
 """A cancelled attempt needs no checkpoint: it has less time than one that is paused."""
 LIMITS_SECONDS = 1.0
 """How often an attempt's time and its signs of life are looked at."""
-UNISOLATED = (
-    "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what is missing), then retry the job"
-)
+UNISOLATED = "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what is missing), then retry the job"
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10
@@ -61,7 +227,9 @@ log = logging.getLogger(__name__)
 class Watcher:
     """The attempts whose leases this server holds."""
 
-    def __init__(self, store: Store, settings: Settings, executor: Executor, holder: str, pipelines: Sequence[str] = PIPELINES) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, executor: Executor, holder: str, pipelines: Sequence[str] = PIPELINES
+    ) -> None:
         """`pipelines` is the command that runs an attempt."""
         self._store = store
         self._settings = settings
@@ -154,7 +322,9 @@ class Watcher:
             self._never(attempt, job, Outcome(None, Reason.BAD_RECIPE, str(error)))
             return
         except OSError as error:
-            self._never(attempt, job, Outcome(None, Reason.INTERNAL, f"the job's folder could not be prepared: {error}"))
+            self._never(
+                attempt, job, Outcome(None, Reason.INTERNAL, f"the job's folder could not be prepared: {error}")
+            )
             return
         try:
             for name in [name for name in job.request.secrets if name in spec.secrets]:
@@ -194,7 +364,15 @@ class Watcher:
             self._recover(attempt, job, handle, intake, condition)
         else:
             if self._errors.get(attempt.id, 0) >= MOST_ERRORS:  # it has ended and holds its place for nothing
-                self._end(attempt, job, Outcome(condition.code or 1, Reason.INTERNAL, "what it left could not be taken in; the server's log says why"))
+                self._end(
+                    attempt,
+                    job,
+                    Outcome(
+                        condition.code or 1,
+                        Reason.INTERNAL,
+                        "what it left could not be taken in; the server's log says why",
+                    ),
+                )
                 return
             intake.take(attempt.fencing, batches=None)
             outcome = outcome_of(condition, intake.last_word(), self._console(attempt))
@@ -213,7 +391,12 @@ class Watcher:
             log.warning("attempt %s: %s; it could not be proven dead yet", attempt.id, lost.why)
             return
         intake.take(fencing, batches=None)
-        self._end(attempt, job, Outcome(None, attempt.reason or Reason.NODE_LOST, attempt.message if attempt.reason else lost.why), fencing)
+        self._end(
+            attempt,
+            job,
+            Outcome(None, attempt.reason or Reason.NODE_LOST, attempt.message if attempt.reason else lost.why),
+            fencing,
+        )
 
     def _limited(self, attempt: Attempt, job: Job, handle: Handle) -> Reason | None:
         """Why the service stops a running attempt, when it has been running or silent for too long."""
@@ -224,10 +407,10 @@ class Watcher:
             return None
         self._looked[attempt.id] = now
         limit = None
-        if limits.longest(job, self._settings) is not None:
-            limit = limits.over_time(job, self._store.attempts(job.id), self._settings, now)
+        if longest(job, self._settings) is not None:
+            limit = over_time(job, self._store.attempts(job.id), self._settings, now)
         record = Path(str(handle.record.get("record") or folders_of(self._settings.jobs, job).record(attempt.id)))
-        limit = limit or limits.silent(attempt, folders_of(self._settings.jobs, job), record, self._settings, now)
+        limit = limit or silent(attempt, folders_of(self._settings.jobs, job), record, self._settings, now)
         if limit is None:
             return None
         self._store.stop_attempt(attempt.id, attempt.fencing, limit.reason, limit.message)
@@ -239,12 +422,21 @@ class Watcher:
         try:
             for found in publishing.publications(folders_of(self._settings.jobs, job)):
                 if MODEL.fullmatch(found.name) is None or FINGERPRINT.fullmatch(found.fingerprint) is None:
-                    return Outcome(EXIT_DONE + 1, Reason.BAD_RECIPE, "what lies in published/ is not what a publish stage writes")
+                    return Outcome(
+                        EXIT_DONE + 1, Reason.BAD_RECIPE, "what lies in published/ is not what a publish stage writes"
+                    )
                 path = publishing.place(found, self._settings.models, job.project)
                 self._store.publish_model(
-                    attempt.id, attempt.fencing, name=found.name, fingerprint=found.fingerprint, path=str(path),
-                    scores=plain_scores(found.scores), base=plain_text(found.base)[:500], parameters=plain_count(found.parameters), openai=dict(job.request.openai) or None,
-                )  # fmt: skip
+                    attempt.id,
+                    attempt.fencing,
+                    name=found.name,
+                    fingerprint=found.fingerprint,
+                    path=str(path),
+                    scores=plain_scores(found.scores),
+                    base=plain_text(found.base)[:500],
+                    parameters=plain_count(found.parameters),
+                    openai=dict(job.request.openai) or None,
+                )
         except OSError as error:
             return Outcome(EXIT_DONE + 1, Reason.INTERNAL, f"the model could not be put into the registry: {error}")
         return None
@@ -261,8 +453,14 @@ class Watcher:
         elif reason is None and outcome.exit_code == EXIT_STOPPED:
             stops = stops_in_a_row(self._store.attempts(job.id))
         ending = ending_of(
-            job, exit_code=outcome.exit_code, reason=reason, message=message, now=time.time(), losses=losses, stops=stops,
-        )  # fmt: skip
+            job,
+            exit_code=outcome.exit_code,
+            reason=reason,
+            message=message,
+            now=time.time(),
+            losses=losses,
+            stops=stops,
+        )
         self._store.end_attempt(attempt.id, attempt.fencing if fencing is None else fencing, ending)
 
     def _redactor_of(self, job: Job) -> Redactor:

@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelines.errors import EXIT_DONE, CommandError
+from pipelines.core.errors import EXIT_DONE, CommandError
 from service.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
     """Write an archive of the service. Returns the exit code. Raises CommandError; then nothing is left at `target`."""
     from service.api.health import version
     from service.store.errors import Unavailable
-    from service.store.migrating import NEWEST, current
-    from service.store.store import Store
+    from service.store.store import NEWEST, Store, current
 
     settings = read_settings(home=home, database_url=database_url)
     if target.is_dir():
@@ -110,15 +109,24 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
         raise CommandError(f"{target} exists already: name another file, or a folder")
     sqlite = settings.url.startswith("sqlite")
     if not settings.home.is_dir() or (sqlite and not sqlite_file(settings.url).is_file()):
-        raise CommandError(f"{settings.home} holds no service: name its folder with --home, and its database with --database-url")
+        raise CommandError(
+            f"{settings.home} holds no service: name its folder with --home, and its database with --database-url"
+        )
     store = Store(settings.url)
     try:
         if current(store) != NEWEST:
-            raise CommandError(f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with the version that serves it")
+            raise CommandError(
+                f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with the version that serves it"
+            )
         told(store, "backup.create", str(target.absolute()))
         without = [name for name, wanted in (("runs", runs), ("stages", stages)) if not wanted]
         manifest = Manifest(
-            finery=version(), schema=NEWEST, database="sqlite" if sqlite else "postgresql", made=datetime.now(UTC).isoformat(), home=str(settings.home), without=without
+            finery=version(),
+            schema=NEWEST,
+            database="sqlite" if sqlite else "postgresql",
+            made=datetime.now(UTC).isoformat(),
+            home=str(settings.home),
+            without=without,
         )
         with _beside(target) as scratch, _snapshot(store.engine, scratch, sqlite) as (connection, dumped):
             partial = scratch / "archive"
@@ -138,7 +146,12 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
         raise CommandError(str(error)) from None
     finally:
         store.close()
-    return report(manifest, target, as_json, f"{target}  {len(manifest.members)} files, {_size(manifest)}; it holds every secret of the service")
+    return report(
+        manifest,
+        target,
+        as_json,
+        f"{target}  {len(manifest.members)} files, {_size(manifest)}; it holds every secret of the service",
+    )
 
 
 def told(store: Any, action: str, what: str, **details: Any) -> None:
@@ -200,7 +213,10 @@ def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connect
         finally:
             other.dispose()
         return
-    with engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection, connection.begin():
+    with (
+        engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True) as connection,
+        connection.begin(),
+    ):
         yield connection, [_dumped(connection, table, folder) for table in tables_of(connection).sorted_tables]
 
 
@@ -216,7 +232,10 @@ def tables_of(connection: Connection) -> MetaData:
 def _dumped(connection: Connection, table: Any, folder: Path) -> Path:
     """The rows of a table as lines of JSON."""
     path = folder / f"{table.name}.jsonl"
-    with open(path, "x", encoding="utf-8") as file, connection.execute(table.select(), execution_options={"yield_per": 1000}) as rows:
+    with (
+        open(path, "x", encoding="utf-8") as file,
+        connection.execute(table.select(), execution_options={"yield_per": 1000}) as rows,
+    ):
         for row in rows.mappings():
             file.write(json.dumps(dict(row)) + "\n")
     return path
@@ -236,7 +255,11 @@ def _named(connection: Connection, settings: Settings, manifest: Manifest) -> It
         yield settings.home / "secrets"
     for row in connection.execute(select(tables.files)).mappings():
         file = file_of(row)
-        paths = [file_path(settings, file)] if file.state == READY else [part_path(settings, file), file_path(settings, file)]
+        paths = (
+            [file_path(settings, file)]
+            if file.state == READY
+            else [part_path(settings, file), file_path(settings, file)]
+        )
         found = [path for path in paths if path.exists()]
         yield from found or (paths[:1] if file.state == READY else ())
     for path in connection.execute(select(tables.models.c.path)).scalars():
@@ -288,7 +311,9 @@ class Writer:
                 except OSError:
                     self._gone(os.path.relpath(entry.path, home))
         if len(found) > MOST_OF_A_JOB and folder.parent == home / "jobs":
-            self.manifest.left_out.append(f"{folder.relative_to(home)}: only the newest {MOST_OF_A_JOB} of {len(found)} files")
+            self.manifest.left_out.append(
+                f"{folder.relative_to(home)}: only the newest {MOST_OF_A_JOB} of {len(found)} files"
+            )
             found = sorted(found)[:MOST_OF_A_JOB]
         return [Path(path) for _, path in sorted(found)]
 
@@ -297,7 +322,9 @@ class Writer:
         parts = folder.parts
         if parts[0] != "jobs" or len(parts) < 3:
             return False
-        return (parts[2] in ("runs", "cache") and "runs" in self.manifest.without) or (parts[2] == "attempts" and parts[4:5] in (("secrets",), ("tmp",)))
+        return (parts[2] in ("runs", "cache") and "runs" in self.manifest.without) or (
+            parts[2] == "attempts" and parts[4:5] in (("secrets",), ("tmp",))
+        )
 
     def _take(self, path: Path, home: Path) -> None:
         inner = str(path.relative_to(home))
@@ -321,7 +348,9 @@ class Writer:
         except FileNotFoundError:
             self._gone(inner)
         except (OSError, Refused) as error:
-            self.manifest.left_out.append(f"{ascii(inner)[1:-1]}: {error.strerror if isinstance(error, OSError) else error}")
+            self.manifest.left_out.append(
+                f"{ascii(inner)[1:-1]}: {error.strerror if isinstance(error, OSError) else error}"
+            )
 
     def _gone(self, inner: str) -> None:
         """Note what is no longer there; a restore leaves out the folder that is of use only as a whole."""
@@ -384,14 +413,26 @@ class Writer:
         text = self.manifest.model_dump_json(by_alias=True).encode()
         info = tarfile.TarInfo(MANIFEST)
         info.size, info.mode = len(text), 0o600
-        self.archive.write(info.tobuf(tarfile.USTAR_FORMAT) + text + b"\0" * (-len(text) % tarfile.BLOCKSIZE) + b"\0" * (2 * tarfile.BLOCKSIZE))
+        self.archive.write(
+            info.tobuf(tarfile.USTAR_FORMAT)
+            + text
+            + b"\0" * (-len(text) % tarfile.BLOCKSIZE)
+            + b"\0" * (2 * tarfile.BLOCKSIZE)
+        )
 
 
 def check_path(path: str) -> None:
     """Refuse a path that leads out of the home, or to what a backup never holds. Raises Refused."""
     parts = path.split("/")
-    strange = any(part in ("", ".", "..") or len(part) > 255 for part in parts) or len(path) > 4096 or not path.isprintable() or "\\" in path
-    ours = (parts[0] == "database" and len(parts) == 2) or (parts[0] == "home" and (path[5:] in KEYS or (len(parts) > 2 and parts[1] in FOLDERS)))
+    strange = (
+        any(part in ("", ".", "..") or len(part) > 255 for part in parts)
+        or len(path) > 4096
+        or not path.isprintable()
+        or "\\" in path
+    )
+    ours = (parts[0] == "database" and len(parts) == 2) or (
+        parts[0] == "home" and (path[5:] in KEYS or (len(parts) > 2 and parts[1] in FOLDERS))
+    )
     if strange or not ours:
         raise Refused(f"the archive names {path[:100]!r}, which is no place of a backup")
 
@@ -421,8 +462,24 @@ def _size(manifest: Manifest) -> str:
 
 def report(manifest: Manifest, place: Path, as_json: bool, sentence: str) -> int:
     if as_json:
-        told = {"path": str(place), "files": len(manifest.members), "bytes": sum(member.bytes for member in manifest.members), "made": manifest.made}
-        print(json.dumps({**told, "schema": manifest.schema_, "without": manifest.without, "vanished": manifest.vanished, "left_out": manifest.left_out}, ensure_ascii=False))
+        told = {
+            "path": str(place),
+            "files": len(manifest.members),
+            "bytes": sum(member.bytes for member in manifest.members),
+            "made": manifest.made,
+        }
+        print(
+            json.dumps(
+                {
+                    **told,
+                    "schema": manifest.schema_,
+                    "without": manifest.without,
+                    "vanished": manifest.vanished,
+                    "left_out": manifest.left_out,
+                },
+                ensure_ascii=False,
+            )
+        )
         return EXIT_DONE
     print(sentence)
     for path in manifest.vanished[:20]:

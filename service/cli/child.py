@@ -1,25 +1,33 @@
-"""The child process `python -m pipelines VERB …` that does the work, and how signals reach it.
+"""The child process `python -m pipelines VERB …` that does the work: signals that reach it, questions that it answers.
+
+The child process `python -m pipelines VERB …` that does the work, and how signals reach it.
 
 The child leads a process group of its own. A Ctrl-C in a terminal therefore reaches only the command, which hands
 it on exactly once: the child saves a checkpoint and exits 75, and a second Ctrl-C cannot tear that checkpoint. A
 terminal that closes (SIGHUP) asks it to stop as SIGTERM does; where SIGHUP is ignored when the command starts, which is
 what nohup does, the command and its child go on ignoring it. When the command itself is killed, the child asks the
 kernel for a SIGTERM (it reads FINERY_PARENT_PID), so no run is left without an owner.
+
+Ask a child process one question and take its answer: what `finery attention` and `finery generate` have in common.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError
 
 PIPELINES: tuple[str, ...] = (sys.executable, "-m", "pipelines")
 """What a verb that touches weights is run with."""
@@ -53,8 +61,13 @@ class Child:
         self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._pause)
         try:
             self._process = subprocess.Popen(
-                self.arguments, stdin=subprocess.DEVNULL, stdout=self._answer or self._noise, stderr=self._noise, process_group=0,
-                env=os.environ | {
+                self.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=self._answer or self._noise,
+                stderr=self._noise,
+                process_group=0,
+                env=os.environ
+                | {
                     "FINERY_PARENT_PID": str(os.getpid()),
                     "PYTHONSAFEPATH": "1",  # a `datasets.py` in the user's folder must not stand in for the library
                     "PYTHONUNBUFFERED": "1",
@@ -135,7 +148,93 @@ class Child:
 def call(arguments: Sequence[str]) -> tuple[int, str, str]:
     """Run a verb that answers at once: its exit code, what it said on stdout, and on stderr."""
     done = subprocess.run(
-        (*PIPELINES, *arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+        (*PIPELINES, *arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
         env=os.environ | {"PYTHONSAFEPATH": "1"},
     )
     return done.returncode, done.stdout, done.stderr
+
+
+POLL_SECONDS = 0.1
+LONGEST = 100_000
+"""Bytes of a request. The system passes arguments of at most 131,072 bytes to a process."""
+SPEAKER = "finery: "
+"""How the child's own sentences begin."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the child said."""
+
+    code: int
+    """The command's exit code."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """Its JSON object."""
+    error: str = ""
+    """The sentence when `code` is not 0."""
+    reason: str | None = None
+
+
+def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Answer:
+    """Run `python -m pipelines VERB REQUEST` to its end, Ctrl-C forwarded; `doing` stands on a terminal meanwhile."""
+    words = json.dumps(request)
+    if len(words.encode()) > LONGEST:
+        raise CommandError(f"the text is longer than {LONGEST:,} bytes, more than any model here reads; shorten it")
+    with Child((verb, words), apart=True) as child:
+        with waiting(doing, quiet):
+            while (code := child.wait(POLL_SECONDS)) is None:
+                pass
+        said, tail = child.answer(), child.tail()
+    try:
+        data = json.loads(said.strip().rpartition("\n")[2])
+    except ValueError:
+        data = {}
+    if code == EXIT_DONE and data:
+        return Answer(code, data)
+    if child.stops:
+        return Answer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
+    told = data.get("error", {})
+    if code > 0 and told:
+        return Answer(code, error=told["message"], reason=told["reason"])
+    if code < 0:
+        return Answer(EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal")
+    last = tail.splitlines()[-1].removeprefix(SPEAKER) if tail else f"exit code {code}, without a word"
+    return Answer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
+
+
+def refuse(answer: Answer, as_json: bool) -> int:
+    """Say why there is no answer. Returns the exit code."""
+    if as_json:
+        status = {EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(answer.code, "failed")
+        error = {"message": answer.error, "reason": answer.reason, "stage": None}
+        print(json.dumps({"status": status, "exit_code": answer.code, "error": error}, ensure_ascii=False))
+    print(answer.error, file=sys.stderr)
+    return answer.code
+
+
+def waiting(doing: str, quiet: bool) -> Any:
+    """A line that moves while somebody looks at it."""
+    if quiet or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(doing)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _likely(number: int) -> str:
+    return (
+        " The likely cause is that the machine ran out of memory: take a shorter text or a smaller model."
+        if number == signal.SIGKILL
+        else ""
+    )

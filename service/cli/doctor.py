@@ -18,17 +18,29 @@ from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 from typing import Literal
 
-from pipelines.errors import EXIT_DONE, EXIT_FAILED
-from service.cli.gc import size
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED
+from service.cli.publish import size
 
 Verdict = Literal["good", "note", "lacks"]
 OLDEST_PYTHON = (3, 11)
 LITTLE_DISK, LITTLE_MEMORY = 5e9, 4e9
 """Bytes below which a note is made: torch alone takes 1 GB of memory; checkpoints and prepared data take disk."""
 CORE_PACKAGES = (
-    "torch", "transformers", "tokenizers", "datasets", "accelerate", "peft", "evaluate", "huggingface-hub", "safetensors", "pydantic",
-    "ruamel.yaml", "typer", "rich", "pyarrow",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "accelerate",
+    "peft",
+    "evaluate",
+    "huggingface-hub",
+    "safetensors",
+    "pydantic",
+    "ruamel.yaml",
+    "typer",
+    "rich",
+    "pyarrow",
+)
 """What is looked at where the package's own list of requirements is not at hand."""
 
 
@@ -46,14 +58,25 @@ class Finding:
 def doctor(network: bool, as_json: bool) -> int:
     """Examine the machine and tell. Returns the exit code."""
     findings = [
-        python(), system(), cores(), memory(), isolation(), *disks(), *gpus(), cpu_precision(), *packages(), *data_folders(os.environ),
+        python(),
+        system(),
+        cores(),
+        memory(),
+        isolation(),
+        *disks(),
+        *gpus(),
+        cpu_precision(),
+        *packages(),
+        *data_folders(os.environ),
         token(os.environ),
     ]
     if network:
         findings.append(hub(os.environ))
     healthy = not any(finding.verdict == "lacks" for finding in findings)
     if as_json:
-        print(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}, ensure_ascii=False))
+        print(
+            json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}, ensure_ascii=False)
+        )
     else:
         show(findings, healthy)
     return EXIT_DONE if healthy else EXIT_FAILED
@@ -78,7 +101,11 @@ def show(findings: list[Finding], healthy: bool) -> None:
     console.print()
     notes = sum(finding.verdict == "note" for finding in findings)
     if not healthy:
-        console.print("Something essential is missing: see ✗ above." if unicode else "Something essential is missing: see x above.")
+        console.print(
+            "Something essential is missing: see ✗ above."
+            if unicode
+            else "Something essential is missing: see x above."
+        )
     else:
         console.print(f"Everything that is needed is here{f' ({notes} to note)' if notes else ''}.")
 
@@ -141,18 +168,26 @@ def isolation() -> Finding:
         remedy = "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes jobs of admins only"
         return Finding("Isolation", f"none ({found.why})", "note", remedy)
     if found.left_open:
-        return Finding("Isolation", found.sentence(), "note", "install bubblewrap (apt install bubblewrap) or allow user namespaces: then nothing of this stays open")
+        return Finding(
+            "Isolation",
+            found.sentence(),
+            "note",
+            "install bubblewrap (apt install bubblewrap) or allow user namespaces: then nothing of this stays open",
+        )
     return Finding("Isolation", f"{found.sentence()}: jobs of a service are kept apart from it")
 
 
 def disks() -> list[Finding]:
     """Free space where stages are kept, and where runs are written."""
     home = finery_home(os.environ)
-    return [_disk("Disk for stages", home, f"{home} (FINERY_HOME)"), _disk("Disk for runs", Path.cwd(), "the working folder")]
+    return [
+        _disk("Disk for stages", home, f"{home} (FINERY_HOME)"),
+        _disk("Disk for runs", Path.cwd(), "the working folder"),
+    ]
 
 
 def finery_home(environment: Mapping[str, str]) -> Path:
-    """Where complete stages are kept; as `pipelines.workspace` finds it, which is not ours to import."""
+    """Where complete stages are kept; as `pipelines.runs.workspace` finds it, which is not ours to import."""
     if given := environment.get("FINERY_HOME"):
         return Path(given).expanduser().absolute()
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "finery"
@@ -164,9 +199,20 @@ def gpus() -> list[Finding]:
         found = _ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
         if found:
             return [Finding("GPU", line) for line in found.splitlines()]
-        return [Finding("GPU", "nvidia-smi does not answer", "note", "the driver seems broken; training falls back to the CPU")]
+        return [
+            Finding(
+                "GPU", "nvidia-smi does not answer", "note", "the driver seems broken; training falls back to the CPU"
+            )
+        ]
     if Path("/proc/driver/nvidia/version").exists():
-        return [Finding("GPU", "an NVIDIA driver is loaded", "note", "nvidia-smi is not installed here, so the cards cannot be listed")]
+        return [
+            Finding(
+                "GPU",
+                "an NVIDIA driver is loaded",
+                "note",
+                "nvidia-smi is not installed here, so the cards cannot be listed",
+            )
+        ]
     if Path("/dev/kfd").exists():
         return [Finding("GPU", "an AMD GPU (ROCm)", "note", "install torch's ROCm build to use it; not tested by us")]
     if sys.platform == "darwin" and platform.machine() == "arm64":
@@ -194,7 +240,9 @@ def packages() -> list[Finding]:
             found.append(Finding(name, "not installed", "lacks", f"pip install '{name}{allowed}'"))
             continue
         if allowed and not fits(version, allowed):
-            found.append(Finding(name, version, "note", f"Finery asks for {name}{allowed}: pip install '{name}{allowed}'"))
+            found.append(
+                Finding(name, version, "note", f"Finery asks for {name}{allowed}: pip install '{name}{allowed}'")
+            )
         else:
             found.append(Finding(name, version))
     return found
@@ -227,7 +275,12 @@ def fits(version: str, allowed: str) -> bool:
         mine, theirs = (each + (0,) * (length - len(each)) for each in (have, limit))
         same = mine[: len(limit)] == limit if match.group(3) else mine == theirs
         held = {
-            "==": same, "!=": not same, ">=": mine >= theirs, "<=": mine <= theirs, ">": mine > theirs, "<": mine < theirs,
+            "==": same,
+            "!=": not same,
+            ">=": mine >= theirs,
+            "<=": mine <= theirs,
+            ">": mine > theirs,
+            "<": mine < theirs,
             "~=": mine >= theirs and mine[: len(limit) - 1] == limit[:-1],
         }[operator]
         if not held:
@@ -273,16 +326,28 @@ def hub(environment: Mapping[str, str]) -> Finding:
         with urlopen(Request(endpoint, method="HEAD"), timeout=5):  # the scheme is checked above
             return Finding("Hub", f"{endpoint} answers")
     except (URLError, OSError, ValueError) as error:
-        return Finding("Hub", f"{endpoint} does not answer ({getattr(error, 'reason', error)})", "note", "recipes with local files and folders work without it")
+        return Finding(
+            "Hub",
+            f"{endpoint} does not answer ({getattr(error, 'reason', error)})",
+            "note",
+            "recipes with local files and folders work without it",
+        )
 
 
 def _disk(what: str, place: Path, named: str) -> Finding:
     existing = next(each for each in (place, *place.parents) if each.exists())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        return Finding(what, f"{named} may not be written", "lacks", "set FINERY_HOME to a folder of yours" if "HOME" in named else "change to a folder of yours")
+        return Finding(
+            what,
+            f"{named} may not be written",
+            "lacks",
+            "set FINERY_HOME to a folder of yours" if "HOME" in named else "change to a folder of yours",
+        )
     if free < LITTLE_DISK:
-        return Finding(what, f"{size(free)} free in {named}", "note", "little for checkpoints: `finery gc` frees what no run uses")
+        return Finding(
+            what, f"{size(free)} free in {named}", "note", "little for checkpoints: `finery gc` frees what no run uses"
+        )
     return Finding(what, f"{size(free)} free in {named}")
 
 

@@ -1,16 +1,25 @@
-"""`finery evaluate`: score models that lie on disk or on the Hub, as an evaluate stage would. A child process does the work."""
+"""`finery evaluate`, `predict`, `score` and `harness`: how good models are, and what they say of one's own file.
+
+`finery evaluate`: score models that lie on disk or on the Hub, as an evaluate stage would. A child process does the work.
+
+`finery predict`: what a model says about one's own file, or a task's split, with probabilities. A child process does the work.
+
+`finery score`: what a prediction file is worth, by the official rules. A child process reads the files; no model is involved.
+
+`finery harness`: any task of the lm-evaluation-harness on a checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import EXIT_DONE, CommandError
-from service.cli.answer import ask, refuse
+from pipelines.core.errors import EXIT_DONE, CommandError
+from service.cli.child import ask, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,9 +40,13 @@ class Question:
     def words(self) -> dict[str, Any]:
         """In the words of the child."""
         return {
-            "models": list(self.models), "benchmarks": list(self.benchmarks), "out": None if self.out is None else str(self.out),
-            "submission": None if self.submission is None else str(self.submission), "partial": self.partial, "settings": dict(self.settings),
-        }  # fmt: skip
+            "models": list(self.models),
+            "benchmarks": list(self.benchmarks),
+            "out": None if self.out is None else str(self.out),
+            "submission": None if self.submission is None else str(self.submission),
+            "partial": self.partial,
+            "settings": dict(self.settings),
+        }
 
 
 def separated(given: Sequence[str] | None) -> list[str]:
@@ -79,3 +92,128 @@ def show(data: Mapping[str, Any], console: Console) -> None:
         for reason in submission["missing"]:
             console.print(f"  left out    {reason}", soft_wrap=True)
 
+
+@dataclass(frozen=True)
+class QuestionPredict:
+    """What is asked, in the words of the child."""
+
+    model: str
+    task: str | None
+    data: str | None
+    text: list[str]
+    split: str | None
+    out: str
+    limit: int | None
+    max_length: int | None
+    batch_size: int
+
+
+def predict(question: QuestionPredict, as_json: bool) -> int:
+    """Write the predictions and say what they look like. Returns the exit code."""
+    if question.data is not None and question.split is not None:
+        raise CommandError("--split is a part of a task's data, and --data is a file; leave one of them out")
+    if question.text and question.data is None:
+        raise CommandError("--text names columns of a file of yours; give it with --data")
+    answer = ask("predict", asdict(question), "Reading the model, then predicting …", as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        return EXIT_DONE
+    data = answer.data
+    for warning in data["warnings"]:
+        print(warning, file=sys.stderr)
+    print(f"  {data['rows']} predictions   {data['file']}")
+    for name, count in data["counts"].items():
+        print(f"  {count:>7}  {name}")
+    return EXIT_DONE
+
+
+@dataclass(frozen=True)
+class QuestionScore:
+    """What is asked, in the words of the child."""
+
+    benchmark: str
+    predictions: str
+    references: str
+    na_prob_file: str | None
+    na_prob_thresh: float
+    missing: str
+
+
+def score(question: QuestionScore, as_json: bool) -> int:
+    """Print the scores as one JSON object, and nothing else. Returns the exit code."""
+    answer = ask("score", asdict(question), "Scoring …", True)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    for note in answer.data["notes"]:
+        print(note, file=sys.stderr)
+    print(json.dumps(answer.data["scores"], indent=2))
+    return EXIT_DONE
+
+
+@dataclass(frozen=True)
+class QuestionHarness:
+    """What is asked, in the words of the child."""
+
+    model: str
+    tasks: tuple[str, ...]
+    num_fewshot: int | None
+    limit: int | None
+    include_path: str | None
+    batch_size: int
+    seed: int
+
+
+def names_of(tasks: str) -> tuple[str, ...]:
+    """The names in a list with commas. Raises CommandError when there is none."""
+    found = tuple(name.strip() for name in tasks.split(",") if name.strip())
+    if not found:
+        raise CommandError("--tasks names no task; give one or more, such as --tasks hellaswag,lambada_openai")
+    return found
+
+
+def harness(question: QuestionHarness, as_json: bool) -> int:
+    """Show the scores. Returns the exit code."""
+    answer = ask("harness", asdict(question), "Asking the harness' questions …", as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        return EXIT_DONE
+    from rich.console import Console
+
+    show_harness(answer.data, Console(highlight=False))
+    return EXIT_DONE
+
+
+def show_harness(data: dict[str, Any], console: Console) -> None:
+    """One row a score."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    for name, justify in (
+        ("task", "left"),
+        ("examples", "right"),
+        ("questions", "right"),
+        ("metric", "left"),
+        ("score", "right"),
+        ("standard error", "right"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for task, told in data["tasks"].items():
+        for number, (metric, score) in enumerate(told["scores"].items()):
+            shown = [task, _count(told["num_fewshot"]), _count(told["questions"])] if number == 0 else ["", "", ""]
+            table.add_row(
+                *shown, metric, f"{score['value']:.4f}", "" if score["stderr"] is None else f"{score['stderr']:.4f}"
+            )
+    console.print(table)
+    if data["cut"]:
+        console.print(
+            f"note: {data['cut']} requests are longer than the {data['reads']} tokens that the model reads and lost their beginning"
+        )
+
+
+def _count(value: Any) -> str:
+    return "" if value is None else f"{value:,}"

@@ -1,18 +1,25 @@
-"""`finery generate`: how a model goes on, decoded in several ways side by side; what an encoder fills in."""
+"""`finery generate` and `finery attention`: how a model continues a text, and what its heads look at.
+
+`finery generate`: how a model goes on, decoded in several ways side by side; what an encoder fills in.
+
+`finery attention`: a page and a picture of what every head of a model looks at. A child process does the work.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import EXIT_DONE, CommandError
-from service.cli.answer import ask, refuse
+from pipelines.core.errors import EXIT_DONE, CommandError
+from service.cli.child import ask, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
 
 NARROWEST = 38
 """Columns that a continuation needs; on a terminal with less room for two they stand one below another."""
@@ -58,9 +65,14 @@ def check(question: Question, penalty_alpha: float | None) -> None:
             "code from there; compare greedy, beams and samples instead"
         )
     if (question.prompt is None) == (question.prompts is None):
-        raise CommandError("give one prompt, or a file of them with --prompts FILE" + (", not both" if question.prompt is not None else ""))
+        raise CommandError(
+            "give one prompt, or a file of them with --prompts FILE"
+            + (", not both" if question.prompt is not None else "")
+        )
     if not 0 < question.temperature < math.inf:
-        raise CommandError(f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is shown anyway")
+        raise CommandError(
+            f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is shown anyway"
+        )
     if not 0 < question.top_p <= 1:
         raise CommandError(f"--top-p is {question.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
 
@@ -73,7 +85,11 @@ def show(data: dict[str, Any], console: Console) -> None:
         console.print(Text(note, style="yellow"))
     for number, told in enumerate(data["prompts"]):
         console.print(Text(("" if number == 0 else "\n") + printable(told["prompt"]), style="bold"))
-        console.print(fill_ins(told, console) if data["method"] == "fill_mask" else continuations(told["continuations"], console.width))
+        console.print(
+            fill_ins(told, console)
+            if data["method"] == "fill_mask"
+            else continuations(told["continuations"], console.width)
+        )
 
 
 def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType:
@@ -90,10 +106,12 @@ def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType
     panels = [
         Panel(
             Text.assemble(printable(each["text"]).strip() or "(nothing)", "\n", (numbers(each), "dim")),
-            title=Text(each["method"], style="bold"), title_align="left", box=box.ROUNDED,
+            title=Text(each["method"], style="bold"),
+            title_align="left",
+            box=box.ROUNDED,
         )
         for each in found
-    ]  # fmt: skip
+    ]
     for first in range(0, len(panels), abreast):
         row = panels[first : first + abreast]
         grid.add_row(*row, *[""] * (abreast - len(row)))
@@ -127,11 +145,60 @@ def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
             table.add_column(f"mask {mask['mask']}", no_wrap=True)
             table.add_column("", justify="right")
         for row in zip(*(mask["candidates"] for mask in masks), strict=True):
-            table.add_row(*(cell for each in row for cell in (Text(printable(each["token"])), f"{each['probability']:.1%}")))
+            table.add_row(
+                *(cell for each in row for cell in (Text(printable(each["token"])), f"{each['probability']:.1%}"))
+            )
         tables.append(table)
     return Group(*tables, Text(f"Likeliest: {printable(told['text'])}"))
 
 
 def printable(text: str) -> str:
     """A model may write anything: nothing of it may steer the terminal."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " if letter == "\t" else "�" for letter in text)
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else " " if letter == "\t" else "�" for letter in text
+    )
+
+
+HEADS_SHOWN = 3
+"""Of each kind of attention, the most focused first."""
+
+
+@dataclass(frozen=True)
+class QuestionAttention:
+    """What is asked, in the words of the child."""
+
+    model: str
+    text: str
+    pair: str | None
+    target: str | None
+    out: str
+    layer: int | None
+    head: int | None
+    limit: int
+
+
+def attention(question: QuestionAttention, as_json: bool) -> int:
+    """Write the page and the picture, say where they lie. Returns the exit code."""
+    answer = ask("attention", asdict(question), "Reading the model and the text …", as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        return EXIT_DONE
+    for section in answer.data["sections"]:
+        print(f"  {line_of(section)}")
+    for note in answer.data["notes"]:
+        print(f"  {note}")
+    print(f"\n  Page     {answer.data['html']}\n  Picture  {answer.data['png']}")
+    print(f"  Next     xdg-open {shlex.quote(answer.data['html'])}")
+    return EXIT_DONE
+
+
+def line_of(section: dict[str, Any]) -> str:
+    """`encoder  4 layers x 4 heads, 12 x 12 tokens; most focused: layer 3 head 1 (0.41 bits), …`."""
+    maps = section["maps"]
+    layers, heads = len({each["layer"] for each in maps}), len({each["head"] for each in maps})
+    focused = sorted(maps, key=lambda each: each["entropy"])[:HEADS_SHOWN]
+    named = ", ".join(f"layer {each['layer']} head {each['head']} ({each['entropy']:.2f} bits)" for each in focused)
+    counted = f"{layers} layer{'s' if layers > 1 else ''} x {heads} head{'s' if heads > 1 else ''}"
+    return f"{section['name']:<8} {counted}, {len(section['queries'])} x {len(section['keys'])} tokens; most focused: {named}"

@@ -1,14 +1,176 @@
-"""`finery init DATA`: from the columns of one's own file to a recipe that runs as it is."""
+"""`finery init DATA`: from the columns of one's own file to a recipe that runs as it is.
+
+A first recipe for a user's own file: an encoder from scratch, sized by how much text there is.
+
+Budgets are chosen so that a laptop finishes in minutes; the comments in the recipe say what to raise. Learning rates
+are those of Turc et al. 2019, "Well-Read Students Learn Better", arxiv.org/abs/1908.08962, for the small models.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.errors import EXIT_DONE, CommandError, RecipeError
-from service.columns import Choice, Table, choose, read
-from service.draft import Draft, draft, run_name
+from pipelines.core.errors import EXIT_DONE, CommandError, RecipeError
+from service.cli.columns import Choice, Table, choose, read
+
+ENOUGH_WORDS = 50_000
+"""Below this, masked-language-model pretraining has too little text to learn words from: straight to the task."""
+TOKENS_A_WORD = 1.4
+"""Of a small vocabulary, special tokens included; measured on English it lies between 1.2 and 1.5."""
+BLOCK, BATCH = 128, 32
+PASSES = 10
+"""Passes over the text while pretraining, between the bounds of STEPS."""
+STEPS = (200, 2000)
+PLAIN = re.compile(r"(\.\.?/)*[A-Za-z_][A-Za-z0-9_./-]*")
+WORDS_OF_YAML = {"true", "false", "null", "yes", "no", "on", "off"}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A recipe as text, and what it decided."""
+
+    text: str
+    name: str
+    words: int
+    pretrains: bool
+    task: str
+    """Id of the supervised stage."""
+
+
+def draft(table: Table, choice: Choice, validation: Path | None, output: Path, name: str) -> Draft:
+    """The recipe for a file whose columns are chosen; paths in it are relative to `output`'s folder."""
+    words = round(_rows(table) * sum(column.words for column in choice.texts))
+    pretrains = words >= ENOUGH_WORDS
+    vocabulary = min(8192, max(1024, 2 ** round(math.log2(max(1, words) / 10))))
+    length = min(
+        512, max(32, 2 ** math.ceil(math.log2(TOKENS_A_WORD * sum(column.longest for column in choice.texts) + 3)))
+    )
+    task = _task_id(choice.label.name, name)
+    train = _value(_relative(table.file, output))
+    texts = [_value(column.name) for column in choice.texts]
+    lines = [
+        f"# Written by `finery init` from {table.file.name}: {table.rows:,}{'' if table.complete else ' and more'} rows,",
+        f"# {_told(choice)}.",
+        f"# finery run {output.name}          does all of it; --help shows the rest",
+        f"# finery plan {output.name}         says what it will cost before it starts",
+        f"name: {name}",
+        "seed: 42",
+        "",
+        "model:",
+        "  # BERT's shape with 4 layers of 256, built from scratch. Other presets: bert-tiny, bert-small, bert-medium, bert-base.",
+        "  # A pretrained model instead: replace the line below and `tokenizer` by   checkpoint: owner/name   or a folder.",
+        "  architecture: {preset: bert-mini}",
+        "",
+        f"tokenizer: {{train: wordpiece, vocab_size: {vocabulary}}}   # learnt from the texts below",
+        "",
+        "stages:",
+    ]
+    if pretrains:
+        steps = min(STEPS[1], max(STEPS[0], math.ceil(PASSES * words * TOKENS_A_WORD / (BLOCK * BATCH) / 100) * 100))
+        lines += [
+            f"  # Learn the language of the file first: guess hidden words in its {_about(words)} words. More steps help, up to a point.",
+            "  - stage: pretrain",
+            "    objective: masked_lm",
+            "    datasets:",
+            *(f"      - {{path: {train}, text: {text}}}" for text in texts),
+            f"    block_size: {BLOCK}",
+            f"    arguments: {{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: 1e-3, warmup_steps: 0.1, weight_decay: 0.01}}",
+            "",
+        ]
+    else:
+        lines += [
+            f"  # The file has about {_about(words)} words, too few to learn a language from ({ENOUGH_WORDS:,} are a start), so there is no pretraining.",
+            "  # With more text of the same kind, add:   - {stage: pretrain, objective: masked_lm, datasets: [{path: more.txt}]}",
+        ]
+    lines += [
+        "  # Then learn the task. `tuner: {name: lora, r: 8}` learns a small update instead of every weight.",
+        "  - stage: supervised",
+        f"    id: {task}",
+        "    task:",
+        f"      kind: {choice.kind}",
+        f"      columns: [{', '.join(texts)}]",
+        f"      label: {_value(choice.label.name)}",
+        f"      train: {train}",
+        f"      validation: {_value(_relative(validation, output))}"
+        if validation
+        else "      # validation: dev.csv   # without it, 10 % of the rows are held out, and never learnt from",
+        f"    max_length: {length}",
+        f"    arguments: {{num_train_epochs: {_epochs(table.rows)}, per_device_train_batch_size: {BATCH if length <= 128 else BATCH // 2}, "
+        "learning_rate: 3e-4, warmup_steps: 0.1, weight_decay: 0.01}",
+        "",
+        "  # Score it on the rows it has not seen"
+        + (", beside guessers that any model should beat." if choice.kind == "classification" else "."),
+        "  - stage: evaluate",
+        *(["    baselines: [majority, naive_bayes]"] if choice.kind == "classification" else []),
+        "",
+        "  # Write the checkpoint with its scores, and load it back to see that it is the same.",
+        "  - stage: publish",
+        f"    to: registry/{name}",
+    ]
+    return Draft("\n".join(lines) + "\n", name, words, pretrains, task)
+
+
+def run_name(file: Path, given: str | None) -> str:
+    """Name of the run: what was given, else the file's, else its folder's where the file is called `train` or `data`."""
+    if given is not None:
+        return given
+    stem = file.stem
+    if stem.lower() in ("train", "training", "data", "dataset") and file.resolve().parent.name:
+        stem = file.resolve().parent.name
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-._")[:60]
+    return name or "my-model"
+
+
+def _task_id(label: str, name: str) -> str:
+    letters = (
+        unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
+    )  # an accent is no reason to lose the letter
+    id = re.sub(r"[^A-Za-z0-9_-]+", "-", letters).strip("-_")[:60]
+    if id.lower() in ("", "label", "labels", "target", "class", "y", "model", "pretrain", "evaluate", "publish"):
+        id = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:60]
+    return id if id and id not in ("model", "pretrain", "evaluate", "publish") else "task"
+
+
+def _told(choice: Choice) -> str:
+    texts = " and ".join(f"'{column.name}'" for column in choice.texts)
+    if choice.kind == "regression":
+        return f"{texts} -> the number '{choice.label.name}'"
+    return f"{texts} -> '{choice.label.name}', {len(choice.label.counts)} classes"
+
+
+def _rows(table: Table) -> int:
+    """Rows of the whole file; where only its head was read, no fewer than these."""
+    return table.rows
+
+
+def _epochs(rows: int) -> int:
+    """Small files are read more often."""
+    return 10 if rows < 2_000 else 5 if rows < 20_000 else 3
+
+
+def _about(count: int) -> str:
+    """Two digits that matter."""
+    if count < 100:
+        return str(count)
+    scale = 10 ** (len(str(count)) - 2)
+    return f"{round(count / scale) * scale:,}"
+
+
+def _relative(file: Path, output: Path) -> str:
+    return os.path.relpath(file.resolve(), output.resolve().parent)
+
+
+def _value(text: str) -> str:
+    """A text as YAML, in quotes where it needs them."""
+    return text if PLAIN.fullmatch(text) and text.lower() not in WORDS_OF_YAML else json.dumps(text, ensure_ascii=False)
+
 
 SPLIT_NAMES = ("validation", "valid", "val", "dev", "test")
 """What a file with the rows to measure on is called beside `train`, the likeliest first."""
@@ -19,7 +181,7 @@ def init(
     data: Path, output: Path, texts: Sequence[str], label: str | None, kind: str | None, name: str | None, force: bool
 ) -> int:
     """Look at the file, write the recipe, say what was found. Returns the exit code."""
-    from pipelines.recipe import loads
+    from pipelines.core.recipe import loads
 
     if output.exists() and not force:
         raise CommandError(f"{output} exists already; choose another name with --output, or overwrite it with --force")
@@ -50,7 +212,7 @@ def find_validation(table: Table, choice: Choice) -> tuple[Path | None, str | No
     at = stem.lower().index("train")
     doubt = None
     for word in SPLIT_NAMES:
-        beside = table.file.with_name(f"{stem[:at]}{word}{stem[at + len('train'):]}{table.file.suffix}")
+        beside = table.file.with_name(f"{stem[:at]}{word}{stem[at + len('train') :]}{table.file.suffix}")
         if not beside.is_file():
             continue
         try:
@@ -59,11 +221,21 @@ def find_validation(table: Table, choice: Choice) -> tuple[Path | None, str | No
         except CommandError as error:
             doubt = doubt or f"{beside.name} is not used for validation: {error}"
             continue
-        new = [] if choice.kind == "regression" else [value for value in again[-1].counts if value not in choice.label.counts]
+        new = (
+            []
+            if choice.kind == "regression"
+            else [value for value in again[-1].counts if value not in choice.label.counts]
+        )
         if again[-1].filled < other.rows:
-            doubt = doubt or f"{beside.name} is not used for validation: row {again[-1].first_gap} has no '{choice.label.name}'"
+            doubt = (
+                doubt
+                or f"{beside.name} is not used for validation: row {again[-1].first_gap} has no '{choice.label.name}'"
+            )
         elif new:
-            doubt = doubt or f"{beside.name} is not used for validation: its class '{new[0]}' does not occur in {table.file.name}"
+            doubt = (
+                doubt
+                or f"{beside.name} is not used for validation: its class '{new[0]}' does not occur in {table.file.name}"
+            )
         else:
             return beside, None
     return None, doubt
@@ -83,7 +255,11 @@ def save(output: Path, text: str) -> None:
 
 def told(table: Table, choice: Choice, validation: Path | None, written: Draft, output: Path) -> list[str]:
     """What was found and what was written."""
-    head = f"{table.file}: {table.rows:,} rows" if table.complete else f"{table.file}: looked at the first {table.rows:,} rows"
+    head = (
+        f"{table.file}: {table.rows:,} rows"
+        if table.complete
+        else f"{table.file}: looked at the first {table.rows:,} rows"
+    )
     width = max(len(column.name) for column in (*choice.texts, choice.label))
     lines = [head]
     for column in choice.texts:
@@ -99,7 +275,9 @@ def told(table: Table, choice: Choice, validation: Path | None, written: Draft, 
     if choice.unused:
         lines.append(f"  unused  {', '.join(choice.unused)}  (--text and --label choose others)")
     lines.append(f"  scored on {validation.name}" if validation else "  scored on a tenth of the rows, held out")
-    steps = ["pretrain", "fine-tune", "evaluate", "publish"] if written.pretrains else ["fine-tune", "evaluate", "publish"]
+    steps = (
+        ["pretrain", "fine-tune", "evaluate", "publish"] if written.pretrains else ["fine-tune", "evaluate", "publish"]
+    )
     lines.append(f"Wrote {output}: {', '.join(steps)} to registry/{written.name}")
     return lines
 
@@ -119,5 +297,7 @@ def warnings(table: Table, choice: Choice) -> list[str]:
     if choice.kind == "classification":
         value, rarest = choice.label.counts.most_common()[-1]
         if rarest < 10:
-            found.append(f"the class '{value}' has only {rarest} row{'s' if rarest != 1 else ''}; it will hardly be learnt")
+            found.append(
+                f"the class '{value}' has only {rarest} row{'s' if rarest != 1 else ''}; it will hardly be learnt"
+            )
     return found

@@ -1,25 +1,120 @@
-"""`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `delete`, `hosts`: look at a service's jobs and steer them."""
+"""`finery submit`, `jobs`, `logs` and the verbs that steer jobs: talk to a service about its work.
+
+What the verbs that talk to a service have in common: the connection, the answer as text or JSON, times for people.
+
+`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `delete`, `hosts`: look at a service's jobs and steer them.
+
+`finery logs`: what a job prints and does, as it happens.
+
+`--follow` shows the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`, the console log.
+
+`finery submit`: hand a recipe to a service, with the files that it names.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from service.cli.talking import STYLES, connect, gigabytes, since, table, tell
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, CommandError
+from pipelines.core.recipe import Source, read
+from service.cli.progress import Progress
+from service.cli.run import choose_display
+from service.client import ServerRefused, with_uploads
+from service.safety.references import MODEL_NAME
+
+if TYPE_CHECKING:
+    from service.client import Connection
+
+
+STYLES = {
+    "queued": "dim",
+    "starting": "cyan",
+    "running": "cyan",
+    "recovering": "yellow",
+    "pausing": "yellow",
+    "paused": "yellow",
+    "cancelling": "yellow",
+    "cancelled": "dim",
+    "succeeded": "green",
+    "failed": "red",
+}
+
+
+def connect(server: str | None, token_file: Path | None) -> Connection:
+    """A connection to the server that the command names. Raises CommandError."""
+    from service.client import Connection, find
+
+    return Connection(find(server, token_file))
+
+
+def tell(data: Any, as_json: bool, *lines: str) -> int:
+    """Print the answer, as one JSON object or as lines. Returns the exit code 0."""
+    if as_json:
+        print(json.dumps(data, ensure_ascii=False))
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+def say(sentence: str) -> None:
+    """A sentence beside the answer."""
+    print(sentence, file=sys.stderr)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], styles: Sequence[str | None] = ()) -> None:
+    """Rows under a heading, as wide as what is in them; `styles` colours whole rows on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for name in columns:
+        grid.add_column(name, overflow="fold", no_wrap=name in ("job", "id"))
+    for number, row in enumerate(rows):
+        style = styles[number] if number < len(styles) else None
+        grid.add_row(*(Text(str(cell), style=style or "") for cell in row))
+    console.print(grid)
+
+
+def since(moment: str | None, now: datetime | None = None) -> str:
+    """`3 s ago`, `12 min ago`, `2 h ago`, `5 d ago`; a dash for nothing."""
+    if not moment:
+        return "-"
+    seconds = max(0, round(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def gigabytes(size: float) -> str:
+    """Bytes as `1.5 GB`."""
+    return f"{size / 1e9:.1f} GB"
+
 
 PAGE = 500
 DONE = {"pause": "pausing", "resume": "queued again", "cancel": "cancelling", "retry": "queued again"}
 
 
-def jobs(states: Sequence[str], name: str | None, limit: int, server: str | None, token_file: Path | None, as_json: bool) -> int:
+def jobs(
+    states: Sequence[str], name: str | None, limit: int, server: str | None, token_file: Path | None, as_json: bool
+) -> int:
     """List jobs, newest first. Returns the exit code."""
     found: list[dict[str, Any]] = []
     with connect(server, token_file) as connection:
         after = None
         while len(found) < limit:
-            page = connection.get("/jobs", state=list(states) or None, name=name, after=after, limit=min(PAGE, limit - len(found)))
+            page = connection.get(
+                "/jobs", state=list(states) or None, name=name, after=after, limit=min(PAGE, limit - len(found))
+            )
             found += page["data"]
             after = page["next"]
             if after is None:
@@ -29,7 +124,10 @@ def jobs(states: Sequence[str], name: str | None, limit: int, server: str | None
     elif not found:
         print("No jobs." if not states and not name else "No such jobs.")
     else:
-        rows = [(job["id"], job["name"], job["state"], standing(job), job["priority"] or "", since(job["created"])) for job in found]
+        rows = [
+            (job["id"], job["name"], job["state"], standing(job), job["priority"] or "", since(job["created"]))
+            for job in found
+        ]
         table(("job", "name", "state", "", "priority", "submitted"), rows, [STYLES.get(job["state"]) for job in found])
         if after is not None:
             print(f"… and more: --limit {limit * 2}")
@@ -77,7 +175,18 @@ def hosts(server: str | None, token_file: Path | None, as_json: bool) -> int:
     elif not listed:
         print("No host has reported yet.")
     else:
-        rows = [(each["name"], each["executor"], each["state"], each["cpus"], gigabytes(each["memory"]), gpus_of(each), since(each["seen"])) for each in listed]
+        rows = [
+            (
+                each["name"],
+                each["executor"],
+                each["state"],
+                each["cpus"],
+                gigabytes(each["memory"]),
+                gpus_of(each),
+                since(each["seen"]),
+            )
+            for each in listed
+        ]
         table(("host", "executor", "state", "cores", "memory", "GPUs", "seen"), rows)
     return 0
 
@@ -96,3 +205,144 @@ def quoted(identifier: str) -> str:
     from urllib.parse import quote
 
     return quote(identifier, safe="")
+
+
+OUTCOMES = {"succeeded": EXIT_DONE, "failed": EXIT_FAILED, "cancelled": EXIT_STOPPED, "paused": EXIT_STOPPED}
+
+
+def logs(job_id: str, follow: bool, raw: bool, server: str | None, token_file: Path | None, as_json: bool) -> int:
+    """Show a job's log, or follow it to its end. Returns the exit code: with `--follow` that of the job."""
+    with connect(server, token_file) as connection:
+        if not follow:
+            return printed(connection, job_id, as_json)
+        return echoed(connection, job_id, as_json) if raw else watch(connection, job_id, as_json)
+
+
+def printed(connection: Connection, job_id: str, as_json: bool) -> int:
+    """The console log so far, or with `--json` the events."""
+    if as_json:
+        after = 0
+        while page := (told := connection.get(f"/jobs/{quoted(job_id)}/events", after=after, limit=5000))["data"]:
+            for event in page:
+                print(json.dumps(event, ensure_ascii=False))
+            after = told["last"]
+        return EXIT_DONE
+    text = connection.text(f"/jobs/{quoted(job_id)}/logs")
+    sys.stdout.write(text if not text or text.endswith("\n") else f"{text}\n")
+    return EXIT_DONE
+
+
+def echoed(connection: Connection, job_id: str, as_json: bool) -> int:
+    """The console log as it grows."""
+    for piece in connection.stream(f"/jobs/{quoted(job_id)}/logs"):
+        sys.stdout.write(json.dumps(piece, ensure_ascii=False) + "\n" if as_json else str(piece.get("text", "")))
+        sys.stdout.flush()
+    return ended(connection, job_id)
+
+
+def watch(connection: Connection, job_id: str, as_json: bool) -> int:
+    """Follow a job's events to its end. Ctrl-C stops looking; the job goes on."""
+    progress = Progress([])
+    try:
+        if as_json:
+            for event in connection.stream(f"/jobs/{quoted(job_id)}/events"):
+                print(json.dumps(event, ensure_ascii=False), flush=True)
+        else:
+            state = None
+            with choose_display(False) as display:
+                for event in connection.stream(f"/jobs/{quoted(job_id)}/events"):
+                    if event.get("event") == "state":
+                        if event.get("state") != state and event.get("state") not in ("running", "succeeded"):
+                            display.say(
+                                " ".join(str(part) for part in (event.get("state"), event.get("message")) if part)
+                            )
+                        state = event.get("state")
+                    elif event.get("event") in ("failed", "stopped"):  # a state follows, which knows what became of it
+                        progress.break_off("failed" if event["event"] == "failed" else "stopped")
+                    else:
+                        progress.apply(event)
+                    display.update(progress)
+    except KeyboardInterrupt:
+        say(f"\nNo longer looking; the job goes on. finery cancel {job_id} stops it.")
+        return EXIT_STOPPED
+    return ended(connection, job_id, None if as_json else print)
+
+
+def ended(connection: Connection, job_id: str, show: Any = None) -> int:
+    """The exit code of what became of a job."""
+    job = connection.get(f"/jobs/{quoted(job_id)}")
+    if show is not None:
+        show(f"{job['id']}  {job['name']}  {job['state']}  {standing(job)}".rstrip())
+    return OUTCOMES.get(job["state"], EXIT_DONE)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command asks for beside the recipe."""
+
+    priority: int = 0
+    gpus: int | None = None
+    gpu_kind: str | None = None
+    cpus: int | None = None
+    after: tuple[str, ...] = ()
+    """Jobs that must have succeeded before."""
+    key: str | None = None
+    secrets: tuple[str, ...] = ()
+    """Names of secrets of the project that the job is given."""
+    follow: bool = False
+    max_seconds: float | None = None
+    ttl_seconds_after_finished: float | None = None
+
+
+def submit(
+    recipe: Path, overrides: Sequence[str], wanted: Wanted, server: str | None, token_file: Path | None, as_json: bool
+) -> int:
+    """Upload, submit, and watch if asked to. Returns the exit code."""
+    source = read(recipe, overrides)
+    with connect(server, token_file) as connection:
+        given = [*overrides, *renamed(source), *with_uploads(connection, source.data, source.folder, say)]
+        resources = {"gpus": wanted.gpus, "gpu_kind": wanted.gpu_kind, "cpus": wanted.cpus}
+        body: dict[str, Any] = {
+            "recipe": text_of(recipe),
+            "overrides": given,
+            "priority": wanted.priority,
+            "depends_on": list(wanted.after),
+            "secrets": list(wanted.secrets),
+            "resources": {name: value for name, value in resources.items() if value is not None},
+        }
+        limits = {"max_seconds": wanted.max_seconds, "ttl_seconds_after_finished": wanted.ttl_seconds_after_finished}
+        body |= {name: value for name, value in limits.items() if value is not None}
+        # a key of its own makes it safe to ask again when the answer got lost
+        try:
+            job = connection.post("/jobs", body, key=wanted.key or uuid.uuid4().hex)
+        except ServerRefused as error:
+            raise (error.about(str(recipe)) if error.mistakes else error) from None
+        if wanted.follow:
+            say(f"{job['id']}  {job['name']}")
+            return watch(connection, job["id"], as_json)
+    return tell(
+        job, as_json, f"{job['id']}  {job['name']}  {job['state']}", f"finery logs -f {job['id']}   shows what it does"
+    )
+
+
+def text_of(recipe: Path) -> str:
+    """The recipe as it was written. Raises CommandError."""
+    try:
+        return recipe.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{recipe} cannot be read: {error}") from None
+
+
+def renamed(source: Source) -> list[str]:
+    """Overrides that make a folder to publish to, such as `registry/NAME`, the project's model NAME."""
+    overrides = []
+    stages = source.data.get("stages")
+    for position, stage in enumerate(stages if isinstance(stages, list | tuple) else ()):
+        to = stage.get("to") if isinstance(stage, dict) else None
+        if not isinstance(to, str) or MODEL_NAME.fullmatch(to) or "://" in to or to.startswith("hub:"):
+            continue
+        name = Path(to).name
+        if MODEL_NAME.fullmatch(name):
+            say(f"note: on the server the model of '{to}' is called {name}")
+            overrides.append(f"stages[{position}].to={name}")
+    return overrides

@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.cli.backup import (
     CHANGING,
     DATABASE,
@@ -74,10 +74,17 @@ def restore(archive: Path, home: Path | None, database_url: str | None, as_json:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     except SQLAlchemyError as error:
-        raise Refused(f"the database could not be restored: {str(getattr(error, 'orig', error)).strip().splitlines()[0]}") from None
+        raise Refused(
+            f"the database could not be restored: {str(getattr(error, 'orig', error)).strip().splitlines()[0]}"
+        ) from None
     except OSError as error:
         raise CommandError(f"{error.filename or settings.home} cannot be restored: {error.strerror or error}") from None
-    return report(manifest, settings.home, as_json, f"{settings.home}  {len(manifest.members)} files of {manifest.made}. Go on with: finery serve --home {settings.home}")
+    return report(
+        manifest,
+        settings.home,
+        as_json,
+        f"{settings.home}  {len(manifest.members)} files of {manifest.made}. Go on with: finery serve --home {settings.home}",
+    )
 
 
 def _refuse_used(home: Path) -> None:
@@ -146,7 +153,7 @@ def _content(file: IO[bytes], left: list[int]) -> Iterator[bytes]:
 
 def examine(archive: Path, home: Path) -> Manifest:
     """Read everything, compare everything, write nothing. Raises Refused."""
-    from service.store.migrating import FOLDER, NEWEST
+    from service.store.store import FOLDER, NEWEST
 
     place = home
     while not place.exists():
@@ -179,7 +186,9 @@ def examine(archive: Path, home: Path) -> Manifest:
     if manifest.format != FORMAT:
         raise Refused(f"the archive has format {manifest.format}, this version of finery reads {FORMAT}")
     if not any((FOLDER / "versions").glob(f"{manifest.schema_}_*.py")):
-        raise Refused(f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the version that wrote it, or a later one")
+        raise Refused(
+            f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the version that wrote it, or a later one"
+        )
     _check(manifest, found)
     return manifest
 
@@ -214,7 +223,9 @@ def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
 
 def _extract(archive: Path, manifest: Manifest, staging: Path, home: Path) -> None:
     """Write the files below `staging`, where nobody else writes; compare them again, because the archive may have changed."""
-    torn = tuple(f"home/{_unit(path)}/" for path in manifest.vanished if path.split("/")[0] in CHANGING and path.count("/") > 1)
+    torn = tuple(
+        f"home/{_unit(path)}/" for path in manifest.vanished if path.split("/")[0] in CHANGING and path.count("/") > 1
+    )
     wanted = {member.member: member for member in manifest.members if not member.same_as}
     written = set()
     with _opened_for_reading(archive) as file:
@@ -268,14 +279,15 @@ def _place(staging: Path, name: str) -> Path:
 
 def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
     """Put the rows into the database and the folder into its place, both or neither."""
-    from service.store.migrating import alone, current, upgrade_within
-    from service.store.store import Store
+    from service.store.store import Store, alone, current, upgrade_within
 
     new = staging / "home"  # what becomes the home
     new.mkdir(exist_ok=True, mode=0o700)
     to_sqlite = settings.url.startswith("sqlite")
     if to_sqlite and sqlite_file(settings.url) != settings.home / "finery.db":
-        raise CommandError("--database-url names an SQLite file outside of the home: leave it out, a restored one lies in the home")
+        raise CommandError(
+            "--database-url names an SQLite file outside of the home: leave it out, a restored one lies in the home"
+        )
     direct = to_sqlite and manifest.database == "sqlite"
     if direct:
         os.rename(staging / DATABASE, new / "finery.db")
@@ -294,7 +306,9 @@ def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
             _settle(connection, manifest, new, settings)
             if not to_sqlite:
                 os.sync()
-                os.rename(new, settings.home)  # the rows are written a moment later; should that fail, the folder goes again
+                os.rename(
+                    new, settings.home
+                )  # the rows are written a moment later; should that fail, the folder goes again
                 new = settings.home
     except BaseException:
         if new == settings.home:
@@ -333,13 +347,19 @@ def _insert(connection: Connection, folder: Path, manifest: Manifest) -> None:
                 known = tables_of(reading)
                 for table in tables.sorted_tables:
                     if table.name in known.tables:
-                        _rows_into(connection, table, (dict(row) for row in reading.execute(known.tables[table.name].select()).mappings()))
+                        _rows_into(
+                            connection,
+                            table,
+                            (dict(row) for row in reading.execute(known.tables[table.name].select()).mappings()),
+                        )
         finally:
             source.dispose()
         return
     unknown = {path.stem for path in folder.glob("*")} - set(tables.tables)
     if unknown:
-        raise Refused(f"the archive has rows of '{sorted(unknown)[0][:60]}', a table that schema {manifest.schema_} does not have")
+        raise Refused(
+            f"the archive has rows of '{sorted(unknown)[0][:60]}', a table that schema {manifest.schema_} does not have"
+        )
     for table in tables.sorted_tables:
         path = folder / f"{table.name}.jsonl"
         if path.is_file():
@@ -365,8 +385,7 @@ def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Se
     """Make the rows true here: what ran is lost, no host is known to live, no old lease or token counts, paths are those of this home."""
     from sqlalchemy import select, update
 
-    from service.jobs.endings import Ending
-    from service.jobs.states import STOPPING, TERMINAL, Reason
+    from service.jobs.states import STOPPING, TERMINAL, Ending, Reason
     from service.scheduler.retries import ending_of, losses_in_a_row
     from service.store import tables
     from service.store.database import Transaction
@@ -391,9 +410,13 @@ def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Se
     for attempt, job in store.live_attempts():
         fencing = attempt.fencing if job.state in STOPPING else store.fence(attempt.id, message=why)
         losses = losses_in_a_row(store.attempts(job.id))
-        ending: Ending = ending_of(store.job(job.id), exit_code=None, reason=Reason.NODE_LOST, message=why, now=time.time(), losses=losses)
+        ending: Ending = ending_of(
+            store.job(job.id), exit_code=None, reason=Reason.NODE_LOST, message=why, now=time.time(), losses=losses
+        )
         store.end_attempt(attempt.id, fencing, ending)
-    connection.execute(update(tables.leases).values(holder="", expires=0.0, attempt=None, fencing=tables.leases.c.fencing + FENCES))
+    connection.execute(
+        update(tables.leases).values(holder="", expires=0.0, attempt=None, fencing=tables.leases.c.fencing + FENCES)
+    )
     connection.execute(update(tables.hosts).values(state="down"))
     connection.execute(update(tables.gpu_slots).values(attempt=None))
     moved = str(settings.home) != manifest.home
@@ -407,5 +430,7 @@ def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Se
         if moved:
             shutil.rmtree(runs, ignore_errors=True)  # its recipe names folders of the other home: it begins anew
         if not runs.is_dir():
-            connection.execute(update(tables.attempts).where(tables.attempts.c.job == job_id).values(ingested=0, offset=0))
+            connection.execute(
+                update(tables.attempts).where(tables.attempts.c.job == job_id).values(ingested=0, offset=0)
+            )
     told(store, "backup.restore", str(settings.home), made=manifest.made)

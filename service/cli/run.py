@@ -1,5 +1,9 @@
 """`finery run` and `finery resume`: start the work, show how far it is, say what came out.
 
+Follow an `events.jsonl` while another process writes it: every event once, from now on.
+
+`finery run` and `finery resume`: start the work, show how far it is, say what came out.
+
 The recipe is checked here first, so that a mistake costs milliseconds and leaves nothing behind. The work itself is a
 child process; what it reports is read from the run folder's `events.jsonl`, the same stream that every other reader
 has. The exit code is the child's.
@@ -8,6 +12,7 @@ has. The exit code is the child's.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -16,12 +21,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, RecipeError
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, RecipeError
 from service.cli import summary
 from service.cli.child import Child
-from service.cli.display import Display, OnTerminal, Plain, Silent
-from service.cli.following import Follower
-from service.cli.progress import Progress
+from service.cli.progress import Display, OnTerminal, Plain, Progress, Silent
+
+
+class Follower:
+    """Hands out the events that are written after it was made.
+
+    It remembers how far it has read in bytes, so that a file of hours is not read again for each new line. When the
+    file becomes shorter than that (a torn line is cut off, a folder is replaced), it starts again and goes by ids.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+        self._last_id = 0
+        self.new()
+
+    def new(self) -> list[dict[str, Any]]:
+        """Whole events written since the last call, oldest first."""
+        try:
+            with open(self.path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]  # the rest is still being written
+        self._offset += len(whole)
+        events = []
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+                number = int(event["id"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            if number > self._last_id:
+                self._last_id = number
+                events.append(event)
+        return events
+
 
 POLL_SECONDS = 0.1
 SPEAKER = "finery: "
@@ -46,13 +89,14 @@ class Work:
 
 def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> int:
     """Check the recipe, then do what it describes. Returns the exit code."""
-    from pipelines.cells import refuse_study
-    from pipelines.recipe import load
+    from pipelines.core.recipe import load
+    from pipelines.core.study_cells import refuse_study
 
     checked = load(recipe, overrides)
     refuse_study(checked, str(recipe))
     work = Work(
-        ("run", str(recipe), *overrides), Path("runs") / checked.name,
+        ("run", str(recipe), *overrides),
+        Path("runs") / checked.name,
         tuple((stage.id, stage.stage) for stage in checked.stages),
         shlex.join(["finery", "run", str(recipe), *overrides]),
     )
@@ -62,7 +106,9 @@ def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> i
 def resume(folder: Path, as_json: bool, quiet: bool) -> int:
     """Continue a run that was stopped or killed. Returns the exit code."""
     if not folder.is_dir():
-        raise CommandError(f"{folder}: there is no such run folder; runs lie in runs/<name> of the folder they were started in")
+        raise CommandError(
+            f"{folder}: there is no such run folder; runs lie in runs/<name> of the folder they were started in"
+        )
     if not (folder / "recipe.yaml").is_file():
         raise CommandError(f"{folder} holds no recipe.yaml, so it is not a run folder; give the folder runs/<name>")
     from service.cli.study import is_study
@@ -76,7 +122,7 @@ def resume(folder: Path, as_json: bool, quiet: bool) -> int:
 
 def stages_of(folder: Path) -> tuple[tuple[str, str], ...]:
     """Id and kind of every stage of the recipe in a run folder, without judging it: that is the child's task."""
-    from pipelines.marks import read_yaml
+    from pipelines.core.yaml_positions import read_yaml
 
     try:
         data, _ = read_yaml(folder / "recipe.yaml")
@@ -148,7 +194,9 @@ def judge(code: int, child: Child, progress: Progress, work: Work) -> tuple[int,
         return code, sentence(progress.message or "stopped; what was done is saved")
     if progress.outcome == "failed" and progress.message:
         return code, sentence(progress.message)
-    return code, said(child.tail()) or f"The run ended with exit code {code} and without a word; start it again with: {work.again}"
+    return code, said(
+        child.tail()
+    ) or f"The run ended with exit code {code} and without a word; start it again with: {work.again}"
 
 
 def sentence(message: str) -> str:
@@ -161,7 +209,7 @@ def said(tail: str) -> str:
     start = ("\n" + tail).rfind(f"\n{SPEAKER}")
     if start >= 0:
         return tail[start:].removeprefix(SPEAKER)
-    if "\n  File \"" in tail or tail.startswith("Traceback"):
+    if '\n  File "' in tail or tail.startswith("Traceback"):
         return f"The run broke off with an error that was not foreseen: {tail.splitlines()[-1]}"
     return tail
 
@@ -178,7 +226,9 @@ def killed(number: int, tail: str) -> str:
         "SIGBUS": " The likely cause is a full disk or a file that was cut off while it was being read.",
         "SIGILL": " A library uses instructions that this processor lacks.",
     }.get(name, "")
-    last = f"\nIts last words:\n{_indented(tail)}" if tail and name != "SIGKILL" else ""  # nobody can speak when killed so
+    last = (
+        f"\nIts last words:\n{_indented(tail)}" if tail and name != "SIGKILL" else ""
+    )  # nobody can speak when killed so
     return f"The run was killed by {name}.{likely}{last}"
 
 
@@ -200,9 +250,18 @@ def as_data(code: int, error: str, work: Work, progress: Progress, outcome: summ
     """The answer of `--json`."""
     status = {EXIT_DONE: "done", EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")
     data: dict[str, Any] = {
-        "status": status, "exit_code": code, "run": str(work.folder), "seconds": progress.seconds,
+        "status": status,
+        "exit_code": code,
+        "run": str(work.folder),
+        "seconds": progress.seconds,
         "stages": [
-            {"id": stage.id, "stage": stage.kind, "status": stage.status, "seconds": stage.seconds, "metrics": stage.metrics}
+            {
+                "id": stage.id,
+                "stage": stage.kind,
+                "status": stage.status,
+                "seconds": stage.seconds,
+                "metrics": stage.metrics,
+            }
             for stage in progress.stages.values()
         ],
         "warnings": progress.warnings,
@@ -211,7 +270,9 @@ def as_data(code: int, error: str, work: Work, progress: Progress, outcome: summ
         data |= outcome.as_data()
     if code != EXIT_DONE:
         data["error"] = {"message": error, "reason": progress.reason or None, "stage": progress.failed_stage}
-        data["resume"] = f"finery resume {shlex.quote(str(work.folder))}" if (work.folder / "recipe.yaml").is_file() else None
+        data["resume"] = (
+            f"finery resume {shlex.quote(str(work.folder))}" if (work.folder / "recipe.yaml").is_file() else None
+        )
     return data
 
 

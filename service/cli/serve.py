@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import EXIT_DONE, CommandError
+from pipelines.core.errors import EXIT_DONE, CommandError
 from service.executors.isolation import REMEDY, Isolation
 
 if TYPE_CHECKING:
@@ -28,15 +28,27 @@ PRIVATE = ("finery.db", "finery.db-wal", "finery.db-shm", "finery.db.migrating")
 
 
 def serve(
-    host: str | None, port: int | None, home: Path | None, database_url: str | None, executor: str | None, as_json: bool,
-    allow_remote_code: Sequence[str] = (), **more: Any,
-) -> int:  # fmt: skip
+    host: str | None,
+    port: int | None,
+    home: Path | None,
+    database_url: str | None,
+    executor: str | None,
+    as_json: bool,
+    allow_remote_code: Sequence[str] = (),
+    **more: Any,
+) -> int:
     """Serve until a signal. `more` are further settings by name. Raises CommandError when it cannot start."""
     from service.disk import keep_ballast
     from service.settings import read_settings
 
     settings = read_settings(
-        host=host, port=port, home=home, database_url=database_url, executor=executor, allow_remote_code=tuple(allow_remote_code) or None, **more
+        host=host,
+        port=port,
+        home=home,
+        database_url=database_url,
+        executor=executor,
+        allow_remote_code=tuple(allow_remote_code) or None,
+        **more,
     )
     _make_home(settings.home)
     with _only_server(settings.home), _listening(settings) as listener:
@@ -55,12 +67,16 @@ def _make_home(home: Path) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
-            raise CommandError(f"--home {home} cannot be used: it may not be written; name a folder that you can write to")
+            raise CommandError(
+                f"--home {home} cannot be used: it may not be written; name a folder that you can write to"
+            )
         _keep_private(home, 0o700)
         for name in (ADMIN_TOKEN, "web.key", LOCK, *PRIVATE):
             _keep_private(home / name, 0o600)
     except OSError as error:
-        raise CommandError(f"--home {home} cannot be used: {error.strerror}; name a folder that you can write to") from None
+        raise CommandError(
+            f"--home {home} cannot be used: {error.strerror}; name a folder that you can write to"
+        ) from None
 
 
 def _keep_private(path: Path, mode: int) -> None:
@@ -70,7 +86,9 @@ def _keep_private(path: Path, mode: int) -> None:
     try:
         path.chmod(mode)
     except PermissionError:
-        raise CommandError(f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name another --home") from None
+        raise CommandError(
+            f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name another --home"
+        ) from None
 
 
 def _opened(settings: Settings) -> Store:
@@ -90,10 +108,14 @@ def _opened(settings: Settings) -> Store:
                 _keep_private(Path(each), 0o600)
         return open_store(settings)
     except OSError as error:
-        raise CommandError(f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name another --database-url") from None
+        raise CommandError(
+            f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name another --database-url"
+        ) from None
     except (SQLAlchemyError, ModuleNotFoundError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise CommandError(f"the database cannot be opened: {reason}; name another --database-url, or restore the file from a backup") from None
+        raise CommandError(
+            f"the database cannot be opened: {reason}; name another --database-url, or restore the file from a backup"
+        ) from None
 
 
 @contextmanager
@@ -105,7 +127,9 @@ def _only_server(home: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             held = f" by process {pid}" if (pid := file.read().strip()).isdigit() else ""
-            raise CommandError(f"{home} is in use{held}: stop that server first, or serve from another --home") from None
+            raise CommandError(
+                f"{home} is in use{held}: stop that server first, or serve from another --home"
+            ) from None
         with suppress(OSError):  # on a full disk: the lock holds all the same
             file.truncate(0)
             file.write(str(os.getpid()))
@@ -132,7 +156,7 @@ def first_token(store: Store, home: Path) -> Path | None:
     """
     import time
 
-    from service.tokens import digest, new_token, parts
+    from service.store.tokens import digest, new_token, parts
 
     path = home / ADMIN_TOKEN
     found = parts(path.read_text(encoding="utf-8").strip()) if path.is_file() else None
@@ -158,7 +182,7 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
     from service.api.connections import raise_file_limit, server_of
     from service.checking import checker_of
     from service.executors.protocol import ExecutorError
-    from service.serving import Supervisor
+    from service.supervisor import Supervisor
 
     logs.configure(settings.log_format, settings.log_level)
     try:
@@ -195,7 +219,12 @@ def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     token = settings.home / ADMIN_TOKEN
     if as_json:
-        told = {"url": url, "home": str(settings.home), "admin_token": str(token) if token.is_file() else None, "pid": os.getpid()}
+        told = {
+            "url": url,
+            "home": str(settings.home),
+            "admin_token": str(token) if token.is_file() else None,
+            "pid": os.getpid(),
+        }
         print(json.dumps(told | {"isolation": force.document()}), flush=True)
         _warn(settings, force)
         return
@@ -207,7 +236,11 @@ def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh:
     print(f"Isolation of jobs: {force.sentence()}", flush=True)
     _warn(settings, force)
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
-        print("Others can reach this address: put a proxy with TLS before it, because tokens travel as they are.", file=sys.stderr, flush=True)
+        print(
+            "Others can reach this address: put a proxy with TLS before it, because tokens travel as they are.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _warn(settings: Settings, force: Isolation) -> None:

@@ -1,4 +1,4 @@
-"""The table of a study, and of a comparison, on a terminal. Everything is read from plain data, as `study.json` holds it."""
+"""The table of a study, and of a comparison, on a terminal, from plain data as `study.json` holds it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.cli.display import number
-from service.cli.gc import size
-from service.cli.progress import duration
+from service.cli.progress import duration, number
+from service.cli.publish import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,8 +38,14 @@ def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) 
         if cell["status"] in ("failed", "refused"):
             reasons.setdefault(f"{cell['status']}: {cell['message']}", []).append(cell["cell"])
     for reason, cells in list(reasons.items())[:5]:
-        console.print(Text(f"  {', '.join(cells[:6])}{', …' if len(cells) > 6 else ''} {reason}", style="dim"), soft_wrap=True)
-    for label, path in (("Report", folder / "report.html"), ("Tables", folder / "table.csv"), ("Summary", folder / "README.md")):
+        console.print(
+            Text(f"  {', '.join(cells[:6])}{', …' if len(cells) > 6 else ''} {reason}", style="dim"), soft_wrap=True
+        )
+    for label, path in (
+        ("Report", folder / "report.html"),
+        ("Tables", folder / "table.csv"),
+        ("Summary", folder / "README.md"),
+    ):
         console.print(Text(f"  {label:<12}", style="bold").append(str(path), style="not bold"), soft_wrap=True)
 
 
@@ -52,7 +57,11 @@ def overview_table(overview: Mapping[str, Any], reference: str | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     table.add_column(", ".join(overview["labels"].values()) or "at a glance", header_style="bold", no_wrap=True)
     averaged = any(line["mean"] for line in overview["lines"])
-    for name in (*overview["columns"], *(["mean"] if averaged else []), *([f"against {reference}, 95 %"] if averaged and reference else [])):
+    for name in (
+        *overview["columns"],
+        *(["mean"] if averaged else []),
+        *([f"against {reference}, 95 %"] if averaged and reference else []),
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for line in overview["lines"]:
         mean = line["mean"]
@@ -60,7 +69,11 @@ def overview_table(overview: Mapping[str, Any], reference: str | None) -> Table:
         if averaged:
             cells.append("" if mean is None else _marked(_mean_sd(mean), mean["verdict"]))
         if averaged and reference:
-            cells.append("" if mean is None else _against({"reference": mean["verdict"] == "reference", "verdict": mean["verdict"]}, mean))
+            cells.append(
+                ""
+                if mean is None
+                else _against({"reference": mean["verdict"] == "reference", "verdict": mean["verdict"]}, mean)
+            )
         table.add_row(line["name"], *cells)
     return table
 
@@ -103,7 +116,16 @@ def study_table(heading: str, rows: Sequence[Mapping[str, Any]], reference: str 
     metric = next((row["metric"] for row in rows if row["metric"]), "score")
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
     table.add_column(heading or "results", header_style="bold", no_wrap=True)
-    for name in ("seeds", metric, "95 % interval", *([f"against {reference}", "p"] if reference else []), "learns", "memory", "training", "on disk"):
+    for name in (
+        "seeds",
+        metric,
+        "95 % interval",
+        *([f"against {reference}", "p"] if reference else []),
+        "learns",
+        "memory",
+        "training",
+        "on disk",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row, metric, reference), style=STYLES.get(row["verdict"]))
@@ -118,12 +140,16 @@ def _cells(row: Mapping[str, Any], metric: str, reference: str | None) -> list[s
         return [row["name"], f"0/{row['expected']}", status]
     costs, share = row["costs"], row["trainable_share"]
     return [
-        row["name"], f"{done}/{row['expected']}" if done < row["expected"] else str(done),
-        _mean_sd(figure), _pair(figure["interval"]),
-        *([_against(row, figure), _p_of(row, figure)] if reference else []), "" if share is None else f"{share:.2%}",
+        row["name"],
+        f"{done}/{row['expected']}" if done < row["expected"] else str(done),
+        _mean_sd(figure),
+        _pair(figure["interval"]),
+        *([_against(row, figure), _p_of(row, figure)] if reference else []),
+        "" if share is None else f"{share:.2%}",
         size(costs["peak_memory_bytes"]) if "peak_memory_bytes" in costs else "",
-        duration(costs["train_runtime"]) if "train_runtime" in costs else "", size(costs["saved_bytes"]) if "saved_bytes" in costs else "",
-    ]  # fmt: skip
+        duration(costs["train_runtime"]) if "train_runtime" in costs else "",
+        size(costs["saved_bytes"]) if "saved_bytes" in costs else "",
+    ]
 
 
 def _against(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
@@ -148,7 +174,9 @@ def _p_of(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
 def counts(data: Mapping[str, Any]) -> str:
     """`5 of 6 cells are done; 1 refused.`"""
     told = data["counts"]
-    rest = [f"{count} {status.replace('queued', 'missing')}" for status, count in told.items() if count and status != "done"]
+    rest = [
+        f"{count} {status.replace('queued', 'missing')}" for status, count in told.items() if count and status != "done"
+    ]
     return f"{told['done']} of {sum(told.values())} cells are done{'; ' + ', '.join(rest) if rest else ''}."
 
 
@@ -186,7 +214,11 @@ def show_comparison(data: Mapping[str, Any], console: Console | None = None) -> 
         console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
 
 
-TEST_NAMES = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation", "mcnemar": "McNemar, exact"}
+TEST_NAMES = {
+    "bootstrap": "paired bootstrap",
+    "randomisation": "approximate randomisation",
+    "mcnemar": "McNemar, exact",
+}
 CORRECTION_NAMES = {"holm": "Holm", "bh": "Benjamini-Hochberg", "none": ""}
 
 
@@ -199,7 +231,9 @@ def _p_values(model: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
     told = []
     for test in tests:
         alone, together = found["p"].get(test), (found["corrected"] or {}).get(test)
-        told.append("" if alone is None else p_value(alone) + ("" if together in (None, alone) else f" → {p_value(together)}"))
+        told.append(
+            "" if alone is None else p_value(alone) + ("" if together in (None, alone) else f" → {p_value(together)}")
+        )
     split = model["mcnemar"]
     return [*told, "" if split is None else f"{split['only_here']} : {split['only_reference']}"]
 
@@ -231,7 +265,11 @@ def _compared(model: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     if model["reference"]:
         return "reference"
     found = figure["difference"]
-    return "not comparable" if found is None else f"{found['value']:+.3f} ({found['interval'][0]:+.3f} to {found['interval'][1]:+.3f})"
+    return (
+        "not comparable"
+        if found is None
+        else f"{found['value']:+.3f} ({found['interval'][0]:+.3f} to {found['interval'][1]:+.3f})"
+    )
 
 
 def _pair(pair: Sequence[float] | None) -> str:

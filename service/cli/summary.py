@@ -1,4 +1,4 @@
-"""What came out of a run: scores beside the baselines, an honest sentence, where the checkpoint lies, what to type next.
+"""What came out of a run: scores beside the baselines, where the checkpoint lies, what to try next.
 
 Everything is read from the run folder: `stages/NN-id/metrics.json` and `details.json` of the evaluate stages,
 `publication.json` of the publish stages.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.fields.scores import SMALLER_IS_BETTER, better, is_score
-from service.cli.display import number
+from pipelines.core.scores import SMALLER_IS_BETTER, better, is_score
+from service.cli.progress import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,13 +77,17 @@ class Outcome:
         return {
             "scores": [
                 {
-                    "benchmark": score.benchmark, "model": score.model, "stage": score.stage, "metrics": _finite(score.metrics),
+                    "benchmark": score.benchmark,
+                    "model": score.model,
+                    "stage": score.stage,
+                    "metrics": _finite(score.metrics),
                     "intervals": {metric: list(interval) for metric, interval in score.intervals.items()},
                 }
                 for score in self.scores
             ],
             "baselines": {
-                name: {each: _finite(values) for each, values in found.items()} for name, found in self.baselines.items()
+                name: {each: _finite(values) for each, values in found.items()}
+                for name, found in self.baselines.items()
             },
             "comparisons": comparisons(self),
             "published": list(self.published),
@@ -121,7 +125,9 @@ def outcome_of(metrics: Mapping[str, Any], details: Mapping[str, Any], stage: st
         if not reached:
             continue
         detail = _mapping(details.get(benchmark))
-        scores.append(Score(benchmark, str(detail.get("model") or stage), reached, _intervals(detail.get("intervals")), stage))
+        scores.append(
+            Score(benchmark, str(detail.get("model") or stage), reached, _intervals(detail.get("intervals")), stage)
+        )
         for name, found in _mapping(detail.get("baselines")).items():
             if numbers := _numbers(found):
                 baselines.setdefault(benchmark, {})[name] = numbers
@@ -185,7 +191,9 @@ def show(outcome: Outcome, folder: Path, again: str, console: Console | None = N
     console.print()
     for label, text, note in lines(outcome, folder, again):
         line = Text(f"  {label:<12}", style="bold").append(text, style="not bold")
-        console.print(line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True)  # to be copied whole
+        console.print(
+            line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True
+        )  # to be copied whole
 
 
 def _fitting(outcome: Outcome, benchmark: str, console: Console) -> tuple[int, Padding]:
@@ -246,7 +254,9 @@ def metrics_table(outcome: Outcome, benchmark: str) -> Table:
     table.add_column(benchmark, header_style="bold", no_wrap=True)
     repeated = {score.model for score in scores if sum(score.model == other.model for other in scores) > 1}
     for score in scores:
-        table.add_column(f"{score.model} ({score.stage})" if score.model in repeated else score.model, justify="right", no_wrap=True)
+        table.add_column(
+            f"{score.model} ({score.stage})" if score.model in repeated else score.model, justify="right", no_wrap=True
+        )
         if score.intervals:
             table.add_column("95 % interval", no_wrap=True, style="dim")
     for name in baselines:

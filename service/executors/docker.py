@@ -1,4 +1,8 @@
-"""The docker executor: one container per attempt, of the image that the service itself runs in.
+"""The docker executor: one container per attempt, and a small client of the Docker Engine's HTTP API.
+
+A small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes: docs.docker.com/reference/api/engine.
+
+The docker executor: one container per attempt, of the image that the service itself runs in.
 
 The container is the kill unit: when its first process ends the engine kills the rest. It carries the attempt's id as its
 name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart of the
@@ -7,16 +11,18 @@ service. Its log is copied into the attempt's folder when it has ended; then it 
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
 
 from service.executors.console import Console, read_console
-from service.executors.engine import Engine, Refused
 from service.executors.hosts import chosen, gpus_here, memory_limit
 from service.executors.isolation import Isolation
 from service.executors.process_tree import MARK
@@ -45,6 +51,101 @@ from service.executors.records import (
 )
 from service.executors.sandbox import around
 
+API = "v1.41"
+"""Docker 20.10 (2020) and later speak it."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Refused(ExecutorError):
+    """The engine answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(f"the Docker engine refused it ({status}): {message}")
+
+
+class Engine:
+    """One engine. Each call is one connection, so that it may be used from any thread."""
+
+    def __init__(self, address: str = "unix:///var/run/docker.sock", timeout: float = 30.0) -> None:
+        """`unix:///path` or `tcp://host:port` (without TLS: loopback or a tunnel only)."""
+        self.address = address
+        self._timeout = timeout
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON answer. Raises Refused for a status of 400 and above, ExecutorError when nobody answers."""
+        return self._json("GET", path, None, query)
+
+    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        """The JSON answer, None for an empty one. 304 (already so) counts as done."""
+        return self._json("POST", path, body, query)
+
+    def delete(self, path: str, **query: Any) -> None:
+        """Remove something."""
+        self._json("DELETE", path, None, query)
+
+    def logs(self, container: str) -> Iterator[bytes]:
+        """What a container printed, both streams in order, without the frame headers of the engine."""
+        connection, answer = self._ask("GET", f"/containers/{quote(container)}/logs", None, {"stdout": 1, "stderr": 1})
+        try:
+            while len(header := answer.read(8)) == 8:  # stream, three zeros, length: big-endian 32 bits
+                yield answer.read(int.from_bytes(header[4:], "big"))
+        finally:
+            connection.close()
+
+    def _json(self, verb: str, path: str, body: Any, query: dict[str, Any]) -> Any:
+        connection, answer = self._ask(verb, path, body, query)
+        try:
+            text = answer.read()
+            return json.loads(text) if text.strip() else None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise ExecutorError(f"the Docker engine at {self.address} broke off its answer: {error}") from None
+        finally:
+            connection.close()
+
+    def _ask(
+        self, verb: str, path: str, body: Any, query: dict[str, Any]
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        parts = urlsplit(self.address)
+        connection: http.client.HTTPConnection
+        if parts.scheme == "unix":
+            connection = _UnixConnection(parts.path, self._timeout)
+        else:
+            connection = http.client.HTTPConnection(
+                parts.hostname or "localhost", parts.port or 2375, timeout=self._timeout
+            )
+        target = f"/{API}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            connection.request(
+                verb, target, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+            )
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise ExecutorError(
+                f"no Docker engine answers at {self.address}: {error}; start it, or choose another executor"
+            ) from None
+        if answer.status >= 400:
+            text = answer.read()
+            connection.close()
+            try:
+                message = str(json.loads(text)["message"])
+            except (ValueError, KeyError, TypeError):
+                message = text.decode(errors="replace")[:200]
+            raise Refused(answer.status, message)
+        return connection, answer
+
+
 LABEL = "finery"
 PIDS = 4096
 """Processes and threads of one container: far more than training needs, far less than a host has."""
@@ -58,9 +159,15 @@ class Docker:
     name = "docker"
 
     def __init__(
-        self, engine: Engine, image: str, mounts: Sequence[str] = (), user: str = "", gpus: tuple[Gpu, ...] = (), network: str = "bridge",
+        self,
+        engine: Engine,
+        image: str,
+        mounts: Sequence[str] = (),
+        user: str = "",
+        gpus: tuple[Gpu, ...] = (),
+        network: str = "bridge",
         attempt_memory: int | None = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`mounts` are `/host/path:/container/path[:ro]`, beside the places that each attempt names. `network` is one of the engine's.
 
         `attempt_memory` is as `Local` takes it.
@@ -122,8 +229,9 @@ class Docker:
         code = int(state["ExitCode"])
         ended = {
             "code": 128 - code if code > 128 else code,  # 137 is how the engine tells SIGKILL
-            "reason": "out_of_memory" if state.get("OOMKilled") else "", "asked": (folder / "stop.json").exists(),
-        }  # fmt: skip
+            "reason": "out_of_memory" if state.get("OOMKilled") else "",
+            "asked": (folder / "stop.json").exists(),
+        }
         delete_secrets(folder)
         self._keep_log(name, folder)
         write_record(str(folder), "exit.json", ended)
@@ -183,7 +291,12 @@ class Docker:
         """Nothing is held open."""
 
     def _handle(self, attempt_id: str, token: int, folder: str) -> Handle:
-        record = {"attempt_id": attempt_id, "fencing_token": token, "container": container_name(attempt_id), "record": folder}
+        record = {
+            "attempt_id": attempt_id,
+            "fencing_token": token,
+            "container": container_name(attempt_id),
+            "record": folder,
+        }
         return Handle(self.name, attempt_id, token, record)
 
     def _configuration(self, spec: AttemptSpec) -> dict[str, Any]:
@@ -192,32 +305,66 @@ class Docker:
         places = spec.sandbox or Sandbox(write=(str(spec.folder),))
         for path in (*places.write, *(path for path in places.read if path.endswith("/secrets"))):
             os.makedirs(path, mode=0o700, exist_ok=True)
-        read = [path for path in places.read if os.path.exists(path)]  # the engine would make a folder of what is missing
+        read = [
+            path for path in places.read if os.path.exists(path)
+        ]  # the engine would make a folder of what is missing
         mounts = [*self._mounts, *(f"{path}:{path}:ro" for path in read), *(f"{path}:{path}" for path in places.write)]
-        memory = here.memory or (memory_limit(self.capacity()[0], here, None) if self._attempt_memory is None else self._attempt_memory)
+        memory = here.memory or (
+            memory_limit(self.capacity()[0], here, None) if self._attempt_memory is None else self._attempt_memory
+        )
         environment = {**spec.environment, **secret_variables(spec.record, spec.secrets), MARK: spec.attempt_id}
         for name in ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR"):  # the image has its own
             environment.pop(name, None)
         host: dict[str, Any] = {
-            "Binds": list(dict.fromkeys(mounts)), "Init": True, "NetworkMode": self._network, "RestartPolicy": {"Name": "no"}, "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"], "ShmSize": 1 << 30, "Memory": memory, "MemorySwap": memory, "PidsLimit": PIDS, "IpcMode": "private", "NanoCpus": here.cpus * 1_000_000_000,
-            "LogConfig": {"Type": "json-file", "Config": {"max-size": str(spec.log_bytes), "max-file": str(spec.log_files)}},
-        }  # fmt: skip
+            "Binds": list(dict.fromkeys(mounts)),
+            "Init": True,
+            "NetworkMode": self._network,
+            "RestartPolicy": {"Name": "no"},
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "ShmSize": 1 << 30,
+            "Memory": memory,
+            "MemorySwap": memory,
+            "PidsLimit": PIDS,
+            "IpcMode": "private",
+            "NanoCpus": here.cpus * 1_000_000_000,
+            "LogConfig": {
+                "Type": "json-file",
+                "Config": {"max-size": str(spec.log_bytes), "max-file": str(spec.log_files)},
+            },
+        }
         if here.gpus:
-            host["DeviceRequests"] = [{"Driver": "nvidia", "DeviceIDs": [str(index) for index in here.gpus], "Capabilities": [["gpu"]]}]
+            host["DeviceRequests"] = [
+                {"Driver": "nvidia", "DeviceIDs": [str(index) for index in here.gpus], "Capabilities": [["gpu"]]}
+            ]
         return {
-            "Image": self._image, "Entrypoint": [PYTHON if spec.command[0].rpartition("/")[2].startswith("python") else spec.command[0]],
-            "Cmd": list(spec.command[1:]), "WorkingDir": str(spec.folder), "User": self._user,
+            "Image": self._image,
+            "Entrypoint": [PYTHON if spec.command[0].rpartition("/")[2].startswith("python") else spec.command[0]],
+            "Cmd": list(spec.command[1:]),
+            "WorkingDir": str(spec.folder),
+            "User": self._user,
             "Env": [f"{name}={value}" for name, value in environment.items()],
-            "Labels": {LABEL: spec.attempt_id, f"{LABEL}.job": spec.job_id, f"{LABEL}.fencing": str(spec.fencing_token)},
+            "Labels": {
+                LABEL: spec.attempt_id,
+                f"{LABEL}.job": spec.job_id,
+                f"{LABEL}.fencing": str(spec.fencing_token),
+            },
             "HostConfig": host,
-        }  # fmt: skip
+        }
 
     def _refuse_a_second(self, spec: AttemptSpec) -> None:
-        wanted = json.dumps({"label": [f"{LABEL}.job={spec.job_id}"], "status": ["running", "created", "paused", "restarting"]})
-        others = [found for found in self._engine.get("/containers/json", all=1, filters=wanted) if found["Labels"].get(LABEL) != spec.attempt_id]
+        wanted = json.dumps(
+            {"label": [f"{LABEL}.job={spec.job_id}"], "status": ["running", "created", "paused", "restarting"]}
+        )
+        others = [
+            found
+            for found in self._engine.get("/containers/json", all=1, filters=wanted)
+            if found["Labels"].get(LABEL) != spec.attempt_id
+        ]
         if others:
-            raise ExecutorError(f"another attempt of this job still runs in container {others[0]['Names'][0].lstrip('/')}")
+            raise ExecutorError(
+                f"another attempt of this job still runs in container {others[0]['Names'][0].lstrip('/')}"
+            )
 
     def _inspect(self, name: str) -> dict[str, Any] | None:
         try:
@@ -264,8 +411,18 @@ def docker(settings: Any) -> Executor:
 
     engine = Engine(settings.docker_host)
     found = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)
-    roots = [part for root in os.environ.get("FINERY_DATA", "").split(os.pathsep) if root for part in around(root, [str(settings.home)])]
+    roots = [
+        part
+        for root in os.environ.get("FINERY_DATA", "").split(os.pathsep)
+        if root
+        for part in around(root, [str(settings.home)])
+    ]
     return Docker(
-        engine, settings.image, [f"{root}:{root}:ro" for root in dict.fromkeys(roots)], user=f"{os.getuid()}:{os.getgid()}", gpus=found,
-        network=settings.docker_network, attempt_memory=settings.attempt_memory,
-    )  # fmt: skip
+        engine,
+        settings.image,
+        [f"{root}:{root}:ro" for root in dict.fromkeys(roots)],
+        user=f"{os.getuid()}:{os.getgid()}",
+        gpus=found,
+        network=settings.docker_network,
+        attempt_memory=settings.attempt_memory,
+    )

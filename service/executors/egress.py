@@ -30,12 +30,28 @@ HEAD_SECONDS, CONNECT_SECONDS, IDLE_SECONDS = 20.0, 20.0, 300.0
 _PIECE = 1 << 16
 METADATA = tuple(
     ipaddress.ip_network(each)
-    for each in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "fd20:ce::254/128")
+    for each in (
+        "169.254.0.0/16",
+        "fe80::/10",
+        "fd00:ec2::/32",
+        "100.100.100.200/32",
+        "168.63.129.16/32",
+        "192.0.0.192/32",
+        "fd20:ce::254/128",
+    )
 )
 """Where clouds answer their machines with what they are and may do: link-local ones, and those of Alibaba, Azure and Oracle."""
 INTERNAL = (".internal", ".local", ".localhost", ".localdomain", ".lan", ".home.arpa", ".intranet", ".corp")
 """Names that no public name server knows; asked of an upstream proxy they would mean something in its network."""
-PER_ADDRESS_HEADERS = (b"proxy-authorization:", b"proxy-connection:", b"connection:", b"keep-alive:", b"host:", b"te:", b"upgrade:")
+PER_ADDRESS_HEADERS = (
+    b"proxy-authorization:",
+    b"proxy-connection:",
+    b"connection:",
+    b"keep-alive:",
+    b"host:",
+    b"te:",
+    b"upgrade:",
+)
 
 Resolve = Callable[[str, int], Sequence[str]]
 
@@ -53,7 +69,7 @@ def is_public_address() -> Callable[[str], bool]:
     import importlib.util
 
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    for name in ("pipelines/outgoing.py", "service/safety/fetching.py"):
+    for name in ("pipelines/core/egress.py", "service/safety/fetching.py"):
         path = os.path.join(root, name)
         if os.path.exists(path):
             found = importlib.util.spec_from_file_location("finery_addresses", path)
@@ -98,8 +114,12 @@ class Egress:
     """What may be reached, and the connections to it."""
 
     def __init__(
-        self, told: Mapping[str, Any], resolve: Resolve = look_up, is_public: Callable[[str], bool] | None = None, is_own: Callable[[str], bool] = is_own,
-    ) -> None:  # fmt: skip
+        self,
+        told: Mapping[str, Any],
+        resolve: Resolve = look_up,
+        is_public: Callable[[str], bool] | None = None,
+        is_own: Callable[[str], bool] = is_own,
+    ) -> None:
         """`told`: `private` (addresses of the server's own networks are allowed), `refused_ports` there, `upstream` (the operator's proxy)."""
         self._private = bool(told.get("private", False))
         self._refused_ports = frozenset(int(port) for port in told.get("refused_ports", ()))
@@ -147,7 +167,12 @@ class Egress:
                 server = self.connect(host, port)
                 path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
                 kept = [line for line in headers if not line.lower().startswith(PER_ADDRESS_HEADERS)]
-                lines = [f"{verb} {path} HTTP/1.1".encode(), b"Host: " + parts.netloc.encode(), b"Connection: close", *kept]
+                lines = [
+                    f"{verb} {path} HTTP/1.1".encode(),
+                    b"Host: " + parts.netloc.encode(),
+                    b"Connection: close",
+                    *kept,
+                ]
                 rest = b"\r\n".join(lines) + b"\r\n\r\n" + rest
                 greeting = b""
         except Denied as error:
@@ -201,7 +226,9 @@ class Egress:
             name = f"[{host}]" if ":" in host else host
             lines = [f"CONNECT {name}:{port} HTTP/1.1", f"Host: {name}:{port}"]
             if upstream.username is not None:
-                login = base64.b64encode(f"{unquote(upstream.username)}:{unquote(upstream.password or '')}".encode()).decode()
+                login = base64.b64encode(
+                    f"{unquote(upstream.username)}:{unquote(upstream.password or '')}".encode()
+                ).decode()
                 lines.append(f"Proxy-Authorization: Basic {login}")
             server.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
             head, rest = _head(server)
@@ -238,7 +265,12 @@ def _head(connection: socket.socket) -> tuple[bytes, bytes]:
 def _parse(head: bytes) -> tuple[str, str, list[bytes]]:
     first, *headers = head.split(b"\r\n")
     words = first.split(b" ")
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not first.isascii() or any(letter in b"\0\r\n" for letter in head.replace(b"\r\n", b"")):
+    if (
+        len(words) != 3
+        or not words[2].startswith(b"HTTP/1.")
+        or not first.isascii()
+        or any(letter in b"\0\r\n" for letter in head.replace(b"\r\n", b""))
+    ):
         raise Denied("the request is not HTTP/1.1", 400)
     return words[0].decode(), words[1].decode(), headers
 
@@ -248,7 +280,11 @@ def _authority(text: str, default: int | None) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port or default
-        host = (parts.hostname or "").encode("idna").decode() if ":" not in (parts.hostname or "") else parts.hostname or ""
+        host = (
+            (parts.hostname or "").encode("idna").decode()
+            if ":" not in (parts.hostname or "")
+            else parts.hostname or ""
+        )
     except (ValueError, UnicodeError):
         host, port = "", None
     if not host or port is None or parts.username is not None or parts.path:

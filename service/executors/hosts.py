@@ -8,7 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors.protocol import Gpu, HostCapacity, Placement
 
 _MIB = 1 << 20
@@ -68,8 +68,11 @@ def gpus_here() -> tuple[Gpu, ...]:
     try:
         told = subprocess.run(
             (tool, "--query-gpu=index,memory.total,name", "--format=csv,noheader,nounits"),
-            capture_output=True, text=True, timeout=30, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return ()
     found = parse_gpus(told.stdout)
@@ -96,5 +99,7 @@ def chosen(found: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
     by_index = {str(gpu.index): gpu for gpu in found}
     unknown = [word for word in words if word not in by_index]
     if unknown:
-        raise CommandError(f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some of these")
+        raise CommandError(
+            f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some of these"
+        )
     return tuple(by_index[word] for word in dict.fromkeys(words))

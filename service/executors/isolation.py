@@ -1,4 +1,4 @@
-"""Which isolation this machine gives to attempts: each mode is tried before it is believed, and what it leaves open is said."""
+"""Which isolation this machine gives to attempts: each mode is tried before it is believed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors import landlock, sandbox
 from service.executors.protocol import Sandbox
 
@@ -50,20 +50,36 @@ class Isolation:
     def left_open(self) -> tuple[str, ...]:
         """What an attempt can still do, in short sentences."""
         if self.mode == "none":
-            return ("attempts read and write all that the server's user may, its tokens, secrets and database among it",)
+            return (
+                "attempts read and write all that the server's user may, its tokens, secrets and database among it",
+            )
         if self.mode == "container":
             return ("the container's network reaches what the engine's network and firewall allow",)
         if self.mode == "host":
-            return ("attempts over several hosts share the network of their hosts", "what each host leaves open, see `finery doctor` there")
+            return (
+                "attempts over several hosts share the network of their hosts",
+                "what each host leaves open, see `finery doctor` there",
+            )
         if self.mode == "bubblewrap" or "namespaces" in self.features:
             return ()
-        network = "every address may be connected to" if self.landlock_abi < 4 else "every address may be connected to, on the ports that the kernel hands out"
+        network = (
+            "every address may be connected to"
+            if self.landlock_abi < 4
+            else "every address may be connected to, on the ports that the kernel hands out"
+        )
         signals = () if self.landlock_abi >= 6 else ("processes of the server's user may be sent signals",)
-        return (network, "sockets that lie in folders may be connected to", "the modes of files may be changed", *signals)
+        return (
+            network,
+            "sockets that lie in folders may be connected to",
+            "the modes of files may be changed",
+            *signals,
+        )
 
     def sentence(self) -> str:
         """For the start message and `finery doctor`."""
-        names = {"landlock": f"landlock (ABI {self.landlock_abi}{', with namespaces' if 'namespaces' in self.features else ''})"}
+        names = {
+            "landlock": f"landlock (ABI {self.landlock_abi}{', with namespaces' if 'namespaces' in self.features else ''})"
+        }
         text = names.get(self.mode, self.mode)
         return f"{text}; left open: {'; '.join(self.left_open)}" if self.left_open else text
 
@@ -113,8 +129,13 @@ def _try(mode: str, features: tuple[str, ...]) -> str:
             os.mkdir(told[name])
         try:
             done = subprocess.run(
-                (sys.executable, "-I", "-S", "-c", _PROBE, sandbox.ROOT), input=json.dumps(told), capture_output=True, text=True, timeout=30, check=False,
-            )  # fmt: skip
+                (sys.executable, "-I", "-S", "-c", _PROBE, sandbox.ROOT),
+                input=json.dumps(told),
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
             return str(json.loads(done.stdout))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             return str(error)
@@ -122,12 +143,19 @@ def _try(mode: str, features: tuple[str, ...]) -> str:
 
 def plan_of(isolation: Isolation, places: Sandbox, environment: Mapping[str, str], memory: int) -> dict[str, Any]:
     """The launcher's part of a plan for one attempt on this machine. Raises OSError when a place to write cannot be made."""
-    for path in (*places.write, *(path for path in places.read if path.endswith("/secrets"))):  # filled later, by the executor
+    for path in (
+        *places.write,
+        *(path for path in places.read if path.endswith("/secrets")),
+    ):  # filled later, by the executor
         os.makedirs(path, mode=0o700, exist_ok=True)
     told = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
     told["shared_memory"] = memory
     told["refused_ports"] = list(places.refused_ports)
-    told["egress"] = {"private": places.private_endpoints, "refused_ports": list(places.refused_ports), "upstream": _upstream(os.environ)}
+    told["egress"] = {
+        "private": places.private_endpoints,
+        "refused_ports": list(places.refused_ports),
+        "upstream": _upstream(os.environ),
+    }
     return told
 
 

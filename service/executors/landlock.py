@@ -1,4 +1,4 @@
-"""Landlock, the kernel's own means for a process to give up rights: what may be read, written and connected to, denied by default.
+"""Landlock, the kernel's own means for a process to give up rights: what may be read, written and connected to.
 
 Linux 5.13 and later; what each later version (ABI) added is used where it is there. The launcher imports this: the
 standard library only, and of that what loads at once.
@@ -39,12 +39,21 @@ def abi() -> int:
 
 def rights(version: int) -> int:
     """Every right on files that a version knows: all of them are denied unless a rule grants them."""
-    return FIRST_RIGHTS | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | (IOCTL_DEV if version >= 5 else 0)
+    return (
+        FIRST_RIGHTS
+        | (REFER if version >= 2 else 0)
+        | (TRUNCATE if version >= 3 else 0)
+        | (IOCTL_DEV if version >= 5 else 0)
+    )
 
 
 def restrict(
-    read: Iterable[str], write: Iterable[str], devices: Iterable[str] = (), listed: Iterable[str] = (), ports: Iterable[int] | None = None
-) -> int:  # fmt: skip
+    read: Iterable[str],
+    write: Iterable[str],
+    devices: Iterable[str] = (),
+    listed: Iterable[str] = (),
+    ports: Iterable[int] | None = None,
+) -> int:
     """Confine this thread, and all that it starts, for ever. Returns the ABI. Raises OSError when the kernel cannot.
 
     `read` may be read and executed, `write` changed as well; of `listed` only the names are seen. `ports` are those that may be
@@ -53,7 +62,12 @@ def restrict(
     version = abi()
     handled = rights(version)
     limit_ports = ports is not None and version >= 4
-    attributes = struct.pack("=QQQ", handled, CONNECT_TCP if limit_ports else 0, SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= 6 else 0)
+    attributes = struct.pack(
+        "=QQQ",
+        handled,
+        CONNECT_TCP if limit_ports else 0,
+        SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= 6 else 0,
+    )
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = _call(CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
@@ -64,7 +78,9 @@ def restrict(
             for path in paths:
                 _grant(ruleset, path, granted)
         for port in ports or () if limit_ports else ():
-            _call(ADD_RULE, ruleset, RULE_PORT, ctypes.c_char_p(struct.pack("=QQ", CONNECT_TCP, port)), ctypes.c_uint32(0))
+            _call(
+                ADD_RULE, ruleset, RULE_PORT, ctypes.c_char_p(struct.pack("=QQ", CONNECT_TCP, port)), ctypes.c_uint32(0)
+            )
         if _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
         _call(RESTRICT_SELF, ruleset, ctypes.c_uint32(0))
@@ -83,7 +99,13 @@ def _grant(ruleset: int, path: str, granted: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             granted &= OF_FILES
         if granted:
-            _call(ADD_RULE, ruleset, RULE_PATH, ctypes.c_char_p(struct.pack("=Qi", granted, descriptor)), ctypes.c_uint32(0))
+            _call(
+                ADD_RULE,
+                ruleset,
+                RULE_PATH,
+                ctypes.c_char_p(struct.pack("=Qi", granted, descriptor)),
+                ctypes.c_uint32(0),
+            )
     finally:
         os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""The launcher: one small process per attempt that starts the work, keeps its log, and leaves no process of it behind.
+"""The launcher: one small process per attempt that starts the work, keeps its log, and leaves no process behind.
 
 Started by `local` without site-packages, it imports the standard library and three light modules beside it only, and is ready in milliseconds.
 It reads one JSON object on standard input, becomes a daemon with a session of its own, and outlives the service that
@@ -107,7 +107,11 @@ class Launcher:
         """Start the child behind a gate, put both on record, open the gate. Returns the record."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         write_secrets(self.record, self.asked.pop("secrets", {}))
-        self.cgroup = make_cgroup(self.asked["attempt_id"], self.asked.get("memory", 0)) if self.asked.get("cgroups", True) else ""
+        self.cgroup = (
+            make_cgroup(self.asked["attempt_id"], self.asked.get("memory", 0))
+            if self.asked.get("cgroups", True)
+            else ""
+        )
         self.kills_before = memory_kills(self.cgroup)
         if self.asked.get("memory", 0) and not limits_memory(self.cgroup):
             self.memory = MemoryWatch(self.asked["memory"])
@@ -137,10 +141,17 @@ class Launcher:
         os.close(write_end)
         os.close(gate)
         told = {
-            "attempt_id": self.asked["attempt_id"], "fencing_token": self.asked["fencing_token"], "boot": boot_id(),
-            "launcher_pid": launcher, "launcher_start": start_time(launcher), "child_pid": self.child,
-            "child_start": start_time(self.child), "cgroup": self.cgroup, "record": self.record, "started": time.time(),
-        }  # fmt: skip
+            "attempt_id": self.asked["attempt_id"],
+            "fencing_token": self.asked["fencing_token"],
+            "boot": boot_id(),
+            "launcher_pid": launcher,
+            "launcher_start": start_time(launcher),
+            "child_pid": self.child,
+            "child_start": start_time(self.child),
+            "cgroup": self.cgroup,
+            "record": self.record,
+            "started": time.time(),
+        }
         if self.control is not None:
             told["private"] = [self.asked["sandbox"]["tmp"], self.asked["sandbox"]["root"]]
         write_record(self.record, "launcher.json", told)
@@ -154,7 +165,9 @@ class Launcher:
 
         told = self.asked["sandbox"]
         told["tmp"], told["root"] = os.path.join(self.record, "tmp"), os.path.join(self.record, "root")
-        if told["mode"] == "landlock" and "namespaces" not in told["features"]:  # nothing stands for /tmp, and the paths of sockets must be short
+        if (
+            told["mode"] == "landlock" and "namespaces" not in told["features"]
+        ):  # nothing stands for /tmp, and the paths of sockets must be short
             told["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
         for folder in (told["tmp"], told["root"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -228,10 +241,15 @@ class Launcher:
         self._drain()
         if self.control is not None:
             self._clear()
-        self._leave({
-            "code": self.code, "asked": self.asked_to_stop, "reason": "out_of_memory" if ran_out else "", "tether_lost": self.tether_lost,
-            "ended": time.time(),
-        })  # fmt: skip
+        self._leave(
+            {
+                "code": self.code,
+                "asked": self.asked_to_stop,
+                "reason": "out_of_memory" if ran_out else "",
+                "tether_lost": self.tether_lost,
+                "ended": time.time(),
+            }
+        )
 
     def sweep(self) -> None:
         """Kill whatever the child left behind, and wait for it."""

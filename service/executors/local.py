@@ -50,9 +50,13 @@ class Local:
     name = "local"
 
     def __init__(
-        self, host: HostCapacity | None = None, cgroups: bool = True, tethered: bool = False, isolation: Isolation = NONE,
+        self,
+        host: HostCapacity | None = None,
+        cgroups: bool = True,
+        tethered: bool = False,
+        isolation: Isolation = NONE,
         attempt_memory: int | None = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`host` is found when not given; `cgroups=False` relies on sessions and marks alone, as machines without cgroup v2 must.
 
         With `tethered`, what it starts ends with this process. `attempt_memory` limits the attempts that name no limit: None for
@@ -169,19 +173,34 @@ class Local:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in here.gpus)
         memory = memory_limit(self._host, here, self._attempt_memory)
         asked = {
-            "attempt_id": spec.attempt_id, "fencing_token": spec.fencing_token, "command": list(spec.command), "folder": str(spec.folder),
-            "record": str(spec.record), "environment": environment, "secrets": dict(spec.secrets), "log_bytes": spec.log_bytes, "log_files": spec.log_files,
-            "memory": memory, "cgroups": self._cgroups, "fence": str(spec.fence or spec.folder),
+            "attempt_id": spec.attempt_id,
+            "fencing_token": spec.fencing_token,
+            "command": list(spec.command),
+            "folder": str(spec.folder),
+            "record": str(spec.record),
+            "environment": environment,
+            "secrets": dict(spec.secrets),
+            "log_bytes": spec.log_bytes,
+            "log_files": spec.log_files,
+            "memory": memory,
+            "cgroups": self._cgroups,
+            "fence": str(spec.fence or spec.folder),
             "tether": self._tether[0] if self._tether is not None else None,
-        }  # fmt: skip
+        }
         if self.isolation.kept:
             places = spec.sandbox or Sandbox(write=(str(spec.folder),))
             asked["sandbox"] = plan_of(self.isolation, places, environment, memory)
         started = subprocess.run(
-            (*self._python, "-c", LAUNCH, ROOT), input=json.dumps(asked).encode(), capture_output=True, timeout=START_TIMEOUT, check=False,
-            env={"PATH": os.environ.get("PATH", os.defpath)}, start_new_session=True, cwd="/",
+            (*self._python, "-c", LAUNCH, ROOT),
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            timeout=START_TIMEOUT,
+            check=False,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+            cwd="/",
             pass_fds=self._tether[:1] if self._tether is not None else (),
-        )  # fmt: skip
+        )
         if not started.stdout.strip():
             said = started.stderr.decode(errors="replace").strip().splitlines()
             raise ValueError(said[-1] if said else f"it ended with code {started.returncode}")

@@ -1,4 +1,4 @@
-"""Namespaces of Linux: a process in a world of its own, with its own file tree, processes, network and no capability.
+"""Namespaces of Linux: a process with its own file tree, processes, network and no capability.
 
 The launcher imports this: the standard library only, and of that what loads at once.
 """
@@ -16,7 +16,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NEW_MOUNT, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+NEW_MOUNT, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
+    0x00020000,
+    0x04000000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
 ALL_BUT_USER = NEW_MOUNT | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203}
@@ -33,9 +40,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def clone(flags: int) -> int:
     """As os.fork, into new namespaces: the child is the first process of its PID namespace. Raises OSError."""
-    library = ctypes.PyDLL(None, use_errno=True)  # the interpreter's lock stays held: the child has one thread, this one
+    library = ctypes.PyDLL(
+        None, use_errno=True
+    )  # the interpreter's lock stays held: the child has one thread, this one
     none = ctypes.c_long(0)
-    found = int(library.syscall(ctypes.c_long(_number(_CLONE)), ctypes.c_ulong(flags | signal.SIGCHLD), none, none, none, none))
+    found = int(
+        library.syscall(ctypes.c_long(_number(_CLONE)), ctypes.c_ulong(flags | signal.SIGCHLD), none, none, none, none)
+    )
     if found < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"new namespaces are refused: {os.strerror(code)}")
@@ -44,27 +55,44 @@ def clone(flags: int) -> int:
 
 def map_user(pid: int) -> None:
     """Give a process in a new user namespace the ids that it had, and no others. Raises OSError."""
-    for name, content in (("setgroups", "deny"), ("uid_map", f"{os.geteuid()} {os.geteuid()} 1"), ("gid_map", f"{os.getegid()} {os.getegid()} 1")):
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{os.geteuid()} {os.geteuid()} 1"),
+        ("gid_map", f"{os.getegid()} {os.getegid()} 1"),
+    ):
         with open(f"/proc/{pid}/{name}", "w") as file:
             file.write(content)
 
 
 def enter_root(
-    place: str, read: Sequence[str], write: Sequence[str], devices: Sequence[str], links: Sequence[tuple[str, str]], tmp: str, shared_memory: int
-) -> None:  # fmt: skip
+    place: str,
+    read: Sequence[str],
+    write: Sequence[str],
+    devices: Sequence[str],
+    links: Sequence[tuple[str, str]],
+    tmp: str,
+    shared_memory: int,
+) -> None:
     """Make a file tree of the given places only, under the paths that they have, and make it the root. Raises OSError.
 
     `place` is an empty folder; `tmp` becomes /tmp, and /dev/shm is a file system of its own in memory.
     """
     _mount("none", "/", "", _MS_REC | _MS_SLAVE)
-    held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (tmp, *read, *write, *devices)}  # before the new tree hides them
+    held = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (tmp, *read, *write, *devices)
+    }  # before the new tree hides them
     sources = {path: f"/proc/self/fd/{descriptor}" for path, descriptor in held.items()}
     _mount("finery", place, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=4m")
     os.chdir(place)
     for folder in ("proc", "dev", "tmp"):
         os.mkdir(folder)
     _mount("finery", "dev", "tmpfs", _MS_NOSUID, "mode=0755,size=4m")
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")):
+    for name, target in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ):
         os.symlink(target, f"dev/{name}")
     os.mkdir("dev/shm")
     _mount("finery", "dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={shared_memory or '50%'}")
@@ -72,13 +100,17 @@ def enter_root(
     for path, target in links:
         os.symlink(target, path.lstrip("/"))
     writable = set(write)
-    for path in sorted((*read, *write), key=lambda each: each.count("/")):  # what lies within comes after what it lies in
+    for path in sorted(
+        (*read, *write), key=lambda each: each.count("/")
+    ):  # what lies within comes after what it lies in
         _bind(sources[path], path.lstrip("/"), _NOSUID | _NODEV | (0 if path in writable else _RDONLY))
     for path in devices:
         _bind(sources[path], path.lstrip("/"), _NOSUID)
     try:
         _mount("proc", "proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    except OSError:  # inside a container that hides parts of its own: the same one, whose processes Landlock keeps apart
+    except (
+        OSError
+    ):  # inside a container that hides parts of its own: the same one, whose processes Landlock keeps apart
         _mount("/proc", "proc", "", _MS_BIND | _MS_REC)
     for descriptor in held.values():
         os.close(descriptor)
@@ -135,12 +167,24 @@ def _bind(source: str, target: str, flags: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    _check(_libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None), f"mount {target}")
+    _check(
+        _libc.mount(
+            source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None
+        ),
+        f"mount {target}",
+    )
 
 
 def _attributes(path: str, flags: int, recursive: bool) -> None:
     wanted = struct.pack("=QQQQ", flags, 0, 0, 0)
-    call = (ctypes.c_long(_MOUNT_SETATTR), _AT_FDCWD, path.encode(), ctypes.c_uint(_AT_RECURSIVE if recursive else 0), wanted, ctypes.c_size_t(32))
+    call = (
+        ctypes.c_long(_MOUNT_SETATTR),
+        _AT_FDCWD,
+        path.encode(),
+        ctypes.c_uint(_AT_RECURSIVE if recursive else 0),
+        wanted,
+        ctypes.c_size_t(32),
+    )
     _check(_libc.syscall(*call), f"mount_setattr {path}")
 
 

@@ -80,7 +80,11 @@ def make_cgroup(name: str, memory: int) -> str:
         os.rmdir(folder)
         return ""
     if memory:
-        for path, text in ((f"{parent}/cgroup.subtree_control", "+memory"), (f"{folder}/memory.max", str(memory)), (f"{folder}/memory.oom.group", "1")):
+        for path, text in (
+            (f"{parent}/cgroup.subtree_control", "+memory"),
+            (f"{folder}/memory.max", str(memory)),
+            (f"{folder}/memory.oom.group", "1"),
+        ):
             try:
                 with open(path, "w") as file:
                     file.write(text)

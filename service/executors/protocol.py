@@ -1,4 +1,4 @@
-"""What an executor is: it runs one process tree per attempt, says how it is doing, and can prove that it is dead.
+"""What an executor is: it runs one process tree per attempt, reports on it, and can prove that it is dead.
 
 An executor decides nothing. Whether an attempt is retried, what a job's state is and what is published is the store's;
 an executor that lost its memory (a restarted service, a vanished Ray head) answers `Lost`, and the store goes on from

@@ -1,4 +1,4 @@
-"""The ray executor: attempts on the nodes of a Ray cluster, one placement group each, several hosts for one attempt if asked.
+"""The ray executor: attempts on the nodes of a Ray cluster, one placement group each, several hosts for one attempt.
 
 Ray places and reaches; it decides nothing. It is told never to restart an actor, its head may vanish, and what it says
 about an end is not believed: every part of an attempt leaves its `exit.json` in the attempt's folder, on the file system
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors.console import read_console
 from service.executors.hosts import memory_limit
 from service.executors.isolation import Isolation
@@ -40,7 +40,7 @@ from service.executors.protocol import (
     Sandbox,
 )
 from service.executors.records import Refused, delete_secrets, read_record, take_fence, write_record
-from service.safety.secrets import NAMES
+from service.safety.redaction import NAMES
 
 LEASE = 60.0
 """Seconds after which a part that nobody asks for ends itself."""
@@ -82,9 +82,13 @@ class Link:
             return self._process
         self._drop()
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "service.executors.ray_agent", self._address), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, env=_agent_environment() | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+            (sys.executable, "-m", "service.executors.ray_agent", self._address),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=_agent_environment() | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
         self._answer(self._process, 60.0)
         return self._process
 
@@ -125,7 +129,9 @@ class Ray:
 
     name = "ray"
 
-    def __init__(self, address: str = "", lease: float = LEASE, isolation: str = "none", attempt_memory: int | None = 0) -> None:
+    def __init__(
+        self, address: str = "", lease: float = LEASE, isolation: str = "none", attempt_memory: int | None = 0
+    ) -> None:
         """`isolation` is a mode that each host must have, or `auto`; `attempt_memory` is as `Local` takes it."""
         self.isolation = Isolation("none") if isolation == "none" else Isolation("host")
         self._wanted = isolation
@@ -150,14 +156,22 @@ class Ray:
             except Refused as error:
                 raise ExecutorError(str(error)) from None
             told = {
-                "attempt_id": spec.attempt_id, "fencing_token": spec.fencing_token, "record": str(spec.record), "parts": len(spec.placements),
+                "attempt_id": spec.attempt_id,
+                "fencing_token": spec.fencing_token,
+                "record": str(spec.record),
+                "parts": len(spec.placements),
                 "lease": self._lease,
-            }  # fmt: skip
+            }
             write_record(str(spec.record), "ray.json", told)
             handle = Handle(self.name, spec.attempt_id, spec.fencing_token, told)
         if not (spec.record / "launcher.json").exists() and not self._has_ended(handle):
             self._touch(handle)
-            self._link.ask("start", attempt_id=spec.attempt_id, parts=[self._part(spec, number) for number in range(len(spec.placements))], lease=self._lease)
+            self._link.ask(
+                "start",
+                attempt_id=spec.attempt_id,
+                parts=[self._part(spec, number) for number in range(len(spec.placements))],
+                lease=self._lease,
+            )
             self._heard(handle, ())
         return handle
 
@@ -223,7 +237,9 @@ class Ray:
         try:
             nodes = self._link.ask("nodes")
         except ExecutorError:
-            self._hosts = tuple(HostCapacity(host.name, host.cpus, host.memory, host.gpus, alive=False) for host in self._hosts)
+            self._hosts = tuple(
+                HostCapacity(host.name, host.cpus, host.memory, host.gpus, alive=False) for host in self._hosts
+            )
             return self._hosts
         self._nodes = {}
         found = []
@@ -231,7 +247,15 @@ class Ray:
             name = f"{node['host']}-{node['id'][:8]}"
             if node["alive"]:
                 self._nodes[name] = node["id"]
-            found.append(HostCapacity(name, node["cpus"], node["memory"], tuple(Gpu(index, 0, node["kind"]) for index in range(node["gpus"])), bool(node["alive"])))
+            found.append(
+                HostCapacity(
+                    name,
+                    node["cpus"],
+                    node["memory"],
+                    tuple(Gpu(index, 0, node["kind"]) for index in range(node["gpus"])),
+                    bool(node["alive"]),
+                )
+            )
         self._hosts = tuple(found)
         return self._hosts
 
@@ -248,19 +272,36 @@ class Ray:
         place = spec.placements[number]
         environment = {**spec.environment, MARK: spec.attempt_id}
         if len(spec.placements) > 1:
-            environment |= {"FINERY_HOSTS": str(len(spec.placements)), "FINERY_HOST": str(number), "FINERY_WORLD": str(spec.record / "world")}
+            environment |= {
+                "FINERY_HOSTS": str(len(spec.placements)),
+                "FINERY_HOST": str(number),
+                "FINERY_WORLD": str(spec.record / "world"),
+            }
         record = spec.record if number == 0 else spec.record / f"host-{number}"
         places = spec.sandbox or Sandbox(write=(str(spec.folder),))
         if len(spec.placements) > 1:
             places = replace(places, write=(*places.write, str(spec.record / "world")))
         host = next(host for host in self._hosts if host.name == place.host)
         return {
-            "attempt_id": spec.attempt_id, "job_id": spec.job_id, "fencing_token": spec.fencing_token, "node": self._nodes[place.host],
-            "command": list(spec.command if number == 0 else (sys.executable, "-m", "pipelines", "join")), "folder": str(spec.folder),
-            "record": str(record), "fence": str(record), "environment": environment, "secrets": dict(spec.secrets),
-            "cpus": place.cpus, "gpus": len(place.gpus), "memory": memory_limit(host, place, self._attempt_memory), "isolation": self._wanted,
-            "sandbox": asdict(places), "hosts": len(spec.placements), "log_bytes": spec.log_bytes, "log_files": spec.log_files,
-        }  # fmt: skip
+            "attempt_id": spec.attempt_id,
+            "job_id": spec.job_id,
+            "fencing_token": spec.fencing_token,
+            "node": self._nodes[place.host],
+            "command": list(spec.command if number == 0 else (sys.executable, "-m", "pipelines", "join")),
+            "folder": str(spec.folder),
+            "record": str(record),
+            "fence": str(record),
+            "environment": environment,
+            "secrets": dict(spec.secrets),
+            "cpus": place.cpus,
+            "gpus": len(place.gpus),
+            "memory": memory_limit(host, place, self._attempt_memory),
+            "isolation": self._wanted,
+            "sandbox": asdict(places),
+            "hosts": len(spec.placements),
+            "log_bytes": spec.log_bytes,
+            "log_files": spec.log_files,
+        }
 
     def _refuse_a_second(self, spec: AttemptSpec) -> None:
         for path in spec.record.parent.glob("*/ray.json"):
@@ -285,7 +326,9 @@ class Ray:
         contact.asked = now
         self._touch(handle)
         try:
-            states = self._link.ask("beat", timeout=30.0, attempt_id=handle.attempt_id, count=int(handle.record["parts"]))
+            states = self._link.ask(
+                "beat", timeout=30.0, attempt_id=handle.attempt_id, count=int(handle.record["parts"])
+            )
         except ExecutorError:
             return contact
         if "unknown" not in states:
@@ -341,7 +384,9 @@ class Ray:
 def _agent_environment() -> dict[str, str]:
     """The server's environment without its secrets, its database's password among them; Ray's own settings stay."""
     return {
-        name: value for name, value in os.environ.items() if name.startswith("RAY_") or not (name.startswith("FINERY_") or NAMES.search(name))
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("RAY_") or not (name.startswith("FINERY_") or NAMES.search(name))
     }
 
 

@@ -26,19 +26,31 @@ class Agent:
         import ray
 
         self.ray = ray
-        ray.init(address=address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+        ray.init(
+            address=address or "auto",
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
 
     def nodes(self) -> list[dict[str, Any]]:
         """Every node that the head knows, alive or not."""
         return [
             {
-                "id": node["NodeID"], "host": node["NodeManagerHostname"], "name": node.get("NodeName", ""), "alive": node["Alive"],
-                "cpus": int(node["Resources"].get("CPU", 0)), "gpus": int(node["Resources"].get("GPU", 0)),
+                "id": node["NodeID"],
+                "host": node["NodeManagerHostname"],
+                "name": node.get("NodeName", ""),
+                "alive": node["Alive"],
+                "cpus": int(node["Resources"].get("CPU", 0)),
+                "gpus": int(node["Resources"].get("GPU", 0)),
                 "memory": int(node["Resources"].get("memory", 0)),
-                "kind": next((key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), ""),
+                "kind": next(
+                    (key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), ""
+                ),
             }
             for node in self.ray.nodes()
-        ]  # fmt: skip
+        ]
 
     def start(self, attempt_id: str, parts: list[dict[str, Any]], lease: float) -> list[dict[str, Any]]:
         """Reserve a bundle on each part's node, all at once, and start the parts; what was started before is found again."""
@@ -59,19 +71,30 @@ class Agent:
 
         bundles = [{"CPU": part["cpus"], **({"GPU": part["gpus"]} if part["gpus"] else {})} for part in parts]
         labels = [{NODE_LABEL: part["node"]} for part in parts]
-        group = self.ray.util.placement_group(bundles, strategy="PACK", name=attempt_id, lifetime="detached", bundle_label_selector=labels)
+        group = self.ray.util.placement_group(
+            bundles, strategy="PACK", name=attempt_id, lifetime="detached", bundle_label_selector=labels
+        )
         if not group.wait(START_SECONDS):
             self.ray.util.remove_placement_group(group)
-            raise TimeoutError(f"the nodes {', '.join(part['node'][:8] for part in parts)} do not have what the attempt was promised")
+            raise TimeoutError(
+                f"the nodes {', '.join(part['node'][:8] for part in parts)} do not have what the attempt was promised"
+            )
         actor = self.ray.remote(Keeper)
         return [
             actor.options(
-                name=f"{attempt_id}/{number}", namespace=NAMESPACE, lifetime="detached", max_restarts=0, max_concurrency=4,
-                num_cpus=part["cpus"], num_gpus=part["gpus"],
-                scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=number),
+                name=f"{attempt_id}/{number}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                max_restarts=0,
+                max_concurrency=4,
+                num_cpus=part["cpus"],
+                num_gpus=part["gpus"],
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    placement_group=group, placement_group_bundle_index=number
+                ),
             ).remote(lease)
             for number, part in enumerate(parts)
-        ]  # fmt: skip
+        ]
 
     def beat(self, attempt_id: str, count: int) -> list[str]:
         """Of each part: `running`, `ended`, `gone` (its actor is dead), or `unknown` (it did not answer in time)."""

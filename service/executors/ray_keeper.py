@@ -1,4 +1,4 @@
-"""Runs one host's part of an attempt inside a Ray actor, and ends it when nobody on the service's side is heard any more.
+"""Runs one host's part of an attempt inside a Ray actor, and ends it when nobody on the service's side is heard.
 
 The part is a launcher's tree as with the local executor, but tethered: when the actor's process ends, for whatever
 reason, the kernel closes the pipe between them and the launcher kills the tree. The actor ends itself when it has not
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors.isolation import NONE, Isolation, isolation_of
 from service.executors.landlock import abi
 from service.executors.local import Local
@@ -41,12 +41,24 @@ class Keeper:
         for name in ("CUDA_VISIBLE_DEVICES",):  # Ray chose the devices for this actor
             if name in os.environ:
                 environment[name] = os.environ[name]
-        self._executor = Local(HostCapacity(HOST, 1, 0), tethered=True, isolation=isolation_for(part["isolation"], part["hosts"]))
+        self._executor = Local(
+            HostCapacity(HOST, 1, 0), tethered=True, isolation=isolation_for(part["isolation"], part["hosts"])
+        )
         spec = AttemptSpec(
-            part["attempt_id"], part["job_id"], part["fencing_token"], tuple(part["command"]), Path(part["folder"]), Path(part["record"]),
-            environment, part["secrets"], (Placement(HOST, memory=part["memory"]),), Path(part["fence"]), part["log_bytes"], part["log_files"],
+            part["attempt_id"],
+            part["job_id"],
+            part["fencing_token"],
+            tuple(part["command"]),
+            Path(part["folder"]),
+            Path(part["record"]),
+            environment,
+            part["secrets"],
+            (Placement(HOST, memory=part["memory"]),),
+            Path(part["fence"]),
+            part["log_bytes"],
+            part["log_files"],
             sandbox_of(part["sandbox"]),
-        )  # fmt: skip
+        )
         Path(part["fence"]).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._handle = self._executor.start(spec)
         return dict(self._handle.record)
@@ -54,7 +66,11 @@ class Keeper:
     def beat(self) -> bool:
         """Renew the lease; whether the part runs."""
         self._heard = time.monotonic()
-        return self._handle is not None and self._executor is not None and isinstance(self._executor.poll(self._handle), Running)
+        return (
+            self._handle is not None
+            and self._executor is not None
+            and isinstance(self._executor.poll(self._handle), Running)
+        )
 
     def stop(self, grace: float) -> None:
         """As `Executor.stop`."""
@@ -76,8 +92,12 @@ class Keeper:
 def sandbox_of(told: Mapping[str, Any]) -> Sandbox:
     """The places again, from JSON."""
     return Sandbox(
-        tuple(told["read"]), tuple(told["write"]), tuple(told["hidden"]), bool(told["private_endpoints"]), tuple(told["refused_ports"]),
-    )  # fmt: skip
+        tuple(told["read"]),
+        tuple(told["write"]),
+        tuple(told["hidden"]),
+        bool(told["private_endpoints"]),
+        tuple(told["refused_ports"]),
+    )
 
 
 def isolation_for(wanted: str, hosts: int) -> Isolation:
@@ -94,5 +114,7 @@ def isolation_for(wanted: str, hosts: int) -> Isolation:
     if hosts > 1:
         found = Isolation("landlock", (), abi()) if abi() else NONE
     if not found.kept:
-        raise ExecutorError("this host cannot isolate attempts; see `finery doctor` there, or serve with --isolation none")
+        raise ExecutorError(
+            "this host cannot isolate attempts; see `finery doctor` there, or serve with --isolation none"
+        )
     return found

@@ -1,4 +1,4 @@
-"""What executors keep in an attempt's folder: JSON records, written whole or not at all, and the fence between two attempts.
+"""What executors keep in an attempt's folder: JSON records, written whole or not at all, and the fence between attempts.
 
 The launcher imports this: the standard library only, and of that what loads at once.
 """
@@ -46,7 +46,10 @@ def write_file(folder: str, name: str, content: bytes) -> None:
 def secret_variables(folder: str | os.PathLike[str], secrets: Mapping[str, str]) -> dict[str, str]:
     """What an attempt's environment says of its secrets: where their files lie, never their names or values."""
     place = os.path.join(os.path.abspath(folder), SECRETS)
-    return {"FINERY_SECRETS": place, **({"HF_TOKEN_PATH": os.path.join(place, "HF_TOKEN")} if "HF_TOKEN" in secrets else {})}
+    return {
+        "FINERY_SECRETS": place,
+        **({"HF_TOKEN_PATH": os.path.join(place, "HF_TOKEN")} if "HF_TOKEN" in secrets else {}),
+    }
 
 
 def write_secrets(folder: str | os.PathLike[str], secrets: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors.protocol import Executor
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What keeps an attempt away from the server and from other attempts: the places that it sees, and the process that confines it.
+"""What keeps an attempt away from the server and from other attempts: the places that it sees.
 
 Three modes, see docs/decisions/0014-isolation.md. `bubblewrap` and `landlock` give the attempt a file tree of the named
 places only, no other processes, a network with nothing but its own loopback, and no capability; `none` gives it all that
@@ -31,7 +31,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SYSTEM = ("/usr", "/opt/rocm", "/opt/nvidia", "/opt/cuda", "/nix/store", "/gnu/store", "/sys/devices", "/sys/bus", "/sys/class", "/sys/module")
+SYSTEM = (
+    "/usr",
+    "/opt/rocm",
+    "/opt/nvidia",
+    "/opt/cuda",
+    "/nix/store",
+    "/gnu/store",
+    "/sys/devices",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/module",
+)
 """Read-only, where they are. /bin, /lib and their like join them, as links or folders."""
 ETC = (
     "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache",
@@ -53,11 +64,24 @@ INSIDE = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.sa
 
 
 def plan(
-    mode: str, features: Sequence[str], read: Sequence[str], write: Sequence[str], hidden: Sequence[str], environment: Mapping[str, str]
-) -> dict[str, Any]:  # fmt: skip
+    mode: str,
+    features: Sequence[str],
+    read: Sequence[str],
+    write: Sequence[str],
+    hidden: Sequence[str],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
     """What an attempt sees on this host, as the launcher takes it. `hidden` are places that no system path opens, such as the home."""
     given = [part for name in PATHS for part in environment.get(name, "").split(os.pathsep)]
-    system = [*SYSTEM, *(f"/etc/{name}" for name in ETC), sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *given]
+    system = [
+        *SYSTEM,
+        *(f"/etc/{name}" for name in ETC),
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        *sys.path,
+        *given,
+    ]
     links, found = [], []
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if os.path.islink(f"/{name}"):
@@ -73,9 +97,17 @@ def plan(
     devices = [f"/dev/{name}" for name in (*DEVICES, *(name for name in _entries("/dev") if name.startswith("nvidia")))]
     linked = {path for path, _ in links}
     return {
-        "mode": mode, "features": list(features), "write": _present(write), "links": links, "devices": _present(devices),
-        "read": [path for path in _present([*found, *read]) if path not in linked and path.split("/")[1] not in ("proc", "dev")],
-    }  # fmt: skip
+        "mode": mode,
+        "features": list(features),
+        "write": _present(write),
+        "links": links,
+        "devices": _present(devices),
+        "read": [
+            path
+            for path in _present([*found, *read])
+            if path not in linked and path.split("/")[1] not in ("proc", "dev")
+        ],
+    }
 
 
 def around(path: str, hidden: Sequence[str]) -> list[str]:
@@ -155,13 +187,31 @@ def _become_bubblewrap(asked: dict[str, Any], output: int, inner: socket.socket)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.set_inheritable(inner.fileno(), True)
-    words = [*bubblewrap_words(asked["sandbox"]), sys.executable, "-I", "-S", "-c", INSIDE, ROOT, str(inner.fileno()), str(content)]
+    words = [
+        *bubblewrap_words(asked["sandbox"]),
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        INSIDE,
+        ROOT,
+        str(inner.fileno()),
+        str(content),
+    ]
     os.execvpe("bwrap", words, {"PATH": os.environ.get("PATH", os.defpath)})
 
 
 def bubblewrap_words(told: Mapping[str, Any]) -> list[str]:
     """The command line of bwrap for a plan, without the command."""
-    words = ["bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    words = [
+        "bwrap",
+        "--unshare-user",
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
     words += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
     if "no-user-namespaces" in told["features"]:
         words.append("--disable-userns")
@@ -198,12 +248,25 @@ def first_process(asked: dict[str, Any], output: int, control: socket.socket) ->
     tree = told["mode"] == "bubblewrap"
     if told["mode"] == "landlock" and "namespaces" in told["features"]:
         namespaces.loopback_up()
-        namespaces.enter_root(told["root"], told["read"], told["write"], told["devices"], told["links"], told["tmp"], told.get("shared_memory", 0))
+        namespaces.enter_root(
+            told["root"],
+            told["read"],
+            told["write"],
+            told["devices"],
+            told["links"],
+            told["tmp"],
+            told.get("shared_memory", 0),
+        )
         namespaces.forbid_user_namespaces()
         tree = True
     tmp = "/tmp" if tree else told["tmp"]
     os.makedirs(f"{tmp}/home", mode=0o700, exist_ok=True)
-    environment |= {"TMPDIR": tmp, "HOME": f"{tmp}/home", "XDG_CACHE_HOME": f"{tmp}/home/.cache", "HF_MODULES_CACHE": f"{tmp}/home/modules"}
+    environment |= {
+        "TMPDIR": tmp,
+        "HOME": f"{tmp}/home",
+        "XDG_CACHE_HOME": f"{tmp}/home/.cache",
+        "HF_MODULES_CACHE": f"{tmp}/home/modules",
+    }
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         port = listener.getsockname()[1]
         socket.send_fds(control, [f"port {port}".encode()], [listener.fileno()])
@@ -263,7 +326,9 @@ def _become_command(asked: dict[str, Any], environment: dict[str, str], output: 
             ports = None if tree else open_ports(told.get("refused_ports", ()))
             listed = [ROOT, *((*(path for path, _ in told["links"]), "/") if tree else ())]
             links = [path for path, _ in told["links"]]
-            landlock.restrict([*told["read"], *links, "/proc"], [*told["write"], tmp, "/dev/shm"], told["devices"], listed, ports)
+            landlock.restrict(
+                [*told["read"], *links, "/proc"], [*told["write"], tmp, "/dev/shm"], told["devices"], listed, ports
+            )
         elif told["mode"] == "landlock":
             raise OSError("this kernel has no Landlock")
         os.execvpe(asked["command"][0], asked["command"], environment)
@@ -274,7 +339,12 @@ def _become_command(asked: dict[str, Any], environment: dict[str, str], output: 
 
 def probe(told: dict[str, Any]) -> str:
     """Start a command under a plan; why that failed, empty when it worked. Called in a process of its own."""
-    asked = {"sandbox": told, "environment": {"PATH": os.defpath}, "folder": "/", "command": ["/bin/sh", "-c", "exit 0"]}
+    asked = {
+        "sandbox": told,
+        "environment": {"PATH": os.defpath},
+        "folder": "/",
+        "command": ["/bin/sh", "-c", "exit 0"],
+    }
     output_end, output = os.pipe()
     gate, opener = os.pipe()
     try:
@@ -297,7 +367,11 @@ def probe(told: dict[str, Any]) -> str:
     os.waitpid(pid, 0)
     if message == b"ended 0":
         return ""
-    return os.read(output_end, 4096).decode(errors="replace").strip() or message.decode(errors="replace") or "it ended without a word"
+    return (
+        os.read(output_end, 4096).decode(errors="replace").strip()
+        or message.decode(errors="replace")
+        or "it ended without a word"
+    )
 
 
 def limits() -> None:

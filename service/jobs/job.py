@@ -1,4 +1,13 @@
-"""A job as a value: the immutable request, its state, its attempts, leases and events.
+"""A job as a value: its id, the immutable request, what it needs, its state, its attempts, leases and events.
+
+Names for jobs, attempts, files, models and tokens: a word, a hyphen, and 26 characters that sort by time.
+
+The characters are a ULID (github.com/ulid/spec) in lower case: 48 bits of milliseconds and 80 random bits in
+Crockford's base 32. Ids made by one process strictly increase, also within a millisecond.
+
+What a job needs and what hosts have: GPUs by count, memory and kind, processor cores and memory.
+
+A job as a value: the immutable request, its state, its attempts, leases and events.
 
 Times are seconds since 1970 (UTC) as floats; sizes are bytes.
 """
@@ -7,12 +16,125 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import secrets
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from service.jobs.resources import Placement, Resources
 from service.jobs.states import ACTIVE, TERMINAL, AttemptState, Reason, State
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+PATTERN = re.compile(r"^[a-z]+-[0-7][0-9a-hjkmnp-tv-z]{25}$")
+RANDOM_BITS = 80
+
+_lock = threading.Lock()
+_last = 0
+
+
+def new_id(kind: str) -> str:
+    """A new id such as `job-01k9…`."""
+    global _last
+    number = (time.time_ns() // 1_000_000) << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+    with _lock:
+        # within a millisecond, or when the clock was set back, count on from the last one
+        number = number if number >> RANDOM_BITS > _last >> RANDOM_BITS else _last + 1
+        _last = number
+    return f"{kind}-{_spelled(number)}"
+
+
+def _spelled(number: int) -> str:
+    return "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def made_at(identifier: str) -> float:
+    """When an id was made, in seconds since 1970. Raises ValueError when it is not one of ours."""
+    if not PATTERN.match(identifier):
+        raise ValueError(f"'{identifier}' is no id: a word, a hyphen and 26 characters")
+    number = 0
+    for character in identifier.rpartition("-")[2]:
+        number = number << 5 | ALPHABET.index(character)
+    return (number >> RANDOM_BITS) / 1000
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each of `hosts` hosts must give, all at once or not at all."""
+
+    gpus: int = 0
+    """GPUs on each host."""
+    gpu_memory: int = 0
+    """Bytes that each GPU must have at least; 0 when any will do."""
+    gpu_kind: str | None = None
+    """Part of the GPU's name that must occur in it, upper or lower case, such as `h200`; None when any will do."""
+    cpus: int = 1
+    """Processor cores on each host."""
+    memory: int = 0
+    """Bytes of main memory on each host."""
+    hosts: int = 1
+    """How many hosts; above 1 the executor must be able to form a world over them."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("gpus", 0), ("gpu_memory", 0), ("cpus", 0), ("memory", 0), ("hosts", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs over all hosts."""
+        return self.gpus * self.hosts
+
+    def suits(self, slot: Slot) -> bool:
+        """Whether this GPU is of the asked kind and large enough."""
+        return slot.memory >= self.gpu_memory and (self.gpu_kind is None or self.gpu_kind.lower() in slot.kind.lower())
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One GPU of a host."""
+
+    index: int
+    """Its number on the host, as CUDA_VISIBLE_DEVICES counts."""
+    kind: str = ""
+    memory: int = 0
+    """Bytes."""
+    uuid: str = ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that can run attempts."""
+
+    name: str
+    executor: str = "local"
+    """Which executor reaches it."""
+    cpus: int = 1
+    """Processor cores that jobs may use."""
+    memory: int = 0
+    """Bytes that jobs may use."""
+    slots: tuple[Slot, ...] = ()
+    state: str = "up"
+    """`up`, `draining` (nothing new starts here) or `down`."""
+    seen: float = 0.0
+    """When it last answered, in seconds since 1970."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What else is known: address, driver, versions."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of one host in a placement."""
+
+    host: str
+    gpus: tuple[int, ...] = ()
+    """Indices of the host's GPUs, ascending."""
+
+
+Placement = tuple[Part, ...]
+"""Where an attempt runs: one part for each of its hosts."""
+
 
 Kind = Literal["api", "openai"]
 MAX_PRIORITY = 1000
@@ -65,12 +187,17 @@ class JobRequest:
         if self.ttl_seconds_after_finished is not None and self.ttl_seconds_after_finished < 0:
             raise ValueError(f"ttl_seconds_after_finished is {self.ttl_seconds_after_finished}, must be at least 0")
         if self.idempotency_key is not None and not 1 <= len(self.idempotency_key) <= MAX_KEY:
-            raise ValueError(f"the idempotency key has {len(self.idempotency_key)} characters, must have 1 to {MAX_KEY}")
+            raise ValueError(
+                f"the idempotency key has {len(self.idempotency_key)} characters, must have 1 to {MAX_KEY}"
+            )
 
     def digest(self) -> str:
         """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
         asked = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
-        for later in ("max_seconds", "ttl_seconds_after_finished"):  # requests that were kept before these existed keep their digest
+        for later in (
+            "max_seconds",
+            "ttl_seconds_after_finished",
+        ):  # requests that were kept before these existed keep their digest
             if asked[later] is None:
                 del asked[later]
         return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

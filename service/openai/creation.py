@@ -12,11 +12,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.problems import Problem
 from service.jobs.job import Job
-from service.openai.bases import Base, base_of, scratch
 from service.openai.graders import Unoffered, reward_of
-from service.openai.hyperparameters import Auto, resolve
-from service.openai.methods import METHODS, refusal
-from service.openai.recipes import dpo_recipe, reinforcement_recipe, supervised_recipe
+from service.openai.recipes import (
+    METHODS,
+    Auto,
+    Base,
+    base_of,
+    dpo_recipe,
+    refusal,
+    reinforcement_recipe,
+    resolve,
+    scratch,
+    supervised_recipe,
+)
 from service.store.errors import NotFound
 from service.store.files import READY, File
 from service.submission import Wish, submit
@@ -92,14 +100,23 @@ class NewJob(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str = Field(min_length=1, max_length=250, pattern=r"^[^\x00]*$", description="scratch/<preset>, a published model, or a Hub checkpoint owner/name.")
+    model: str = Field(
+        min_length=1,
+        max_length=250,
+        pattern=r"^[^\x00]*$",
+        description="scratch/<preset>, a published model, or a Hub checkpoint owner/name.",
+    )
     training_file: str = Field(min_length=1, max_length=64, pattern=r"^[^\x00]*$")
     validation_file: str | None = Field(None, max_length=64, pattern=r"^[^\x00]*$")
     suffix: str | None = Field(None, max_length=64)
     seed: int | None = Field(None, ge=0, lt=SEEDS)
-    hyperparameters: Hyperparameters | None = Field(None, description="The older place of method.supervised.hyperparameters.")
+    hyperparameters: Hyperparameters | None = Field(
+        None, description="The older place of method.supervised.hyperparameters."
+    )
     method: Method | None = None
-    metadata: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None = Field(None, max_length=16)
+    metadata: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None = Field(
+        None, max_length=16
+    )
     integrations: list[dict[str, Any]] | None = None
 
 
@@ -111,15 +128,27 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
     if refused is not None:
         raise Problem(400, f"{refused[:1].upper()}{refused[1:]}.", "unsupported_method", param="method")
     if asked.integrations:
-        raise Problem(400, "Integrations are not offered: the metrics are in the job's events and in its result file.", "unsupported_integration", param="integrations")
+        raise Problem(
+            400,
+            "Integrations are not offered: the metrics are in the job's events and in its result file.",
+            "unsupported_integration",
+            param="integrations",
+        )
     how = METHODS[method]
     shape = how.shape
     reward = _reward(asked) if method == "reinforcement" else None
     training = _file(service, caller, asked.training_file, "training_file", shape)
-    validation = _file(service, caller, asked.validation_file, "validation_file", shape) if asked.validation_file else None
+    validation = (
+        _file(service, caller, asked.validation_file, "validation_file", shape) if asked.validation_file else None
+    )
     base = _base(service, caller, asked.model)
     if base.from_scratch and not how.from_scratch:
-        raise Problem(400, f"'{asked.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by supervised first, then name what that made.", "unsupported_model", param="model")
+        raise Problem(
+            400,
+            f"'{asked.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by supervised first, then name what that made.",
+            "unsupported_model",
+            param="model",
+        )
     given = _given(asked)
     rows, characters = int(training.openai.get("rows", 1)), int(training.openai.get("characters", 0))
     beta = given.beta if isinstance(given, PreferenceHyperparameters) else None
@@ -136,11 +165,27 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
     else:
         recipe = supervised_recipe(f"ft-{unique}", base, training.id, tested, numbers, seed, characters, name)
     kept = {
-        "model": asked.model, "training_file": training.id, "validation_file": tested, "suffix": asked.suffix,
-        "seed": seed, "metadata": asked.metadata or {}, "fine_tuned_model": name, "method": method,
-        "hyperparameters": numbers.told(), **({"grader": asked.method.reinforcement.grader} if asked.method and asked.method.reinforcement else {}),
-    }  # fmt: skip
-    job, created = submit(service.store, service.settings, service.checker, caller.project, caller.token, Wish(recipe, idempotency_key=key), "openai", kept)
+        "model": asked.model,
+        "training_file": training.id,
+        "validation_file": tested,
+        "suffix": asked.suffix,
+        "seed": seed,
+        "metadata": asked.metadata or {},
+        "fine_tuned_model": name,
+        "method": method,
+        "hyperparameters": numbers.told(),
+        **({"grader": asked.method.reinforcement.grader} if asked.method and asked.method.reinforcement else {}),
+    }
+    job, created = submit(
+        service.store,
+        service.settings,
+        service.checker,
+        caller.project,
+        caller.token,
+        Wish(recipe, idempotency_key=key),
+        "openai",
+        kept,
+    )
     if created:
         service.wake()
     return job
@@ -151,7 +196,12 @@ def _given(asked: NewJob) -> Hyperparameters:
     method = asked.method or Method()
     for name in METHODS:
         if name != method.type and getattr(method, name) is not None:
-            raise Problem(400, f"method.{name} is given, but method.type is '{method.type}'; give the settings of that method.", "invalid_request", param=f"method.{name}")
+            raise Problem(
+                400,
+                f"method.{name} is given, but method.type is '{method.type}'; give the settings of that method.",
+                "invalid_request",
+                param=f"method.{name}",
+            )
     own: Supervised | Preference | Reinforcement | None = getattr(method, method.type)
     return (own.hyperparameters if own is not None else None) or asked.hyperparameters or Hyperparameters()
 
@@ -160,15 +210,32 @@ def _reward(asked: NewJob) -> dict[str, Any]:
     """The reward behind the grader. Raises Problem where there is none."""
     settings = asked.method.reinforcement if asked.method else None
     if settings is None:
-        raise Problem(400, "The method 'reinforcement' needs a grader: method.reinforcement.grader.", "missing_grader", param="method.reinforcement.grader")
+        raise Problem(
+            400,
+            "The method 'reinforcement' needs a grader: method.reinforcement.grader.",
+            "missing_grader",
+            param="method.reinforcement.grader",
+        )
     if settings.response_format is not None:
-        raise Problem(400, "response_format is not offered: answers are plain text.", "unsupported_response_format", param="method.reinforcement.response_format")
+        raise Problem(
+            400,
+            "response_format is not offered: answers are plain text.",
+            "unsupported_response_format",
+            param="method.reinforcement.response_format",
+        )
     if asked.validation_file is not None:
-        raise Problem(400, "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it out.", "unsupported_validation_file", param="validation_file")
+        raise Problem(
+            400,
+            "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it out.",
+            "unsupported_validation_file",
+            param="validation_file",
+        )
     try:
         return reward_of(settings.grader)
     except Unoffered as error:
-        raise Problem(400, f"{str(error)[:1].upper()}{str(error)[1:]}.", "unsupported_grader", param="method.reinforcement.grader") from None
+        raise Problem(
+            400, f"{str(error)[:1].upper()}{str(error)[1:]}.", "unsupported_grader", param="method.reinforcement.grader"
+        ) from None
 
 
 def _suffix(given: str | None) -> str:
@@ -183,7 +250,12 @@ def _base(service: Service, caller: Caller, model: str) -> Base:
         published = None
     base = base_of(model, published)
     if base is None:
-        raise Problem(400, f"There is no model '{model}'. Train one from scratch ({', '.join(scratch())}), name a published one, or a Hub checkpoint owner/name.", "model_not_found", param="model")
+        raise Problem(
+            400,
+            f"There is no model '{model}'. Train one from scratch ({', '.join(scratch())}), name a published one, or a Hub checkpoint owner/name.",
+            "model_not_found",
+            param="model",
+        )
     return base
 
 
@@ -193,7 +265,17 @@ def _file(service: Service, caller: Caller, identifier: str, param: str, shape: 
     except NotFound:
         raise Problem(400, f"There is no file '{identifier}'.", "invalid_file", param=param) from None
     if file.purpose != PURPOSE or file.state != READY or "shape" not in file.openai:
-        raise Problem(400, f"File '{identifier}' was not uploaded to /v1/files with purpose '{PURPOSE}'.", "invalid_file", param=param)
+        raise Problem(
+            400,
+            f"File '{identifier}' was not uploaded to /v1/files with purpose '{PURPOSE}'.",
+            "invalid_file",
+            param=param,
+        )
     if file.openai.get("shape") != shape:
-        raise Problem(400, f"File '{identifier}' holds {file.openai.get('shape')} rows; this method needs {shape} rows.", "invalid_file_format", param=param)
+        raise Problem(
+            400,
+            f"File '{identifier}' holds {file.openai.get('shape')} rows; this method needs {shape} rows.",
+            "invalid_file_format",
+            param=param,
+        )
     return file

@@ -58,12 +58,18 @@ def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(reference, str) or not reference.strip() or len(reference) > LONGEST:
         raise Unoffered(f"{named} needs a 'reference' of 1 to {LONGEST} characters")
     if TEMPLATE.search(reference):
-        raise Unoffered(f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer alone, so give a fixed text")
+        raise Unoffered(
+            f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer alone, so give a fixed text"
+        )
     text = re.escape(reference.strip())
     patterns = {"eq": rf"\A\s*{text}\s*\Z", "ne": rf"\A(?!\s*{text}\s*\Z)", "like": text, "ilike": text}
     if operation not in patterns:
         raise Unoffered(f"{named} has the operation {str(operation)[:40]!r}, must be one of {', '.join(patterns)}")
-    return {"name": "pattern", "pattern": patterns[operation], **({"ignore_case": True} if operation == "ilike" else {})}
+    return {
+        "name": "pattern",
+        "pattern": patterns[operation],
+        **({"ignore_case": True} if operation == "ilike" else {}),
+    }
 
 
 def _multi(grader: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,14 +83,18 @@ def _multi(grader: Mapping[str, Any]) -> dict[str, Any]:
 
 def weights_of(formula: Any, names: list[str]) -> dict[str, float]:
     """What each grader is multiplied by in a sum such as `0.5 * a + 2 * b - c`. Raises Unoffered for anything else."""
-    refused = Unoffered(f"calculate_output is {str(formula)[:60]!r}, must add graders up, each times a number: 0.5 * {names[0]} + …")
+    refused = Unoffered(
+        f"calculate_output is {str(formula)[:60]!r}, must add graders up, each times a number: 0.5 * {names[0]} + …"
+    )
     if not isinstance(formula, str) or len(formula) > LONGEST_SUM:
         raise refused
     found: dict[str, float] = {}
     try:
         for name, weight in _terms(ast.parse(formula.strip(), mode="eval").body, 1.0, 0):
             if name not in names:
-                raise Unoffered(f"calculate_output names '{name[:40]}', which is none of the graders: {', '.join(names)}")
+                raise Unoffered(
+                    f"calculate_output names '{name[:40]}', which is none of the graders: {', '.join(names)}"
+                )
             found[name] = found.get(name, 0.0) + weight
     except Unoffered:
         raise

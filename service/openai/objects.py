@@ -1,22 +1,41 @@
-"""Jobs, events, files and models as OpenAI's objects."""
+"""Jobs, events, files, models and results of finished jobs as OpenAI's objects.
+
+Jobs, events, files and models as OpenAI's objects.
+
+What a finished job leaves on this surface: its trained tokens and the file with its metrics by step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
+from service.api.context import Service
 from service.api.documents import finite
 from service.jobs.job import Event, Job
 from service.jobs.states import State
-from service.openai.methods import STAGE_IDS
-from service.safety.secrets import Redactor
+from service.openai.recipes import STAGE_IDS
+from service.safety.redaction import Redactor
 from service.store.files import READY, File
 from service.store.results import Model
+from service.uploads import TooLarge, receive
 
 STATUS = {
-    State.QUEUED: "queued", State.STARTING: "queued", State.RUNNING: "running", State.RECOVERING: "running", State.PAUSING: "running",
-    State.PAUSED: "paused", State.CANCELLING: "cancelled", State.CANCELLED: "cancelled", State.SUCCEEDED: "succeeded", State.FAILED: "failed",
-}  # fmt: skip
+    State.QUEUED: "queued",
+    State.STARTING: "queued",
+    State.RUNNING: "running",
+    State.RECOVERING: "running",
+    State.PAUSING: "running",
+    State.PAUSED: "paused",
+    State.CANCELLING: "cancelled",
+    State.CANCELLED: "cancelled",
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+}
 """Our states in OpenAI's words. `validating_files` never occurs: files are checked before a job is made."""
 TOLD_STATES = {
     State.QUEUED: "The job waits for resources", State.STARTING: "The job starts", State.RUNNING: "Fine-tuning job started",
@@ -42,19 +61,41 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
     every = kept.get("hyperparameters", {})
     numbers = {key: every.get(key) for key in ("n_epochs", "batch_size", "learning_rate_multiplier")}
     method = str(kept.get("method") or "supervised")
-    settings = {"hyperparameters": dict(every) if method == "dpo" else numbers, **({"grader": kept["grader"]} if "grader" in kept else {})}
+    settings = {
+        "hyperparameters": dict(every) if method == "dpo" else numbers,
+        **({"grader": kept["grader"]} if "grader" in kept else {}),
+    }
     succeeded = job.state is State.SUCCEEDED
     failed = job.state is State.FAILED
     code = str(job.reason or "internal")
     return {
-        "id": public_id(job), "object": "fine_tuning.job", "created_at": int(job.created), "finished_at": int(job.finished) if job.finished else None,
-        "model": kept.get("model"), "fine_tuned_model": kept.get("fine_tuned_model") if succeeded else None, "organization_id": job.project,
-        "status": STATUS[job.state], "training_file": kept.get("training_file"), "validation_file": kept.get("validation_file"),
-        "result_files": list(kept.get("result_files", ())) if succeeded else [], "trained_tokens": kept.get("trained_tokens") if succeeded else None,
-        "hyperparameters": numbers, "method": {"type": method, method: settings}, "seed": kept.get("seed", 0),
-        "error": {"code": code, "message": redactor.text(job.message) or code, "param": "training_file" if code == "data_error" else None} if failed else None,
-        "estimated_finish": None, "integrations": [], "metadata": kept.get("metadata") or {}, "suffix": kept.get("suffix"),
-    }  # fmt: skip
+        "id": public_id(job),
+        "object": "fine_tuning.job",
+        "created_at": int(job.created),
+        "finished_at": int(job.finished) if job.finished else None,
+        "model": kept.get("model"),
+        "fine_tuned_model": kept.get("fine_tuned_model") if succeeded else None,
+        "organization_id": job.project,
+        "status": STATUS[job.state],
+        "training_file": kept.get("training_file"),
+        "validation_file": kept.get("validation_file"),
+        "result_files": list(kept.get("result_files", ())) if succeeded else [],
+        "trained_tokens": kept.get("trained_tokens") if succeeded else None,
+        "hyperparameters": numbers,
+        "method": {"type": method, method: settings},
+        "seed": kept.get("seed", 0),
+        "error": {
+            "code": code,
+            "message": redactor.text(job.message) or code,
+            "param": "training_file" if code == "data_error" else None,
+        }
+        if failed
+        else None,
+        "estimated_finish": None,
+        "integrations": [],
+        "metadata": kept.get("metadata") or {},
+        "suffix": kept.get("suffix"),
+    }
 
 
 def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) -> dict[str, Any] | None:
@@ -65,9 +106,14 @@ def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) 
     level, message, data = told
     kind = "metrics" if event.event == "metric" else "message"
     return {
-        "object": "fine_tuning.job.event", "id": f"ftevent-{job.id.removeprefix('job-')}-{event.id}", "created_at": int(event.time), "level": level,
-        "message": redactor.text(message), "type": kind, "data": redactor.plain(finite(data)),
-    }  # fmt: skip
+        "object": "fine_tuning.job.event",
+        "id": f"ftevent-{job.id.removeprefix('job-')}-{event.id}",
+        "created_at": int(event.time),
+        "level": level,
+        "message": redactor.text(message),
+        "type": kind,
+        "data": redactor.plain(finite(data)),
+    }
 
 
 def _told(event: Event, total: int | None) -> tuple[str, str, dict[str, Any]] | None:
@@ -109,9 +155,16 @@ def step_metrics(event: Event) -> dict[str, Any]:
 def file_object(file: File) -> dict[str, Any]:
     """A `file`."""
     return {
-        "id": file.id, "object": "file", "bytes": file.bytes or 0, "created_at": int(file.created), "filename": file.filename, "purpose": file.purpose,
-        "status": "processed" if file.state == READY else "uploaded", "status_details": None, "expires_at": None,
-    }  # fmt: skip
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes or 0,
+        "created_at": int(file.created),
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed" if file.state == READY else "uploaded",
+        "status_details": None,
+        "expires_at": None,
+    }
 
 
 def model_object(name: str, created: float, owner: str) -> dict[str, Any]:
@@ -122,3 +175,79 @@ def model_object(name: str, created: float, owner: str) -> dict[str, Any]:
 def published_object(model: Model) -> dict[str, Any]:
     """A published model as a `model`."""
     return model_object(model.name, model.created, model.project)
+
+
+COLUMNS = ("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy")
+"""Of `step_metrics.csv`; what is not measured stays empty."""
+PURPOSE = "fine-tune-results"
+
+
+def settled(service: Service, job: Job) -> Job:
+    """The job with its results; they are made once, when a succeeded job is first looked at."""
+    if job.state is not State.SUCCEEDED or "result_files" in job.request.openai:
+        return job
+    lease = service.store.acquire(f"openai-results:{job.id}", uuid4().hex, 60.0)
+    if lease is None:  # another request is making them at this moment
+        return job
+    try:
+        fresh = service.store.job(job.id)
+        if "result_files" in fresh.request.openai:
+            return fresh
+        lines = steps(service, job)
+        files = _kept(service, job, table(lines, validation_loss(service, job)))
+        return service.store.update_openai(job.id, {"trained_tokens": trained_tokens(lines), "result_files": files})
+    finally:
+        service.store.release(lease)
+
+
+def _kept(service: Service, job: Job, text: str) -> list[str]:
+    """The id of the file with the metrics; none when the project has no room left for it."""
+    try:
+        return [
+            receive(
+                service.store, service.settings, job.project, "step_metrics.csv", PURPOSE, io.BytesIO(text.encode())
+            ).id
+        ]
+    except TooLarge:
+        return []
+
+
+def metric_events(service: Service, job: Job) -> Iterator[Event]:
+    """The training steps that reported something, oldest first."""
+    after = 0
+    while rows := service.store.events_after(job.id, after, limit=5000, kinds=["metric"]):
+        after = rows[-1].id
+        yield from (row for row in rows if row.stage in STAGE_IDS)
+
+
+def steps(service: Service, job: Job) -> dict[int, Event]:
+    """By step; one that was done again after a resume counts as it was done last."""
+    return {event.step: event for event in metric_events(service, job) if event.step is not None}
+
+
+def trained_tokens(lines: dict[int, Event]) -> int | None:
+    """Tokens that the model read while it was trained, padding left out."""
+    seen = [event.fields.get("metrics", {}).get("num_input_tokens_seen") for event in lines.values()]
+    return max((int(value) for value in seen if isinstance(value, int | float)), default=None)
+
+
+def validation_loss(service: Service, job: Job) -> float | None:
+    """Mean loss of a token of the validation file: the logarithm of the perplexity that the evaluate stage measured."""
+    for result in service.store.stage_results(job.id):
+        scores: Any = result.metrics.get("supervised")
+        perplexity = scores.get("perplexity") if isinstance(scores, dict) else None
+        if isinstance(perplexity, int | float) and perplexity > 0:
+            return math.log(perplexity)
+    return None
+
+
+def table(lines: dict[int, Event], validation: float | None) -> str:
+    """`step_metrics.csv`; the validation loss stands with the last step, where it was measured."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    rows = [step_metrics(event) for _, event in sorted(lines.items())]
+    if rows and validation is not None:
+        rows[-1]["valid_loss"] = validation
+    writer.writerows(rows)
+    return text.getvalue()

@@ -10,17 +10,14 @@ from fastapi.responses import Response
 from starlette.datastructures import UploadFile
 
 from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer, apart
+from service.api.files import file_of, refuse_used, sent
+from service.api.jobs import Key, clean
+from service.api.models import remove
 from service.api.problems import Problem
-from service.api.routes.files import file_of, refuse_used, sent
-from service.api.routes.jobs import Key, clean
-from service.api.routes.models import remove
 from service.jobs.job import Event, Job
-from service.jobs.states import State
-from service.jobs.transitions import Move
-from service.openai.bases import scratch
+from service.jobs.states import Move, State
 from service.openai.creation import PURPOSE, NewJob
 from service.openai.creation import create as create_job
-from service.openai.methods import STAGE_IDS
 from service.openai.objects import (
     event_object,
     file_object,
@@ -29,16 +26,19 @@ from service.openai.objects import (
     model_object,
     public_id,
     published_object,
+    settled,
     step_metrics,
 )
-from service.openai.results import settled
+from service.openai.recipes import STAGE_IDS, scratch
 from service.openai.training_files import examine
-from service.receiving import discard, receive
 from service.store.errors import NotFound
 from service.store.files import File
-from service.uploads import file_path
+from service.uploads import discard, file_path, receive
 
-ERROR = {"description": "OpenAI's error envelope.", "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}}}
+ERROR = {
+    "description": "OpenAI's error envelope.",
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}},
+}
 router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429), ERROR))
 PURPOSES = (PURPOSE, "fine-tune-results")
 Limit = Annotated[int, Query(ge=1, le=100)]
@@ -49,8 +49,12 @@ METADATA = re.compile(r"metadata\[(.*)\]")
 def listed(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
     """A page as OpenAI has it."""
     return {
-        "object": "list", "data": data, "has_more": has_more, "first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None,
-    }  # fmt: skip
+        "object": "list",
+        "data": data,
+        "has_more": has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
 
 
 FORM = {
@@ -71,14 +75,23 @@ async def upload(request: Request, service: ServiceOf, caller: Submitter) -> dic
     The form is read here and not declared, because declared ones are read before it is known who sends them.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise Problem(400, "Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "invalid_request")
+        raise Problem(
+            400, "Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "invalid_request"
+        )
     async with request.form(max_files=1, max_fields=10) as form:
         file, purpose = form.get("file"), form.get("purpose")
         if purpose != PURPOSE:
-            raise Problem(400, f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}'.", "invalid_purpose", param="purpose")
+            raise Problem(
+                400,
+                f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}'.",
+                "invalid_purpose",
+                param="purpose",
+            )
         if not isinstance(file, UploadFile):
             raise Problem(400, "The field 'file' is missing.", "invalid_request", param="file")
-        return await service.lanes.fetches.run(caller.token, _kept, service, caller, clean(file.filename) or "file.jsonl", file.file)
+        return await service.lanes.fetches.run(
+            caller.token, _kept, service, caller, clean(file.filename) or "file.jsonl", file.file
+        )
 
 
 def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes]) -> dict[str, Any]:
@@ -87,20 +100,30 @@ def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes]) -
         report = examine(kept, least=1)
     if report.mistakes:
         discard(service.store, service.settings, file)
-        raise Problem(400, f"The file cannot be used for fine-tuning.\n{report.sentence}", "invalid_file_format", param="file")
+        raise Problem(
+            400, f"The file cannot be used for fine-tuning.\n{report.sentence}", "invalid_file_format", param="file"
+        )
     counted = {"shape": report.shape, "rows": report.rows, "characters": report.characters}
     return file_object(service.store.update_file_openai(file.id, counted, caller.project))
 
 
 @router.get("/files")
 def files(
-    service: ServiceOf, caller: Viewer, purpose: Annotated[str | None, Query(max_length=40)] = None, after: After = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000, order: Literal["asc", "desc"] = "desc",
-) -> dict[str, Any]:  # fmt: skip
+    service: ServiceOf,
+    caller: Viewer,
+    purpose: Annotated[str | None, Query(max_length=40)] = None,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+) -> dict[str, Any]:
     """The files of this surface."""
     found: list[File] = []
     place = clean(after)
-    while len(found) <= limit and (rows := service.store.files(caller.scope, purpose=clean(purpose), after=place, limit=1000, newest_first=order == "desc")):
+    while len(found) <= limit and (
+        rows := service.store.files(
+            caller.scope, purpose=clean(purpose), after=place, limit=1000, newest_first=order == "desc"
+        )
+    ):
         place = rows[-1].id
         found += [row for row in rows if row.purpose in PURPOSES]
     return listed([file_object(file) for file in found[:limit]], len(found) > limit)
@@ -119,7 +142,14 @@ def file(file_id: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
     return file_object(_file(service, caller, file_id))
 
 
-@router.get("/files/{file_id}/content", response_class=Response, responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}, 416: ERROR})
+@router.get(
+    "/files/{file_id}/content",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}},
+        416: ERROR,
+    },
+)
 def content(file_id: str, service: ServiceOf, caller: Viewer) -> Response:
     """The bytes of a file."""
     return sent(service, _file(service, caller, file_id))
@@ -148,9 +178,15 @@ def _job(service: Service, caller: Caller, identifier: str) -> Job:
 
 
 @apart("readings", router.get("/fine_tuning/jobs"))
-def jobs(request: Request, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20) -> dict[str, Any]:
+def jobs(
+    request: Request, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20
+) -> dict[str, Any]:
     """The fine-tuning jobs, newest first. `metadata[key]=value` keeps those with that entry."""
-    wanted = {match.group(1): value for key, value in request.query_params.items() if (match := METADATA.fullmatch(key)) is not None}
+    wanted = {
+        match.group(1): value
+        for key, value in request.query_params.items()
+        if (match := METADATA.fullmatch(key)) is not None
+    }
     found: list[Job] = []
     place = job_id_of(clean(after) or "") if after else None
     while len(found) <= limit and (rows := service.store.jobs(caller.scope, kind="openai", after=place, limit=200)):
@@ -204,24 +240,40 @@ def events(job_id: str, service: ServiceOf, caller: Viewer, after: After = None,
     while before > 1 and len(objects) <= limit:
         window = max(0, before - 1 - 500)
         rows = [row for row in service.store.events_after(found.id, window, limit=500) if row.id < before]
-        objects += [made for row in reversed(rows) if (made := event_object(found, row, total, service.redactor)) is not None]
+        objects += [
+            made for row in reversed(rows) if (made := event_object(found, row, total, service.redactor)) is not None
+        ]
         before = window + 1
     return listed(objects[:limit], len(objects) > limit)
 
 
 def _total_steps(service: Service, job: Job) -> int | None:
     rows = service.store.events_after(job.id, 0, limit=50, kinds=["progress"])
-    return next((int(row.fields["total"]) for row in rows if row.stage in STAGE_IDS and isinstance(row.fields.get("total"), int)), None)
+    return next(
+        (
+            int(row.fields["total"])
+            for row in rows
+            if row.stage in STAGE_IDS and isinstance(row.fields.get("total"), int)
+        ),
+        None,
+    )
 
 
 @apart("readings", router.get("/fine_tuning/jobs/{job_id}/checkpoints"))
-def checkpoints(job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 10) -> dict[str, Any]:
+def checkpoints(
+    job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 10
+) -> dict[str, Any]:
     """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve resuming only."""
     found = _job(service, caller, job_id)
     rows = service.store.events_after(found.id, 0, limit=100_000, kinds=["checkpoint", "metric"])
     losses = {row.step: step_metrics(row) for row in rows if row.event == "metric" and row.stage in STAGE_IDS}
-    steps = {row.step: row for row in rows if row.event == "checkpoint" and row.stage in STAGE_IDS and row.step is not None}
-    made = [_checkpoint(found, row, losses.get(step, {}), last=step == max(steps)) for step, row in sorted(steps.items(), reverse=True)]
+    steps = {
+        row.step: row for row in rows if row.event == "checkpoint" and row.stage in STAGE_IDS and row.step is not None
+    }
+    made = [
+        _checkpoint(found, row, losses.get(step, {}), last=step == max(steps))
+        for step, row in sorted(steps.items(), reverse=True)
+    ]
     if after is not None:
         places = [each["id"] for each in made]
         made = made[places.index(after) + 1 :] if after in places else []
@@ -232,10 +284,14 @@ def _checkpoint(job: Job, event: Event, numbers: dict[str, Any], last: bool) -> 
     name = str(job.request.openai.get("fine_tuned_model"))
     final = last and job.state is State.SUCCEEDED
     return {
-        "object": "fine_tuning.job.checkpoint", "id": f"ftckpt-{job.id.removeprefix('job-')}-{event.step}", "created_at": int(event.time),
-        "fine_tuning_job_id": public_id(job), "fine_tuned_model_checkpoint": name if final else f"{name}:ckpt-step-{event.step}",
-        "step_number": event.step, "metrics": {"step": event.step, **{key: value for key, value in numbers.items() if key.endswith("_loss")}},
-    }  # fmt: skip
+        "object": "fine_tuning.job.checkpoint",
+        "id": f"ftckpt-{job.id.removeprefix('job-')}-{event.step}",
+        "created_at": int(event.time),
+        "fine_tuning_job_id": public_id(job),
+        "fine_tuned_model_checkpoint": name if final else f"{name}:ckpt-step-{event.step}",
+        "step_number": event.step,
+        "metrics": {"step": event.step, **{key: value for key, value in numbers.items() if key.endswith("_loss")}},
+    }
 
 
 @apart("readings", router.get("/models"))

@@ -106,7 +106,10 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
         return f"is {_kind(row)}, must be an object", None
     kind = shape_of(row)
     if kind is None:
-        return f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and 'non_preferred_output'", None
+        return (
+            f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and 'non_preferred_output'",
+            None,
+        )
     if shape == "prompt" and kind == "chat":
         return "ends with the assistant; a prompt must end with the user", None
     if shape == "chat" and kind == "prompt":
@@ -123,8 +126,15 @@ def shape_of(row: Mapping[str, Any]) -> Shape | None:
     if "messages" not in row:
         return None
     messages = row["messages"]
-    answered = not isinstance(messages, list) or any(isinstance(each, Mapping) and each.get("role") == "assistant" for each in messages)
-    ends_open = isinstance(messages, list) and messages and isinstance(messages[-1], Mapping) and messages[-1].get("role") == "user"
+    answered = not isinstance(messages, list) or any(
+        isinstance(each, Mapping) and each.get("role") == "assistant" for each in messages
+    )
+    ends_open = (
+        isinstance(messages, list)
+        and messages
+        and isinstance(messages[-1], Mapping)
+        and messages[-1].get("role") == "user"
+    )
     return "prompt" if ends_open and not answered else "chat"
 
 
@@ -181,13 +191,17 @@ def _message(message: Any) -> str | None:
     if role not in ROLES:
         return f"has the role {json.dumps(role)[:40]}, must be one of {', '.join(ROLES)}"
     content = message.get("content")
-    if not isinstance(content, str) and not (role == "assistant" and (message.get("tool_calls") or message.get("function_call"))):
+    if not isinstance(content, str) and not (
+        role == "assistant" and (message.get("tool_calls") or message.get("function_call"))
+    ):
         if isinstance(content, list):
             return "has a list as content, must be a text (pictures and audio cannot be learnt)"
         return f"has {_kind(content)} as content, must be a text"
     if isinstance(content, str) and not content.strip() and role == "assistant" and not message.get("tool_calls"):
         return "of the assistant is empty"
-    if "weight" in message and (role != "assistant" or message["weight"] not in (0, 1, None) or isinstance(message["weight"], bool)):
+    if "weight" in message and (
+        role != "assistant" or message["weight"] not in (0, 1, None) or isinstance(message["weight"], bool)
+    ):
         return "has a weight, which must be 0 or 1 and stand with the assistant's messages only"
     return None
 

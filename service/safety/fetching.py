@@ -1,6 +1,6 @@
 """Fetching a URL that a user gave, without letting it reach into the network that the server stands in.
 
-Every connection is one of `pipelines.outgoing`: resolved once, every address public, connected to as checked. Redirects are followed by
+Every connection is one of `pipelines.core.egress`: resolved once, every address public, connected to as checked. Redirects are followed by
 hand, each checked anew.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import IO
 from urllib.parse import urljoin, urlsplit
 
-from pipelines import outgoing
-from pipelines.outgoing import Resolve, is_public
+from pipelines.core import egress
+from pipelines.core.egress import Resolve, is_public
 
 PORTS = {"http": 80, "https": 443}
 MOST_REDIRECTS = 5
@@ -39,15 +39,20 @@ class Fetched:
 def resolve(host: str, port: int) -> list[str]:
     """Every address of a host. Raises Refused."""
     try:
-        return outgoing.resolve(host, port)
-    except outgoing.NoAddress:
+        return egress.resolve(host, port)
+    except egress.NoAddress:
         raise Refused(f"'{host}' has no address; check the URL") from None
 
 
 def fetch(
-    url: str, into: IO[bytes], limit: int, seconds: float = 300.0,
-    resolve: Resolve = resolve, allowed: Callable[[str], bool] = is_public, ports: tuple[int, ...] = (80, 443),
-) -> Fetched:  # fmt: skip
+    url: str,
+    into: IO[bytes],
+    limit: int,
+    seconds: float = 300.0,
+    resolve: Resolve = resolve,
+    allowed: Callable[[str], bool] = is_public,
+    ports: tuple[int, ...] = (80, 443),
+) -> Fetched:
     """Write what lies at `url` into a file, at most `limit` bytes. Raises Refused."""
     end = time.monotonic() + seconds
     for _ in range(MOST_REDIRECTS + 1):
@@ -75,7 +80,7 @@ def _open(
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme, 0)
-        host = outgoing.plain_host(parts.hostname or "")
+        host = egress.plain_host(parts.hostname or "")
     except ValueError:
         raise Refused("the URL is not a valid one") from None
     if parts.scheme not in PORTS or not host:
@@ -87,9 +92,11 @@ def _open(
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in parts.path + parts.query):
         raise Refused("the URL holds a letter that must be percent-encoded")
     try:
-        addresses = outgoing.checked_addresses(host, port, allowed, resolve)
-    except (outgoing.NotAllowed, outgoing.NoAddress):
-        raise Refused(f"'{host}' has an address that is not on the public internet, or none; upload the file instead") from None
+        addresses = egress.checked_addresses(host, port, allowed, resolve)
+    except (egress.NotAllowed, egress.NoAddress):
+        raise Refused(
+            f"'{host}' has an address that is not on the public internet, or none; upload the file instead"
+        ) from None
     kind = _Tls if parts.scheme == "https" else _Plain
     connection = kind(host, port, timeout=max(0.1, min(30.0, end - time.monotonic())))
     connection.addresses = addresses
@@ -102,7 +109,7 @@ class _Plain(http.client.HTTPConnection):
     addresses: list[str]
 
     def connect(self) -> None:
-        self.sock = outgoing.connect(self.addresses, self.port, self.timeout or 30.0)
+        self.sock = egress.connect(self.addresses, self.port, self.timeout or 30.0)
 
 
 class _Tls(_Plain):

@@ -1,4 +1,4 @@
-"""From the recipe that a user sent to the one that an attempt runs: references become paths, model names a folder.
+"""From the recipe that a user sent to the one that an attempt runs: references become paths.
 
 `materialise` is pure. It reads the text with its overrides, puts the paths of files and checkpoints in the place of their
 references, makes `publish.to: NAME` the folder `published/NAME` of the job, and writes one resolved recipe.
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.blocks import Place
-from pipelines.errors import RecipeError
-from pipelines.marks import write_yaml
+from pipelines.core.config import Position
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import write_yaml
 from service.safety.network_recipes import read_network
 from service.safety.references import MODEL_NAME, Reference, key_of, references, replaced, strings
 from service.safety.remote_code import asks
@@ -57,13 +57,21 @@ def needs_of(data: Any) -> Needs:
     """The same for a recipe that was read."""
     found = references(data)
     return Needs(
-        _named(found, "file"), _named(found, "job"), _named(found, "model"),
-        tuple(dict.fromkeys(name for _, name in _publications(data))), asks(data),
-    )  # fmt: skip
+        _named(found, "file"),
+        _named(found, "job"),
+        _named(found, "model"),
+        tuple(dict.fromkeys(name for _, name in _publications(data))),
+        asks(data),
+    )
 
 
 def materialise(
-    text: str, overrides: Sequence[str] = (), *, files: Mapping[str, Path], checkpoints: Mapping[str, Path], published: str = PUBLISHED
+    text: str,
+    overrides: Sequence[str] = (),
+    *,
+    files: Mapping[str, Path],
+    checkpoints: Mapping[str, Path],
+    published: str = PUBLISHED,
 ) -> Materialised:
     """The recipe for the attempt. `files` are by id, `checkpoints` by `job:NAME` or `model:NAME`.
 
@@ -71,7 +79,7 @@ def materialise(
     Raises RecipeError when a reference is not among `files` and `checkpoints`.
     """
     source = read_network(text, overrides)
-    values: dict[Place, Any] = {}
+    values: dict[Position, Any] = {}
     lost = []
     for reference in references(source.data):
         path = files.get(reference.name) if reference.kind == "file" else checkpoints.get(str(reference))
@@ -94,7 +102,7 @@ def _named(found: Sequence[Reference], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in found if each.kind == kind))
 
 
-def _publications(data: Any) -> list[tuple[Place, str]]:
+def _publications(data: Any) -> list[tuple[Position, str]]:
     """Every text that says where to publish: of a stage, or of an override path in a matrix."""
     found = []
     for place, text in strings(data):

@@ -1,4 +1,10 @@
-"""Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its project.
+"""Recipes that came over the network: everything a local one must be, and nothing that reaches outside.
+
+Addresses and keys of judges in recipes that come over the network: public hosts only, unless the server's administrator says otherwise.
+
+What a name resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what stands in the recipe is read.
+
+Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its project.
 
 Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets by the names
 that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret. Import paths have no
@@ -9,21 +15,90 @@ which code is allowed, is looked up before and passed in.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from pipelines.blocks import Found, Mistakes, Place, show
-from pipelines.cells import StudyRecipe, expand
-from pipelines.errors import Mistake, RecipeError
-from pipelines.matrix import axes_of
-from pipelines.recipe import Recipe, Source, checked, read_text
-from service.safety import secret_store
-from service.safety.endpoints import unfit_endpoints
+from pipelines.core.config import ConfigIssue, ConfigIssues, Position, show
+from pipelines.core.egress import is_literal, is_public, may_be_private, plain_host
+from pipelines.core.errors import Mistake, RecipeError
+from pipelines.core.recipe import Recipe, Source, checked, read_text
+from pipelines.core.secrets import matches
+from pipelines.core.study_cells import StudyRecipe, expand
+from pipelines.core.study_matrix import axes_of
+from service.safety import secrets
+from service.safety.redaction import holds_secret
 from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, references, replaced, strings
 from service.safety.remote_code import unfit_code
-from service.safety.secrets import holds_secret
+from service.safety.secrets import Secret
+
+KEY = "base_url"
+"""The key of a recipe that holds the address of an endpoint."""
+KEY_NAME = "api_key_env"
+"""The key that holds the name of the secret that is sent there."""
+INSIDE = (".localhost", ".local", ".internal", ".lan", ".home", ".intranet", ".corp")
+"""How names end that no public server has."""
+
+
+def unfit_endpoints(data: Any, private: bool = False) -> Iterable[ConfigIssue]:
+    """What is wrong with the addresses of endpoints in plain data, with their places."""
+    for place, text in strings(data):
+        if key_of(place) == KEY and (problem := unfit_endpoint(text, private)) is not None:
+            yield place, problem
+
+
+def unfit_endpoint(url: str, private: bool = False) -> str | None:
+    """Why a job may not ask there; None if it may. `private` allows networks that the server stands in."""
+    try:
+        parts = urlsplit(url)
+        host = plain_host(parts.hostname or "")
+        _ = parts.port
+    except ValueError:
+        host = ""
+    if not host or parts.scheme not in ("http", "https"):
+        return f"is {show(url)}, must be an address such as https://api.example.com/v1"
+    if private:
+        refused = is_literal(host) and not may_be_private(host)
+    elif is_literal(host):
+        refused = not is_public(host)
+    else:
+        refused = "." not in host or host.endswith(INSIDE)
+    if refused:
+        return f"is {show(url)}, which lies in a private network or is no usual way to write an address; name a public one, or ask the server's administrator"
+    return None
+
+
+def unfit_keys(data: Any, named: Collection[str], secret_of: Callable[[str], Secret | None]) -> Iterable[ConfigIssue]:
+    """What is wrong with the keys that judges are sent: secrets that the job does not name, or that were kept for other hosts."""
+    for place, text in strings(data):
+        if key_of(place) == KEY_NAME and text not in named:
+            yield (
+                place,
+                f'is {show(text)}, which the job does not name under \'secrets\'; submit it with "secrets": ["{text}"], or `finery submit --secret {text}`',
+            )
+    for place, url, name in _judges(data):
+        secret = secret_of(name) if name in named else None
+        if secret is not None and secret.hosts is not None and not matches(secret.hosts, url):
+            yield (
+                (*place, KEY),
+                f"is {show(url)}, where the secret {name} may not be sent; it was kept for {', '.join(secret.hosts) or 'no host'}",
+            )
+
+
+def _judges(value: Any, place: Position = ()) -> Iterable[tuple[Position, str, str]]:
+    """Place, address and name of the key of every block that has both."""
+    if isinstance(value, Mapping):
+        url, name = value.get(KEY), value.get(KEY_NAME)
+        if isinstance(url, str) and isinstance(name, str):
+            yield place, url, name
+        for key, entry in value.items():
+            yield from _judges(entry, (*place, str(key)))
+    elif isinstance(value, list | tuple):
+        for position, entry in enumerate(value):
+            yield from _judges(entry, (*place, position))
+
 
 FILE = "recipe.yaml"
 NOWHERE = Path("/nonexistent")
@@ -85,9 +160,16 @@ def check(
 ) -> CheckedRecipe:
     """The checked recipe, or RecipeError with every mistake. `processes` is how many the job's resources allow."""
     source = read_network(text, overrides)
-    found = [*_unfit_references(source.data, known), *_unsafe(source.data, processes), *unfit_code(source.data, known.code), *unfit_endpoints(source.data, known.private_endpoints)]
+    found = [
+        *_unfit_references(source.data, known),
+        *_unsafe(source.data, processes),
+        *unfit_code(source.data, known.code),
+        *unfit_endpoints(source.data, known.private_endpoints),
+    ]
     mine = source.error(found).mistakes if found else ()
-    stand_ins: dict[Place, Any] = {place: "refused" for place, _ in found if isinstance(_at(source.data, place), str)}
+    stand_ins: dict[Position, Any] = {
+        place: "refused" for place, _ in found if isinstance(_at(source.data, place), str)
+    }
     for reference in references(source.data):
         if reference.place not in stand_ins:
             stand_ins[reference.place] = _stand_in(str(reference), known)
@@ -185,23 +267,31 @@ def _few_cells(source: Source) -> Source:
         cells = 1
         for axis in axes_of(matrix) if isinstance(matrix, Mapping) else ():
             cells *= len(axis.entries)
-    except Mistakes:
+    except ConfigIssues:
         return source  # `expand` tells them with their places
     if cells > MOST_CELLS:
-        raise source.error([(("matrix",), f"has {cells:,} cells, a server takes at most {MOST_CELLS}; leave some values out")])
+        raise source.error(
+            [(("matrix",), f"has {cells:,} cells, a server takes at most {MOST_CELLS}; leave some values out")]
+        )
     return source
 
 
-def _unfit_references(data: Any, known: Known) -> Iterable[Found]:
+def _unfit_references(data: Any, known: Known) -> Iterable[ConfigIssue]:
     for reference in references(data):
         if reference.kind == "file" and reference.name not in known.files:
-            yield reference.place, f"'{reference}' is no complete file of this project; list them with GET /api/v1/files"
+            yield (
+                reference.place,
+                f"'{reference}' is no complete file of this project; list them with GET /api/v1/files",
+            )
         elif reference.kind != "file" and str(reference) not in known.checkpoints:
             what = "job that succeeded or may still do so" if reference.kind == "job" else "model"
-            yield reference.place, f"'{reference}' is no {what} of this project; list them with GET /api/v1/{reference.kind}s"
+            yield (
+                reference.place,
+                f"'{reference}' is no {what} of this project; list them with GET /api/v1/{reference.kind}s",
+            )
 
 
-def _unsafe(data: Any, processes: int | None) -> Iterable[Found]:
+def _unsafe(data: Any, processes: int | None) -> Iterable[ConfigIssue]:
     for place, text in strings(data):
         problem = _unsafe_text(key_of(place), place, text)
         if problem is not None:
@@ -213,16 +303,18 @@ def _unsafe(data: Any, processes: int | None) -> Iterable[Found]:
             yield place, f"is {number}, this job may have at most {limit}{more}"
 
 
-def _unsafe_text(key: str, place: Place, text: str) -> str | None:
+def _unsafe_text(key: str, place: Position, text: str) -> str | None:
     if holds_secret(text):
         return "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name instead"
-    if key == "api_key_env" and not secret_store.is_name(text):
-        return f"is no secret of the project: {secret_store.unfit_name(text)}"
+    if key == "api_key_env" and not secrets.is_name(text):
+        return f"is no secret of the project: {secrets.unfit_name(text)}"
     if key == "to" and _publishes(place):
         if MODEL_NAME.fullmatch(text) is None:
             return f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model (letters, digits, '_', '.', ':' and '-')"
     elif key == "report_to" and text not in TRACKERS:
-        return f"is {show(text)}, but trackers would use the server's own accounts; read the metrics from the job instead"
+        return (
+            f"is {show(text)}, but trackers would use the server's own accounts; read the metrics from the job instead"
+        )
     elif key in PLACES:
         return _unsafe_place(key, text)
     elif key not in FREE and LOCAL.search(text):
@@ -246,12 +338,14 @@ def _unsafe_place(key: str, text: str) -> str | None:
     return None
 
 
-def _publishes(place: Place) -> bool:
+def _publishes(place: Position) -> bool:
     """Whether a key `to` is that of a stage, or of an override path in a matrix."""
-    return place[0] == "stages" or (place[0] == "matrix" and any(isinstance(part, str) and part.endswith(".to") for part in place))
+    return place[0] == "stages" or (
+        place[0] == "matrix" and any(isinstance(part, str) and part.endswith(".to") for part in place)
+    )
 
 
-def _numbers(value: Any, place: Place = ()) -> Iterable[tuple[Place, int]]:
+def _numbers(value: Any, place: Position = ()) -> Iterable[tuple[Position, int]]:
     if isinstance(value, int) and not isinstance(value, bool):
         yield place, value
     elif isinstance(value, Mapping):
@@ -269,7 +363,7 @@ def _stand_in(reference: str, known: Known) -> str:
     return str(folder) if folder is not None else f"pending/{re.sub(r'[^A-Za-z0-9_-]', '-', name)}"
 
 
-def _at(data: Any, place: Place) -> Any:
+def _at(data: Any, place: Position) -> Any:
     for key in place:
         data = data[key]
     return data

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipelines.blocks import Place
+from pipelines.core.config import Position
 
 Kind = Literal["file", "job", "model"]
 REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199})")
@@ -31,13 +31,13 @@ class Reference:
 
     kind: Kind
     name: str
-    place: Place
+    place: Position
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
-def strings(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+def strings(value: Any, place: Position = ()) -> Iterator[tuple[Position, str]]:
     """Every text in plain data, with its place."""
     if isinstance(value, str):
         yield place, value
@@ -49,7 +49,7 @@ def strings(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
             yield from strings(entry, (*place, position))
 
 
-def key_of(place: Place) -> str:
+def key_of(place: Position) -> str:
     """The key that a value belongs to: of a list its key, of an override path in a matrix the path's last part."""
     words = [part for part in place if isinstance(part, str)]
     return words[-1].rpartition(".")[2] if words else ""
@@ -66,7 +66,7 @@ def references(data: Any) -> list[Reference]:
     return found
 
 
-def replaced(data: Any, values: Mapping[Place, Any], place: Place = ()) -> Any:
+def replaced(data: Any, values: Mapping[Position, Any], place: Position = ()) -> Any:
     """Plain data with the values at some places exchanged."""
     if place in values:
         return values[place]

@@ -1,4 +1,4 @@
-"""Code of a checkpoint's repository: a submitted recipe runs it only where an admin allowed that repository at that commit.
+"""Code of a checkpoint's repository: a recipe runs it only where an admin allowed that repository at that commit.
 
 Who allows: the server (`finery serve --allow-remote-code owner/name@COMMIT`) for every project, or an admin over the API for one.
 `model.trust_remote_code` stands in the recipe's own model, and a study cannot exchange that model, so that what was checked is
@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from pipelines.blocks import Found, Place, show
+from pipelines.core.config import ConfigIssue, Position, show
 
 KEY = "trust_remote_code"
 PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[0-9a-f]{40}")
@@ -25,7 +25,7 @@ def asks(data: Any) -> bool:
     return any(value not in (None, False) for _, value in _at_key(data))
 
 
-def unfit_code(data: Any, allowed: Collection[str]) -> Iterable[Found]:
+def unfit_code(data: Any, allowed: Collection[str]) -> Iterable[ConfigIssue]:
     """Every place where a recipe would run code that nobody allowed. `allowed` holds `owner/name@COMMIT`."""
     model = data.get("model") if isinstance(data, Mapping) else None
     for place, value in _at_key(data):
@@ -54,7 +54,7 @@ def refusal(checkpoint: Any, revision: Any) -> str:
     )
 
 
-def _at_key(value: Any, place: Place = ()) -> Iterable[tuple[Place, Any]]:
+def _at_key(value: Any, place: Position = ()) -> Iterable[tuple[Position, Any]]:
     """Every value whose key, or override path in a matrix, ends with the key."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
@@ -66,7 +66,7 @@ def _at_key(value: Any, place: Place = ()) -> Iterable[tuple[Place, Any]]:
             yield from _at_key(entry, (*place, position))
 
 
-def _exchanges(value: Any, place: Place) -> Iterable[Place]:
+def _exchanges(value: Any, place: Position) -> Iterable[Position]:
     """Every key of a matrix that is the model or leads into it."""
     if isinstance(value, Mapping):
         for key, entry in value.items():

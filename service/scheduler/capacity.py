@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from service.jobs.resources import Host, Part, Placement, Resources, Slot
-from service.scheduler.values import Running
+from service.jobs.job import Host, Part, Placement, Resources, Slot
+from service.scheduler.queue import Running
 
 
 class Make:
@@ -164,7 +164,9 @@ class Capacity:
             room.cpus += sign * job.resources.cpus
             room.memory += sign * job.resources.memory
             if part.gpus:
-                room.gpus = room.with_again(part.gpus) if sign > 0 else [index for index in room.gpus if index not in part.gpus]
+                room.gpus = (
+                    room.with_again(part.gpus) if sign > 0 else [index for index in room.gpus if index not in part.gpus]
+                )
             if room.up:
                 self._file(room)
 

@@ -17,12 +17,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
-from service.jobs.resources import Placement, Resources
+from service.jobs.job import Placement, Resources
+from service.scheduler.backfill import Reservations
 from service.scheduler.capacity import Capacity, Held
-from service.scheduler.preempting import can_preempt, make_room
-from service.scheduler.queue import Line, Order, Queue
-from service.scheduler.reserving import Reservations
-from service.scheduler.values import Decision, Preemption, Running, Share, Start, Unplaceable, Usage, Waiting
+from service.scheduler.preemption import can_preempt, make_room
+from service.scheduler.queue import (
+    Decision,
+    Line,
+    Order,
+    Preemption,
+    Queue,
+    Running,
+    Share,
+    Start,
+    Unplaceable,
+    Usage,
+    Waiting,
+)
 
 RESERVATIONS = 8
 """Jobs for which hosts are kept at once, each on hosts of its own."""
@@ -104,7 +115,9 @@ class _Round:
                 for resources, line in by_need.items():
                     if not self.capacity.possible(resources):
                         message = _impossible(resources, self.capacity)
-                        found += [(order, Unplaceable(job.id, message)) for order, job in line if job.deadline >= self.now]
+                        found += [
+                            (order, Unplaceable(job.id, message)) for order, job in line if job.deadline >= self.now
+                        ]
         self.unplaceable += [each for _, each in sorted(found, key=lambda entry: entry[0])]
 
     def _level(self, priority: int) -> bool:
@@ -210,7 +223,9 @@ def _impossible(resources: Resources, capacity: Capacity) -> str:
     largest = max(hosts, key=lambda host: (len(host.slots), host.cpus), default=None)
     if largest is None:
         return f"needs {', '.join(asked)}{each}, and there are no hosts"
-    gpus = f"{len(largest.slots)} GPUs" + (f" ({largest.slots[0].kind}, {_size(largest.slots[0].memory)})" if largest.slots else "")
+    gpus = f"{len(largest.slots)} GPUs" + (
+        f" ({largest.slots[0].kind}, {_size(largest.slots[0].memory)})" if largest.slots else ""
+    )
     have = f"the largest of {len(hosts)} hosts has" if len(hosts) > 1 else "the only host has"
     return f"needs {', '.join(asked)}{each}; {have} {gpus}, {largest.cpus} cores and {_size(largest.memory)} of memory"
 

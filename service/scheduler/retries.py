@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from pipelines.errors import EXIT_DONE, EXIT_STOPPED, EXIT_USAGE
-from service.jobs.endings import Ending
+from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, EXIT_USAGE
 from service.jobs.job import Attempt, Job
-from service.jobs.states import AttemptState, Reason, State
-from service.jobs.transitions import Move
+from service.jobs.states import AttemptState, Ending, Move, Reason, State
 
 
 @dataclass(frozen=True)
@@ -71,20 +69,32 @@ def ending_of(
     if reason is None and (exit_code == EXIT_STOPPED or asked):
         unasked = not asked and not preempted and job.state in (State.STARTING, State.RUNNING)
         waits = now + back_off(AGAIN, stops - 1, random()) if unasked and stops else 0.0
-        return Ending(Move.STOPPED, Reason.PREEMPTED if preempted else None, message, exit_code, not_before=waits, preempted=preempted)
+        return Ending(
+            Move.STOPPED,
+            Reason.PREEMPTED if preempted else None,
+            message,
+            exit_code,
+            not_before=waits,
+            preempted=preempted,
+        )
     if reason is None:
-        reason = Reason.BAD_RECIPE if exit_code == EXIT_USAGE else Reason.NODE_LOST if exit_code is None else Reason.INTERNAL
+        reason = (
+            Reason.BAD_RECIPE if exit_code == EXIT_USAGE else Reason.NODE_LOST if exit_code is None else Reason.INTERNAL
+        )
     policy = POLICIES[reason]
     allowed = min(policy.retries, job.request.max_retries) if policy.counts else policy.retries
     tried = job.retries if policy.counts else losses
     if tried >= allowed:
         return Ending(Move.FAIL, reason, message, exit_code, counts=policy.counts)
     return Ending(
-        Move.STOPPED, reason, message, exit_code,
+        Move.STOPPED,
+        reason,
+        message,
+        exit_code,
         not_before=now + back_off(policy.first, tried, random()),
         counts=policy.counts,
         preempted=reason is Reason.PREEMPTED,
-    )  # fmt: skip
+    )
 
 
 def losses_in_a_row(attempts: Sequence[Attempt]) -> int:

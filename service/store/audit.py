@@ -20,17 +20,39 @@ from typing import Any, Literal, TypeVar, get_args
 
 from sqlalchemy import delete, insert, select
 
-from service.jobs.ids import new_id
+from service.jobs.job import new_id
 from service.store import tables
 from service.store.database import Database, Transaction
-from service.store.rows import now
+from service.store.tables import now
 
 Action = Literal[
-    "job.submit", "job.cancel", "job.pause", "job.resume", "job.retry", "job.priority", "job.delete",
-    "file.create", "file.complete", "file.delete", "model.publish", "model.delete",
-    "secret.put", "secret.delete", "secret.bind", "secret.unbind", "secret.read", "token.create", "token.revoke", "project.set", "host.state",
-    "login", "logout", "login.failed", "backup.create", "backup.restore",
-]  # fmt: skip
+    "job.submit",
+    "job.cancel",
+    "job.pause",
+    "job.resume",
+    "job.retry",
+    "job.priority",
+    "job.delete",
+    "file.create",
+    "file.complete",
+    "file.delete",
+    "model.publish",
+    "model.delete",
+    "secret.put",
+    "secret.delete",
+    "secret.bind",
+    "secret.unbind",
+    "secret.read",
+    "token.create",
+    "token.revoke",
+    "project.set",
+    "host.state",
+    "login",
+    "logout",
+    "login.failed",
+    "backup.create",
+    "backup.restore",
+]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 SERVER = "finery"
 """The actor where no request and no command is behind it."""
@@ -99,10 +121,19 @@ def note(transaction: Transaction, action: Action, kind: str, thing: str, projec
     """Write what is done in this transaction, so that both are there or neither is. Details are facts, never values of secrets."""
     who = actor()
     row = {
-        "id": new_id("audit"), "time": now(), "action": action, "actor": plain(who.name), "role": plain(who.role), "actor_project": plain(who.project),
-        "address": plain(who.address), "request": plain(who.request), "kind": kind, "thing": plain(thing), "project": None if project is None else plain(project),
+        "id": new_id("audit"),
+        "time": now(),
+        "action": action,
+        "actor": plain(who.name),
+        "role": plain(who.role),
+        "actor_project": plain(who.project),
+        "address": plain(who.address),
+        "request": plain(who.request),
+        "kind": kind,
+        "thing": plain(thing),
+        "project": None if project is None else plain(project),
         "details": {key: plain(value) for key, value in details.items() if value is not None},
-    }  # fmt: skip
+    }
     transaction.execute(insert(audit).values(**row))
 
 
@@ -145,7 +176,14 @@ class Audit(Database):
         self._unwritten = 0
 
     def record(
-        self, action: Action, kind: str, thing: str, project: str | None, *, doing: Callable[[], Result] | None = None, **details: Any
+        self,
+        action: Action,
+        kind: str,
+        thing: str,
+        project: str | None,
+        *,
+        doing: Callable[[], Result] | None = None,
+        **details: Any,
     ) -> Result | None:
         """Write a row for what is done outside the database, `doing`, between the row and its commit: what raises leaves no row.
 
@@ -185,12 +223,25 @@ class Audit(Database):
         return True
 
     def audit(
-        self, *, action: str | None = None, actor: str | None = None, project: str | None = None, thing: str | None = None,
-        since: float | None = None, until: float | None = None, after: str | None = None, limit: int = 100,
-    ) -> list[AuditEntry]:  # fmt: skip
+        self,
+        *,
+        action: str | None = None,
+        actor: str | None = None,
+        project: str | None = None,
+        thing: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[AuditEntry]:
         """A page of the trail, newest first. The next page is the one `after` the last id of this one."""
         query = select(audit).order_by(audit.c.id.desc()).limit(limit)
-        for column, wanted in ((audit.c.action, action), (audit.c.actor, actor), (audit.c.project, project), (audit.c.thing, thing)):
+        for column, wanted in (
+            (audit.c.action, action),
+            (audit.c.actor, actor),
+            (audit.c.project, project),
+            (audit.c.thing, thing),
+        ):
             if wanted is not None:
                 query = query.where(column == wanted)
         if since is not None:

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from service.store.changes import Changes
+from service.store.changes import Changes, tell_others, watch_for
 from service.store.errors import NoSpace, Unavailable
-from service.store.watching import tell_others, watch_for
 
 Result = TypeVar("Result")
 
@@ -48,10 +47,23 @@ def _finite(value: Any) -> Any:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "postgresql":
-        return create_engine(url, pool_size=10, max_overflow=20, pool_pre_ping=True, json_serializer=plain_json, connect_args={"connect_timeout": 5})
+        return create_engine(
+            url,
+            pool_size=10,
+            max_overflow=20,
+            pool_pre_ping=True,
+            json_serializer=plain_json,
+            connect_args={"connect_timeout": 5},
+        )
     if url.database not in (None, "", ":memory:"):
         Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, pool_size=10, max_overflow=30, json_serializer=plain_json, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+    engine = create_engine(
+        url,
+        pool_size=10,
+        max_overflow=30,
+        json_serializer=plain_json,
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+    )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -130,13 +142,19 @@ class Database:
                 return once()
             except _InDoubt as doubt:
                 if _full(doubt.error):
-                    raise NoSpace("the database's disk is full; free some space, then send the request again") from doubt
+                    raise NoSpace(
+                        "the database's disk is full; free some space, then send the request again"
+                    ) from doubt
                 if not repeatable and not _clash(doubt.error):
-                    raise Unavailable("the database went away while a change was being written; look whether it is there before sending it again") from doubt
+                    raise Unavailable(
+                        "the database went away while a change was being written; look whether it is there before sending it again"
+                    ) from doubt
                 error: DBAPIError = doubt.error
             except (OperationalError, InterfaceError) as raised:
                 if _full(raised):
-                    raise NoSpace("the database's disk is full; free some space, then send the request again") from raised
+                    raise NoSpace(
+                        "the database's disk is full; free some space, then send the request again"
+                    ) from raised
                 if not _passes(raised):
                     raise
                 error = raised
@@ -158,7 +176,10 @@ class Database:
         """Whether a change could be written now."""
         try:
             if self.engine.dialect.name == "postgresql":
-                return self.read(lambda transaction: transaction.execute(text("SHOW transaction_read_only")).scalar()) == "off"
+                return (
+                    self.read(lambda transaction: transaction.execute(text("SHOW transaction_read_only")).scalar())
+                    == "off"
+                )
             self.write(lambda transaction: None)
         except (DBAPIError, Unavailable):
             return False
@@ -186,7 +207,11 @@ def _clash(error: DBAPIError) -> bool:
 def _full(error: DBAPIError) -> bool:
     """Whether there is no room for the change: SQLite's word for it, PostgreSQL's 53100."""
     text = str(error.orig)
-    return "database or disk is full" in text or getattr(error.orig, "sqlstate", None) == "53100" or "attempt to write a readonly database" in text
+    return (
+        "database or disk is full" in text
+        or getattr(error.orig, "sqlstate", None) == "53100"
+        or "attempt to write a readonly database" in text
+    )
 
 
 def _passes(error: DBAPIError) -> bool:

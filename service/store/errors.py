@@ -12,7 +12,7 @@ FineryError
 
 from __future__ import annotations
 
-from pipelines.errors import FineryError
+from pipelines.core.errors import FineryError
 
 
 class NotFound(FineryError):

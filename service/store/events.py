@@ -10,16 +10,14 @@ from typing import Any
 from sqlalchemy import select, update
 
 from service.jobs.job import Event, Job
-from service.jobs.states import State
-from service.jobs.transitions import Move
+from service.jobs.states import Move, State
 from service.store import tables
 from service.store.attempts import writer
 from service.store.changes import job_topic
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
-from service.store.jobs import of_project
-from service.store.rows import event_of, now
-from service.store.writing import append_events, apply_move, check_fencing, locked_job
+from service.store.jobs import append_events, apply_move, check_fencing, locked_job, of_project
+from service.store.tables import event_of, now
 
 PROGRESS = ("stage", "step", "total", "what", "loss", "learning_rate", "epoch")
 """What a job's short progress keeps of its newest events."""
@@ -32,7 +30,14 @@ class Events(Database):
     """The part of the store that holds events."""
 
     def ingest(
-        self, attempt_id: str, fencing: int, events: Sequence[Mapping[str, Any]], offset: int, *, skipped: int = 0, why: str = ""
+        self,
+        attempt_id: str,
+        fencing: int,
+        events: Sequence[Mapping[str, Any]],
+        offset: int,
+        *,
+        skipped: int = 0,
+        why: str = "",
     ) -> int:
         """Take in lines of the run's `events.jsonl`; returns how many were new.
 
@@ -58,7 +63,9 @@ class Events(Database):
                 return 0
             if job.state is State.STARTING:
                 job = apply_move(transaction, job, Move.RUN)
-            last = append_events(transaction, job, [{**event, "time": seconds(event.get("time"))} for event in fresh], attempt_id)
+            last = append_events(
+                transaction, job, [{**event, "time": seconds(event.get("time"))} for event in fresh], attempt_id
+            )
             self._store_last(transaction, job, last, progress_after(job.progress, fresh))
             return len(fresh)
 
@@ -79,7 +86,9 @@ class Events(Database):
 
         self.write(work)
 
-    def add_event(self, job_id: str, event: str, *, fencing: int | None = None, attempt: str | None = None, **fields: Any) -> Event:
+    def add_event(
+        self, job_id: str, event: str, *, fencing: int | None = None, attempt: str | None = None, **fields: Any
+    ) -> Event:
         """Append an event of the service's own, such as a warning. Raises NotFound, or Fenced for an outdated token."""
 
         def work(transaction: Transaction) -> Event:
@@ -95,7 +104,13 @@ class Events(Database):
         return self.write(work, repeatable=False)
 
     def events_after(
-        self, job_id: str, after: int = 0, *, limit: int = 500, project: str | None = None, kinds: Collection[str] | None = None
+        self,
+        job_id: str,
+        after: int = 0,
+        *,
+        limit: int = 500,
+        project: str | None = None,
+        kinds: Collection[str] | None = None,
     ) -> list[Event]:
         """A job's events with ids above `after`, oldest first. Raises NotFound for an unknown or foreign job."""
         events = tables.events
@@ -104,7 +119,12 @@ class Events(Database):
             query = query.where(events.c.event.in_(list(kinds)))
 
         def work(transaction: Transaction) -> list[Event]:
-            if transaction.execute(of_project(select(tables.jobs.c.id).where(tables.jobs.c.id == job_id), project)).first() is None:
+            if (
+                transaction.execute(
+                    of_project(select(tables.jobs.c.id).where(tables.jobs.c.id == job_id), project)
+                ).first()
+                is None
+            ):
                 raise NotFound("job", job_id)
             return [event_of(row) for row in transaction.execute(query).mappings()]
 
@@ -112,7 +132,6 @@ class Events(Database):
 
     def wait_events(self, job_id: str, after: int, timeout: float, project: str | None = None) -> list[Event]:
         """The same, but when there is none yet, waits for one for up to `timeout` seconds."""
-
 
         limit = time.monotonic() + timeout
         while True:

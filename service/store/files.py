@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import RowMapping, Select, delete, func, insert, select, update
 
-from service.jobs.ids import new_id
+from service.jobs.job import new_id
 from service.store import tables
 from service.store.audit import note
 from service.store.database import Database, Transaction
 from service.store.errors import Conflict, NotFound, TooLarge
 from service.store.projects import known_project
-from service.store.rows import now
+from service.store.tables import now
 
 files = tables.files
 UPLOADING, READY = "uploading", "ready"
@@ -52,11 +52,20 @@ class Files(Database):
     """The part of the store that holds files."""
 
     def create_file(
-        self, project: str, filename: str, purpose: str, *, bytes: int | None = None, sha256: str | None = None, created_by: str = "",
+        self,
+        project: str,
+        filename: str,
+        purpose: str,
+        *,
+        bytes: int | None = None,
+        sha256: str | None = None,
+        created_by: str = "",
         most: int | None = None,
-    ) -> File:  # fmt: skip
+    ) -> File:
         """Begin an upload. Raises TooLarge when the project's files would be more than `most` bytes with the announced ones."""
-        made = File(new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, bytes or 0, created_by, now())
+        made = File(
+            new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, bytes or 0, created_by, now()
+        )
 
         def work(transaction: Transaction) -> File:
             known_project(transaction, project, lock=True)
@@ -111,7 +120,16 @@ class Files(Database):
             transaction.execute(update(files).where(files.c.id == file_id).values(**values))
             changed = file_of(self._row(transaction, file_id, project))
             if before.state != changed.state:
-                note(transaction, "file.complete", "file", file_id, changed.project, filename=changed.filename, bytes=changed.bytes, sha256=changed.sha256)
+                note(
+                    transaction,
+                    "file.complete",
+                    "file",
+                    file_id,
+                    changed.project,
+                    filename=changed.filename,
+                    bytes=changed.bytes,
+                    sha256=changed.sha256,
+                )
             return changed
 
         return self.write(work)
@@ -131,8 +149,17 @@ class Files(Database):
 
         def change(file: File) -> dict[str, Any]:
             if file.sha256 not in (None, sha256) or file.bytes not in (None, bytes):
-                raise Conflict(f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were {file.bytes} and {file.sha256}")
-            return {"state": READY, "sha256": sha256, "bytes": bytes, "offset": bytes, "reserved": bytes, "completed": file.completed or now()}
+                raise Conflict(
+                    f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were {file.bytes} and {file.sha256}"
+                )
+            return {
+                "state": READY,
+                "sha256": sha256,
+                "bytes": bytes,
+                "offset": bytes,
+                "reserved": bytes,
+                "completed": file.completed or now(),
+            }
 
         return self._changed(file_id, project, change)
 
@@ -141,7 +168,14 @@ class Files(Database):
         return self._changed(file_id, project, lambda file: {"openai": {**file.openai, **changes}})
 
     def files(
-        self, project: str | None, *, purpose: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100, newest_first: bool = True
+        self,
+        project: str | None,
+        *,
+        purpose: str | None = None,
+        state: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = True,
     ) -> list[File]:
         """A page of files."""
         query = of_files(project).order_by(files.c.id.desc() if newest_first else files.c.id).limit(limit)
@@ -165,7 +199,15 @@ class Files(Database):
         def work(transaction: Transaction) -> File:
             row = self._row(transaction, file_id, project)
             transaction.execute(delete(files).where(files.c.id == file_id))
-            note(transaction, "file.delete", "file", file_id, row["project"], filename=row["filename"], sha256=row["sha256"])
+            note(
+                transaction,
+                "file.delete",
+                "file",
+                file_id,
+                row["project"],
+                filename=row["filename"],
+                sha256=row["sha256"],
+            )
             return file_of(row)
 
         return self.write(work, repeatable=False)

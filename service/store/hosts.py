@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from service.jobs.resources import Host, Slot
+from service.jobs.job import Host, Slot
 from service.store import tables
 from service.store.audit import note
 from service.store.changes import QUEUE
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
-from service.store.rows import now
+from service.store.tables import now
 
 hosts = tables.hosts
 slots = tables.gpu_slots
@@ -26,7 +26,13 @@ class Hosts(Database):
         """What a host has now. A GPU that is no longer named gets no new work; an admin's `draining` stays."""
 
         def work(transaction: Transaction) -> None:
-            values = {"executor": host.executor, "cpus": host.cpus, "memory": host.memory, "seen": now(), "info": dict(host.info)}
+            values = {
+                "executor": host.executor,
+                "cpus": host.cpus,
+                "memory": host.memory,
+                "seen": now(),
+                "info": dict(host.info),
+            }
             before = transaction.execute(select(hosts).where(hosts.c.name == host.name)).mappings().first()
             if before is None:
                 transaction.execute(insert(hosts).values(name=host.name, state=host.state, **values))
@@ -34,7 +40,9 @@ class Hosts(Database):
                 if host.state == "down" or before["state"] != "draining":
                     values["state"] = host.state
                 transaction.execute(update(hosts).where(hosts.c.name == host.name).values(**values))
-            changed = before is None or any(before[key] != values.get(key, before[key]) for key in ("cpus", "memory", "state"))
+            changed = before is None or any(
+                before[key] != values.get(key, before[key]) for key in ("cpus", "memory", "state")
+            )
             if self._report_slots(transaction, host) or changed:
                 transaction.topics.add(QUEUE)
 
@@ -43,7 +51,9 @@ class Hosts(Database):
     @staticmethod
     def _report_slots(transaction: Transaction, host: Host) -> bool:
         """Write the GPUs; returns whether any changed."""
-        known = {row["number"]: row for row in transaction.execute(select(slots).where(slots.c.host == host.name)).mappings()}
+        known = {
+            row["number"]: row for row in transaction.execute(select(slots).where(slots.c.host == host.name)).mappings()
+        }
         changed = False
         for slot in host.slots:
             values: dict[str, Any] = {"kind": slot.kind, "memory": slot.memory, "uuid": slot.uuid, "present": True}
@@ -51,13 +61,17 @@ class Hosts(Database):
             if row is None:
                 transaction.execute(insert(slots).values(host=host.name, number=slot.index, **values))
             elif any(row[key] != value for key, value in values.items()):
-                transaction.execute(update(slots).where(slots.c.host == host.name, slots.c.number == slot.index).values(**values))
+                transaction.execute(
+                    update(slots).where(slots.c.host == host.name, slots.c.number == slot.index).values(**values)
+                )
             else:
                 continue
             changed = True
         for number, row in known.items():
             if row["present"]:
-                transaction.execute(update(slots).where(slots.c.host == host.name, slots.c.number == number).values(present=False))
+                transaction.execute(
+                    update(slots).where(slots.c.host == host.name, slots.c.number == number).values(present=False)
+                )
                 changed = True
         return changed
 

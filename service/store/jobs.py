@@ -1,24 +1,135 @@
-"""Jobs in the store: submit, look up, list by pages, and move."""
+"""Jobs in the store: submit, look up, list by pages, move, and those that wait for the scheduler.
+
+What every change of a job does, inside a transaction: lock the row, check the table, append the event.
+
+Jobs in the store: submit, look up, list by pages, and move.
+
+What the scheduler reads: every job that waits or holds resources, without its recipe, and what changed since.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, Text, cast, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Select, Text, cast, delete, func, insert, select, update
 
-from service.jobs.ids import new_id
-from service.jobs.job import Job, JobRequest
-from service.jobs.states import TERMINAL, Reason, State
-from service.jobs.transitions import Move
+from service.jobs.job import Job, JobRequest, Placement, Resources, new_id
+from service.jobs.states import ACTIVE, TERMINAL, AttemptState, Move, Reason, State, after
 from service.store import tables
 from service.store.audit import Action, note
-from service.store.changes import JOBS, QUEUE, job_topic
+from service.store.changes import ATTEMPTS, JOBS, QUEUE, job_topic
 from service.store.database import Database, Transaction
-from service.store.errors import Conflict, NotFound, QuotaExceeded
+from service.store.errors import Conflict, Fenced, NotFound, QuotaExceeded
 from service.store.projects import known_project
-from service.store.rows import job_of, now, row_of_request
-from service.store.writing import append_events, apply_move, check_expected, check_fencing, locked, locked_job
+from service.store.tables import job_of, now, placement_of, row_of_request
+
+WAKES_ATTEMPTS = frozenset({Move.START, Move.PREEMPT, Move.PAUSE, Move.CANCEL, Move.LOSE, Move.RESUME})
+"""After these somebody has a process to start or to stop."""
+
+
+def locked(query: Select[Any], transaction: Transaction) -> Select[Any]:
+    """The same rows, kept from others until the commit. SQLite's writer already has the whole database."""
+    return query.with_for_update(key_share=True) if transaction.postgresql else query
+
+
+def locked_job(transaction: Transaction, job_id: str, project: str | None = None) -> Job:
+    """The job, kept from others until the commit. Raises NotFound, also for another project's."""
+    query = select(tables.jobs).where(tables.jobs.c.id == job_id)
+    if project is not None:
+        query = query.where(tables.jobs.c.project == project)
+    row = transaction.execute(locked(query, transaction)).mappings().first()
+    if row is None:
+        raise NotFound("job", job_id)
+    return job_of(row)
+
+
+def check_fencing(transaction: Transaction, job_id: str, fencing: int, attempt_id: str = "") -> None:
+    """Refuse a writer that was replaced. The job's row must be locked."""
+    current = transaction.execute(select(tables.leases.c.fencing).where(tables.leases.c.name == job_id)).scalar()
+    if current != fencing:
+        raise Fenced(attempt_id or f"{job_id} (token {fencing})")
+
+
+def append_events(
+    transaction: Transaction, job: Job, events: Iterable[Mapping[str, Any]], attempt_id: str | None
+) -> int:
+    """Number the events on and write them; returns the id of the last. The caller stores it as `last_event`."""
+    last = job.last_event
+    rows = []
+    for fields in events:
+        last += 1
+        rows.append(
+            {
+                "job": job.id,
+                "id": last,
+                "time": fields.get("time", now()),
+                "event": fields["event"],
+                "stage": fields.get("stage"),
+                "step": fields.get("step"),
+                "attempt": attempt_id,
+                "fields": {
+                    key: value for key, value in fields.items() if key not in {"id", "time", "event", "stage", "step"}
+                },
+            }
+        )
+    if rows:
+        transaction.execute(insert(tables.events), rows)
+    transaction.topics |= {job_topic(job.id), JOBS}
+    return last
+
+
+def apply_move(
+    transaction: Transaction,
+    job: Job,
+    move: Move,
+    *,
+    reason: Reason | None = None,
+    message: str = "",
+    attempt_id: str | None = None,
+    **fields: Any,
+) -> Job:
+    """Move a locked job, append its event, and return what it is now. Raises IllegalTransition."""
+    state = after(job.state, move)
+    moment = now()
+    changes: dict[str, Any] = {"state": state, "updated": moment, **fields}
+    if state is State.QUEUED and move is Move.RETRY:
+        changes |= {
+            "retries": 0,
+            "reason": None,
+            "message": "",
+            "finished": None,
+            "not_before": 0.0,
+            "attempts_before_retry": job.attempts,
+        }
+    else:
+        changes |= {"reason": reason, "message": message}
+    if state in TERMINAL:
+        changes["finished"] = moment
+    if state is State.RUNNING and job.started is None:
+        changes["started"] = moment
+    event: dict[str, Any] = {"event": "state", "time": moment, "state": state, "from": job.state}
+    if reason is not None:
+        event["reason"] = reason
+    if message:
+        event["message"] = message
+    changes["last_event"] = append_events(
+        transaction, job, [event], attempt_id or (job.attempt if job.active else None)
+    )
+    transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(**changes))
+    transaction.topics.add(QUEUE)
+    if move in WAKES_ATTEMPTS:
+        transaction.topics.add(ATTEMPTS)
+    return job_of(transaction.execute(select(tables.jobs).where(tables.jobs.c.id == job.id)).mappings().one())
+
+
+def check_expected(job: Job, expect: Iterable[State] | State | None) -> None:
+    """Refuse a change that was meant for another state."""
+    expected = {expect} if isinstance(expect, State) else set(expect or State)
+    if job.state not in expected:
+        raise Conflict(f"the job is {job.state}, not {' or '.join(sorted(expected))}")
+
 
 MOVABLE = frozenset({"not_before", "retries", "preemptions"})
 """What a caller of `move` may set beside the state."""
@@ -28,7 +139,12 @@ FOR_EVER = 1e15
 """Seconds."""
 ENDINGS = frozenset({Move.SUCCEED, Move.FAIL, Move.STOPPED})
 """What the end of an attempt does to its job."""
-ASKED: dict[Move, Action] = {Move.PAUSE: "job.pause", Move.RESUME: "job.resume", Move.CANCEL: "job.cancel", Move.RETRY: "job.retry"}
+ASKED: dict[Move, Action] = {
+    Move.PAUSE: "job.pause",
+    Move.RESUME: "job.resume",
+    Move.CANCEL: "job.cancel",
+    Move.RETRY: "job.retry",
+}
 """What people ask for; the other moves are the service's own, and stand in the job's events."""
 
 
@@ -52,9 +168,13 @@ class Jobs(Database):
         def work(transaction: Transaction) -> tuple[Job, bool]:
             nonlocal tried
             project = known_project(transaction, request.project, lock=request.idempotency_key is not None)
-            before = self._same(transaction, identifier, request) if tried or request.idempotency_key is not None else None
+            before = (
+                self._same(transaction, identifier, request) if tried or request.idempotency_key is not None else None
+            )
             tried = True
-            return before or self._take(transaction, identifier, request, project.max_queued if project.max_queued is not None else max_queued)
+            return before or self._take(
+                transaction, identifier, request, project.max_queued if project.max_queued is not None else max_queued
+            )
 
         return self.write(work)
 
@@ -69,13 +189,19 @@ class Jobs(Database):
         if before is None:
             return None
         if before["digest"] != request.digest():
-            raise Conflict(f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became {before['id']}")
+            raise Conflict(
+                f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became {before['id']}"
+            )
         return job_of(before), before["id"] == identifier
 
-    def _take(self, transaction: Transaction, identifier: str, request: JobRequest, limit: int | None) -> tuple[Job, bool]:
+    def _take(
+        self, transaction: Transaction, identifier: str, request: JobRequest, limit: int | None
+    ) -> tuple[Job, bool]:
         jobs = tables.jobs
         if limit is not None and self._waiting(transaction, request.project, limit) >= limit:
-            raise QuotaExceeded(f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or ask an admin")
+            raise QuotaExceeded(
+                f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or ask an admin"
+            )
         for needed in request.depends_on:
             query = select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)
             found = transaction.execute(locked(query, transaction)).first()  # it is not deleted meanwhile
@@ -83,9 +209,24 @@ class Jobs(Database):
                 raise NotFound("job", needed)
         row = row_of_request(identifier, request, now())
         transaction.execute(insert(jobs).values(**row))
-        event = {"job": identifier, "id": 1, "time": row["created"], "event": "state", "fields": {"state": State.QUEUED}}
+        event = {
+            "job": identifier,
+            "id": 1,
+            "time": row["created"],
+            "event": "state",
+            "fields": {"state": State.QUEUED},
+        }
         transaction.execute(insert(tables.events).values(**event))
-        note(transaction, "job.submit", "job", identifier, request.project, name=request.name, via=request.kind, secrets=request.secrets or None)
+        note(
+            transaction,
+            "job.submit",
+            "job",
+            identifier,
+            request.project,
+            name=request.name,
+            via=request.kind,
+            secrets=request.secrets or None,
+        )
         transaction.topics |= {JOBS, QUEUE, job_topic(identifier)}
         return job_of(row), True
 
@@ -185,7 +326,9 @@ class Jobs(Database):
             job = locked_job(transaction, job_id, project)
             if job.over:
                 raise Conflict(f"the job is {job.state}; its priority no longer matters")
-            last = append_events(transaction, job, [{"event": "priority", "priority": priority, "from": job.priority}], None)
+            last = append_events(
+                transaction, job, [{"event": "priority", "priority": priority, "from": job.priority}], None
+            )
             transaction.topics.add(QUEUE)
             note(transaction, "job.priority", "job", job_id, job.project, priority=priority, was=job.priority)
             return self._changed_job(transaction, job_id, priority=priority, last_event=last)
@@ -204,13 +347,17 @@ class Jobs(Database):
             if not job.over:
                 raise Conflict(f"the job is {job.state}; cancel it first, or wait until it has ended")
             living = jobs.c.state.not_in([str(state) for state in TERMINAL])
-            needs = select(jobs.c.id).where(living, jobs.c.project == job.project, cast(jobs.c.depends_on, Text).contains(f'"{job_id}"'))
+            needs = select(jobs.c.id).where(
+                living, jobs.c.project == job.project, cast(jobs.c.depends_on, Text).contains(f'"{job_id}"')
+            )
             user = transaction.execute(needs.limit(1)).scalar()
             if user is not None:
                 raise Conflict(f"job '{user}' needs the job; cancel that one first, or wait until it has ended")
             for table in (tables.events, tables.stage_results, tables.scores, tables.attempts):
                 transaction.execute(delete(table).where(table.c.job == job_id))
-            transaction.execute(delete(tables.leases).where(tables.leases.c.name.in_([job_id, f"openai-results:{job_id}"])))
+            transaction.execute(
+                delete(tables.leases).where(tables.leases.c.name.in_([job_id, f"openai-results:{job_id}"]))
+            )
             transaction.execute(delete(jobs).where(jobs.c.id == job_id))
             note(transaction, "job.delete", "job", job_id, job.project, name=job.name)
             transaction.topics |= {JOBS, QUEUE, job_topic(job_id)}
@@ -222,7 +369,12 @@ class Jobs(Database):
         """Jobs whose time to be kept is over, the earliest ended first; `seconds` is that of jobs that name none, None for ever."""
         jobs = tables.jobs
         kept = func.coalesce(jobs.c.ttl_seconds_after_finished, FOR_EVER if seconds is None else seconds)
-        query = select(jobs.c.id).where(jobs.c.finished.is_not(None), jobs.c.finished + kept < moment).order_by(jobs.c.finished).limit(limit)
+        query = (
+            select(jobs.c.id)
+            .where(jobs.c.finished.is_not(None), jobs.c.finished + kept < moment)
+            .order_by(jobs.c.finished)
+            .limit(limit)
+        )
         return self.read(lambda transaction: list(transaction.execute(query).scalars()))
 
     def update_openai(self, job_id: str, changes: Mapping[str, Any], project: str | None = None) -> Job:
@@ -245,3 +397,92 @@ class Jobs(Database):
 def of_project(query: Select[Any], project: str | None) -> Select[Any]:
     """Only the project's jobs; None is an admin, who sees all."""
     return query if project is None else query.where(tables.jobs.c.project == project)
+
+
+jobs = tables.jobs
+COLUMNS = (
+    "id",
+    "project",
+    "state",
+    "priority",
+    "resources",
+    "depends_on",
+    "deadline",
+    "expected_seconds",
+    "created",
+    "updated",
+    "not_before",
+    "attempt",
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A job as the scheduler sees it."""
+
+    id: str
+    project: str
+    state: State
+    priority: int
+    resources: Resources
+    depends_on: tuple[str, ...]
+    deadline: float | None
+    expected_seconds: float | None
+    created: float
+    updated: float
+    not_before: float
+    attempt: str | None
+    placement: Placement = ()
+    """Where its attempt runs, when it holds resources."""
+    began: float = 0.0
+    """When that attempt was placed."""
+
+
+class Queue(Database):
+    """The part of the store that the scheduler reads."""
+
+    def standing(self) -> list[Standing]:
+        """All jobs that wait or hold resources, oldest first."""
+        states = [str(state) for state in (State.QUEUED, *ACTIVE)]
+        query = select(*(jobs.c[name] for name in COLUMNS)).where(jobs.c.state.in_(states)).order_by(jobs.c.id)
+        return self.read(lambda transaction: self._standing(transaction, transaction.execute(query).mappings().all()))
+
+    def changed_since(self, moment: float) -> list[Standing]:
+        """All jobs, ended ones too, that changed at or after this time."""
+        query = select(*(jobs.c[name] for name in COLUMNS)).where(jobs.c.updated >= moment).order_by(jobs.c.id)
+        return self.read(lambda transaction: self._standing(transaction, transaction.execute(query).mappings().all()))
+
+    def states_of(self, identifiers: Collection[str]) -> dict[str, State]:
+        """The states of these jobs."""
+        names = sorted(identifiers)
+        found: dict[str, State] = {}
+        for begin in range(0, len(names), 500):
+            query = select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(names[begin : begin + 500]))
+            rows = self.read(lambda transaction, query=query: transaction.execute(query).all())  # type: ignore[misc]
+            found |= {row[0]: State(row[1]) for row in rows}
+        return found
+
+    @staticmethod
+    def _standing(transaction: Transaction, rows: Collection[RowMapping]) -> list[Standing]:
+        attempts = tables.attempts
+        placements: dict[str, tuple[Placement, float]] = {}
+        if any(row["state"] in ACTIVE for row in rows):
+            query = select(attempts.c.job, attempts.c.placement, attempts.c.created).where(
+                attempts.c.state != AttemptState.ENDED
+            )
+            for job, placement, created in transaction.execute(query):
+                placements[job] = (placement_of(placement), created)
+        return [_standing(row, *placements.get(row["id"], ((), 0.0))) for row in rows]
+
+
+def _standing(row: RowMapping, placement: Placement, began: float) -> Standing:
+    state = State(row["state"])
+    held = state in ACTIVE
+    return Standing(
+        **{name: row[name] for name in COLUMNS if name not in {"state", "resources", "depends_on"}},
+        state=state,
+        resources=Resources(**row["resources"]),
+        depends_on=tuple(row["depends_on"]),
+        placement=placement if held else (),
+        began=began if held else 0.0,
+    )

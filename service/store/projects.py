@@ -13,7 +13,7 @@ from service.store.audit import note
 from service.store.changes import QUEUE
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
-from service.store.rows import now
+from service.store.tables import now
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,14 @@ class Projects(Database):
             known_project(transaction, name)
             if changes:
                 transaction.execute(update(tables.projects).where(tables.projects.c.name == name).values(**changes))
-            note(transaction, "project.set", "project", name, name, changed=[f"{key}={value}" for key, value in sorted(changes.items())])
+            note(
+                transaction,
+                "project.set",
+                "project",
+                name,
+                name,
+                changed=[f"{key}={value}" for key, value in sorted(changes.items())],
+            )
             transaction.topics.add(QUEUE)
             return known_project(transaction, name)
 

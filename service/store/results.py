@@ -9,9 +9,8 @@ from typing import Any
 
 from sqlalchemy import RowMapping, delete, func, insert, select, update
 
-from pipelines.fields.scores import smaller_is_better
-from service.jobs.ids import new_id
-from service.jobs.job import Job
+from pipelines.core.scores import smaller_is_better
+from service.jobs.job import Job, new_id
 from service.store import tables
 from service.store.attempts import writer
 from service.store.audit import note
@@ -19,7 +18,7 @@ from service.store.changes import JOBS, job_topic
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
 from service.store.jobs import of_project
-from service.store.rows import now
+from service.store.tables import now
 
 LARGEST = 1e300
 """Scores are compared and drawn: a larger number is none."""
@@ -122,7 +121,12 @@ class Results(Database):
         query = select(table).where(table.c.job == job_id).order_by(table.c.finished)
 
         def work(transaction: Transaction) -> list[StageResult]:
-            if transaction.execute(of_project(select(tables.jobs.c.id).where(tables.jobs.c.id == job_id), project)).first() is None:
+            if (
+                transaction.execute(
+                    of_project(select(tables.jobs.c.id).where(tables.jobs.c.id == job_id), project)
+                ).first()
+                is None
+            ):
                 raise NotFound("job", job_id)
             return [StageResult(**row) for row in transaction.execute(query).mappings()]
 
@@ -153,10 +157,29 @@ class Results(Database):
             if found is not None:
                 return model_of(found)
             model = Model(
-                new_id("model"), job.project, name, fingerprint, job.id, path, base, parameters, dict(scores or {}), dict(openai or {}), now()
+                new_id("model"),
+                job.project,
+                name,
+                fingerprint,
+                job.id,
+                path,
+                base,
+                parameters,
+                dict(scores or {}),
+                dict(openai or {}),
+                now(),
             )
             transaction.execute(insert(models).values(**vars(model)))
-            note(transaction, "model.publish", "model", model.id, job.project, name=name, fingerprint=fingerprint, job=job.id)
+            note(
+                transaction,
+                "model.publish",
+                "model",
+                model.id,
+                job.project,
+                name=name,
+                fingerprint=fingerprint,
+                job=job.id,
+            )
             transaction.topics |= {JOBS, job_topic(job.id)}
             return model
 
@@ -174,7 +197,13 @@ class Results(Database):
         return self._one_model(self._of(project).where(models.c.id == model_id), model_id)
 
     def models(
-        self, project: str | None, *, name: str | None = None, job: str | None = None, after: str | None = None, limit: int = 100
+        self,
+        project: str | None,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[Model]:
         """A page of models, newest first."""
         query = self._of(project).order_by(models.c.id.desc()).limit(limit)
@@ -194,7 +223,15 @@ class Results(Database):
             if row is None:
                 raise NotFound("model", model_id)
             transaction.execute(delete(models).where(models.c.id == model_id))
-            note(transaction, "model.delete", "model", model_id, row["project"], name=row["name"], fingerprint=row["fingerprint"])
+            note(
+                transaction,
+                "model.delete",
+                "model",
+                model_id,
+                row["project"],
+                name=row["name"],
+                fingerprint=row["fingerprint"],
+            )
             return model_of(row)
 
         return self.write(work, repeatable=False)
@@ -251,7 +288,12 @@ def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
         if not isinstance(found, Mapping):
             continue
         for metric, value in found.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST and math.isfinite(value):
+            if (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and abs(value) < LARGEST
+                and math.isfinite(value)
+            ):
                 yield benchmark, metric, float(value)
 
 
@@ -259,6 +301,9 @@ def write_scores(transaction: Transaction, job: Job, stage: str, metrics: Mappin
     """Replace the scores of one evaluate stage."""
     transaction.execute(delete(scores).where(scores.c.job == job.id, scores.c.stage == stage))
     shared = {"job": job.id, "stage": stage, "project": job.project, "created": now()}
-    rows = [{**shared, "benchmark": benchmark, "metric": metric, "value": value} for benchmark, metric, value in flat_scores(metrics)]
+    rows = [
+        {**shared, "benchmark": benchmark, "metric": metric, "value": value}
+        for benchmark, metric, value in flat_scores(metrics)
+    ]
     if rows:
         transaction.execute(insert(scores), rows)

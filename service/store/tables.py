@@ -1,10 +1,17 @@
-"""The tables, as SQLAlchemy Core. Times are seconds since 1970 (UTC), sizes are bytes.
+"""The tables, as SQLAlchemy Core, and from their rows to values and back. Times are seconds since 1970, sizes bytes.
+
+The tables, as SQLAlchemy Core. Times are seconds since 1970 (UTC), sizes are bytes.
 
 `migrations/` builds the same schema step by step; a test holds the two against each other.
+
+From rows to values and back.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import (
@@ -18,11 +25,15 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    RowMapping,
     Table,
     Text,
     TypeDecorator,
     UniqueConstraint,
 )
+
+from service.jobs.job import Attempt, Event, Job, JobRequest, Lease, Part, Placement, Resources
+from service.jobs.states import AttemptState, Reason, State
 
 metadata = MetaData(
     naming_convention={
@@ -58,7 +69,8 @@ def _json(name: str) -> Column[Any]:
 
 
 projects = Table(
-    "projects", metadata,
+    "projects",
+    metadata,
     Column("name", Words, primary_key=True),
     Column("weight", Double, nullable=False),  # share of the hosts beside other projects
     Column("max_gpus", Integer),
@@ -66,10 +78,11 @@ projects = Table(
     Column("max_queued", Integer),
     _json("settings"),
     _time("created", nullable=False),
-)  # fmt: skip
+)
 
 tokens = Table(
-    "tokens", metadata,
+    "tokens",
+    metadata,
     Column("id", Words, primary_key=True),
     Column("prefix", Words, nullable=False, unique=True),
     Column("sha256", Words, nullable=False),
@@ -80,10 +93,11 @@ tokens = Table(
     _time("expires"),
     _time("revoked"),
     _time("last_used"),
-)  # fmt: skip
+)
 
 jobs = Table(
-    "jobs", metadata,
+    "jobs",
+    metadata,
     Column("id", Words, primary_key=True),
     Column("project", Words, ForeignKey("projects.name"), nullable=False),
     Column("kind", Words, nullable=False),
@@ -126,10 +140,11 @@ jobs = Table(
     Index(None, "state", "id"),
     Index(None, "updated"),
     Index(None, "finished"),
-)  # fmt: skip
+)
 
 attempts = Table(
-    "attempts", metadata,
+    "attempts",
+    metadata,
     Column("id", Words, primary_key=True),
     Column("job", Words, ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),
@@ -150,20 +165,22 @@ attempts = Table(
     Column("skipped_lines", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("job", "number"),
     Index(None, "state"),
-)  # fmt: skip
+)
 
 leases = Table(
-    "leases", metadata,
+    "leases",
+    metadata,
     Column("name", Words, primary_key=True),  # a job's id, or `scheduler`
     Column("holder", Words, nullable=False),
     Column("fencing", BigInteger, nullable=False),  # only ever grows; the row stays when the lease ends
     _time("expires", nullable=False),
     Column("attempt", Words),
     Index(None, "holder"),
-)  # fmt: skip
+)
 
 events = Table(
-    "events", metadata,
+    "events",
+    metadata,
     Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     _time("time", nullable=False),
@@ -172,10 +189,11 @@ events = Table(
     Column("step", BigInteger),
     Column("attempt", Words),
     _json("fields"),
-)  # fmt: skip
+)
 
 hosts = Table(
-    "hosts", metadata,
+    "hosts",
+    metadata,
     Column("name", Words, primary_key=True),
     Column("executor", Words, nullable=False),
     Column("cpus", Integer, nullable=False),
@@ -183,10 +201,11 @@ hosts = Table(
     Column("state", Words, nullable=False),
     _time("seen", nullable=False),
     _json("info"),
-)  # fmt: skip
+)
 
 gpu_slots = Table(
-    "gpu_slots", metadata,
+    "gpu_slots",
+    metadata,
     Column("host", Words, ForeignKey("hosts.name"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("kind", Words, nullable=False),
@@ -194,10 +213,11 @@ gpu_slots = Table(
     Column("uuid", Words, nullable=False),
     Column("present", Boolean, nullable=False),  # whether the host's last report named it
     Column("attempt", Words),  # who holds it
-)  # fmt: skip
+)
 
 stage_results = Table(
-    "stage_results", metadata,
+    "stage_results",
+    metadata,
     Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
     Column("stage", Words, primary_key=True),
     Column("attempt", Words, nullable=False),
@@ -206,10 +226,11 @@ stage_results = Table(
     Column("reused", Boolean, nullable=False),
     _json("metrics"),
     _time("finished", nullable=False),
-)  # fmt: skip
+)
 
 files = Table(
-    "files", metadata,
+    "files",
+    metadata,
     Column("id", Words, primary_key=True),
     Column("project", Words, ForeignKey("projects.name"), nullable=False),
     Column("filename", Words, nullable=False),
@@ -225,10 +246,11 @@ files = Table(
     _json("openai"),
     Index(None, "project", "id"),
     Index(None, "project", "sha256"),
-)  # fmt: skip
+)
 
 models = Table(
-    "models", metadata,
+    "models",
+    metadata,
     Column("id", Words, primary_key=True),
     Column("project", Words, ForeignKey("projects.name"), nullable=False),
     Column("name", Words, nullable=False),
@@ -242,16 +264,18 @@ models = Table(
     _time("created", nullable=False),
     UniqueConstraint("project", "name", "fingerprint"),
     Index(None, "project", "id"),
-)  # fmt: skip
+)
 
 ended_sessions = Table(
-    "ended_sessions", metadata,
+    "ended_sessions",
+    metadata,
     Column("id", Words, primary_key=True),  # the nonce of a cookie whose owner signed out
     _time("expires", nullable=False),
-)  # fmt: skip
+)
 
 scores = Table(
-    "scores", metadata,
+    "scores",
+    metadata,
     Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
     Column("stage", Words, primary_key=True),
     Column("benchmark", Words, primary_key=True),
@@ -260,14 +284,17 @@ scores = Table(
     Column("value", Double, nullable=False),
     _time("created", nullable=False),
     Index(None, "project", "benchmark", "metric", "value"),
-)  # fmt: skip
+)
 
 audit = Table(
-    "audit", metadata,
+    "audit",
+    metadata,
     Column("id", Words, primary_key=True),
     _time("time", nullable=False),
     Column("action", Words, nullable=False),
-    Column("actor", Words, nullable=False),  # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
+    Column(
+        "actor", Words, nullable=False
+    ),  # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
     Column("role", Words, nullable=False),
     Column("actor_project", Words, nullable=False),
     Column("address", Words, nullable=False),
@@ -281,4 +308,136 @@ audit = Table(
     Index(None, "actor", "id"),
     Index(None, "project", "id"),
     Index(None, "thing", "id"),
-)  # fmt: skip
+)
+
+
+def now() -> float:
+    """Seconds since 1970."""
+    return time.time()
+
+
+def job_of(row: RowMapping | Mapping[str, Any]) -> Job:
+    request = JobRequest(
+        recipe=row["recipe"],
+        project=row["project"],
+        name=row["name"],
+        overrides=tuple(row["overrides"]),
+        priority=row["asked_priority"],
+        resources=Resources(**row["resources"]),
+        depends_on=tuple(row["depends_on"]),
+        deadline=row["deadline"],
+        expected_seconds=row["expected_seconds"],
+        max_retries=row["max_retries"],
+        max_seconds=row["max_seconds"],
+        ttl_seconds_after_finished=row["ttl_seconds_after_finished"],
+        idempotency_key=row["idempotency_key"],
+        kind=row["kind"],
+        submitted_by=row["submitted_by"],
+        secrets=tuple(row["secrets"]),
+        openai=row["openai"],
+    )
+    return Job(
+        id=row["id"],
+        request=request,
+        state=State(row["state"]),
+        created=row["created"],
+        updated=row["updated"],
+        priority=row["priority"],
+        reason=None if row["reason"] is None else Reason(row["reason"]),
+        message=row["message"],
+        started=row["started"],
+        finished=row["finished"],
+        not_before=row["not_before"],
+        retries=row["retries"],
+        preemptions=row["preemptions"],
+        attempt=row["attempt"],
+        attempts=row["attempts"],
+        attempts_before_retry=row["attempts_before_retry"],
+        last_event=row["last_event"],
+        progress=row["progress"],
+    )
+
+
+def row_of_request(identifier: str, request: JobRequest, created: float) -> dict[str, Any]:
+    """The row of a job that was just submitted."""
+    return {
+        "id": identifier,
+        "project": request.project,
+        "kind": request.kind,
+        "name": request.name,
+        "recipe": request.recipe,
+        "overrides": list(request.overrides),
+        "resources": asdict(request.resources),
+        "depends_on": list(request.depends_on),
+        "secrets": list(request.secrets),
+        "openai": dict(request.openai),
+        "digest": request.digest(),
+        "idempotency_key": request.idempotency_key,
+        "submitted_by": request.submitted_by,
+        "asked_priority": request.priority,
+        "deadline": request.deadline,
+        "expected_seconds": request.expected_seconds,
+        "max_retries": request.max_retries,
+        "max_seconds": request.max_seconds,
+        "ttl_seconds_after_finished": request.ttl_seconds_after_finished,
+        "state": State.QUEUED,
+        "reason": None,
+        "message": "",
+        "priority": request.priority,
+        "created": created,
+        "updated": created,
+        "started": None,
+        "finished": None,
+        "not_before": 0.0,
+        "retries": 0,
+        "preemptions": 0,
+        "attempt": None,
+        "attempts": 0,
+        "attempts_before_retry": 0,
+        "last_event": 1,
+        "progress": {},
+    }
+
+
+def placement_of(parts: Sequence[Mapping[str, Any]]) -> Placement:
+    return tuple(Part(part["host"], tuple(part["gpus"])) for part in parts)
+
+
+def attempt_of(row: RowMapping) -> Attempt:
+    return Attempt(
+        id=row["id"],
+        job=row["job"],
+        number=row["number"],
+        fencing=row["fencing"],
+        executor=row["executor"],
+        placement=placement_of(row["placement"]),
+        resources=Resources(**row["resources"]),
+        state=AttemptState(row["state"]),
+        created=row["created"],
+        handle=row["handle"],
+        started=row["started"],
+        ended=row["ended"],
+        exit_code=row["exit_code"],
+        reason=None if row["reason"] is None else Reason(row["reason"]),
+        message=row["message"],
+        ingested=row["ingested"],
+        offset=row["offset"],
+        skipped_lines=row["skipped_lines"],
+    )
+
+
+def lease_of(row: RowMapping) -> Lease:
+    return Lease(name=row["name"], holder=row["holder"], fencing=row["fencing"], expires=row["expires"])
+
+
+def event_of(row: RowMapping) -> Event:
+    return Event(
+        job=row["job"],
+        id=row["id"],
+        time=row["time"],
+        event=row["event"],
+        stage=row["stage"],
+        step=row["step"],
+        fields=row["fields"],
+        attempt=row["attempt"],
+    )

@@ -1,23 +1,76 @@
-"""Access tokens in the store: a look-up prefix and a hash, never the token itself."""
+"""Access tokens, `fin_<prefix>_<secret>`: how they are made, and the prefix and hash that the store keeps.
+
+Access tokens: `fin_<prefix>_<secret>`, 256 random bits of secret, of which the store keeps a SHA-256.
+
+Access tokens in the store: a look-up prefix and a hash, never the token itself.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
+import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, delete, insert, select, update
 
-from service.jobs.ids import new_id
+from service.jobs.job import new_id
 from service.store import tables
 from service.store.audit import note
 from service.store.changes import ACCESS
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
 from service.store.projects import known_project
-from service.store.rows import now
+from service.store.tables import now
+
+PATTERN = re.compile(r"fin_([0-9a-z]{12})_([A-Za-z0-9_-]{43})")
+ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+ROLES = ("viewer", "submitter", "admin")
+"""Each may do what those before it may."""
+PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token at the only moment when it is known."""
+
+    text: str
+    prefix: str
+    sha256: str
+
+
+def new_token() -> NewToken:
+    """A fresh token."""
+    prefix = "".join(secrets.choice(ALPHABET) for _ in range(12))
+    secret = secrets.token_urlsafe(32)
+    return NewToken(f"fin_{prefix}_{secret}", prefix, digest(secret))
+
+
+def digest(secret: str) -> str:
+    """What the store keeps of a secret. A plain hash: nobody guesses 256 random bits, so it need not be slow."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def parts(text: str) -> tuple[str, str] | None:
+    """Prefix and secret of what a client sent, or None when it is no token."""
+    found = PATTERN.fullmatch(text)
+    return (found.group(1), found.group(2)) if found else None
+
+
+def matches(secret: str, sha256: str | None) -> bool:
+    """Whether a secret is the one behind a hash, in constant time; None stands for an unknown prefix and never matches."""
+    return hmac.compare_digest(digest(secret), sha256 or "0" * 64) and sha256 is not None
+
+
+def may(role: str, needed: str) -> bool:
+    """Whether a role includes what another may do."""
+    return role in ROLES and ROLES.index(role) >= ROLES.index(needed)
+
 
 tokens = tables.tokens
 ended = tables.ended_sessions
-ROLES = ("viewer", "submitter", "admin")
+ROLES_TOKENS = ("viewer", "submitter", "admin")
 TOUCH_SECONDS = 60.0
 """`last_used` is exact to this, so that a busy client does not write at every request."""
 
@@ -49,17 +102,28 @@ def token_of(row: RowMapping) -> Token:
 class Tokens(Database):
     """The part of the store that holds tokens."""
 
-    def add_token(self, prefix: str, sha256: str, *, project: str, role: str, name: str = "", expires: float | None = None) -> Token:
+    def add_token(
+        self, prefix: str, sha256: str, *, project: str, role: str, name: str = "", expires: float | None = None
+    ) -> Token:
         """Keep a new token; the project is made when it is not there."""
-        if role not in ROLES:
-            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES)}")
+        if role not in ROLES_TOKENS:
+            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES_TOKENS)}")
         made = Token(new_id("token"), prefix, sha256, project, role, name, now(), expires)
 
         def work(transaction: Transaction) -> Token:
             known_project(transaction, project)
             if transaction.execute(select(tokens.c.id).where(tokens.c.id == made.id)).first() is None:
                 transaction.execute(insert(tokens).values(**vars(made)))
-                note(transaction, "token.create", "token", made.id, project, role=role, name=name or None, expires=expires)
+                note(
+                    transaction,
+                    "token.create",
+                    "token",
+                    made.id,
+                    project,
+                    role=role,
+                    name=name or None,
+                    expires=expires,
+                )
             return made
 
         return self.write(work)
@@ -95,7 +159,15 @@ class Tokens(Database):
                 raise NotFound("token", token_id)
             if row["revoked"] is None:
                 transaction.execute(update(tokens).where(tokens.c.id == token_id).values(revoked=now()))
-                note(transaction, "token.revoke", "token", token_id, row["project"], role=row["role"], name=row["name"] or None)
+                note(
+                    transaction,
+                    "token.revoke",
+                    "token",
+                    token_id,
+                    row["project"],
+                    role=row["role"],
+                    name=row["name"] or None,
+                )
             transaction.topics.add(ACCESS)
             return token_of(transaction.execute(query).mappings().one())
 

@@ -1,22 +1,121 @@
-"""Everything that the page of one job shows, read from the store in one go."""
+"""Everything that the page of one job shows, read from the store in one go, and its metrics as curves.
+
+The metrics of a job as curves for charts, and as the lines of a table for whoever does not see charts.
+
+Everything that the page of one job shows, read from the store in one go.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.fields.scores import COUNTS, PEERS, smaller_is_better
+from pipelines.core.scores import COUNTS, PEERS, smaller_is_better
 from service.api.context import Service
-from service.api.routes.watching import CellDocument, cells
+from service.api.watching import CellDocument, Series, cells, curves
 from service.jobs.job import Attempt, Event, Job
-from service.jobs.states import State
-from service.jobs.transitions import Move, allowed
+from service.jobs.states import Move, State, allowed
 from service.store.errors import NotFound
 from service.store.results import Model, StageResult, flat_scores
-from service.web.graph import Graph, graph_of
 from service.web.sessions import Visitor
-from service.web.stages import KINDS, StageView, stages_of
+from service.web.stages import KINDS, Graph, StageView, graph_of, stages_of
+
+MOST_POINTS = 1_500
+"""Points of one curve on a page; more than a screen has columns are not seen."""
+LEFT_OUT = ("epoch", "total_flos", "train_runtime")
+"""Metrics that say nothing as a curve."""
+FIRST = ("loss", "eval_loss")
+MOST_KEPT = 32
+_kept: OrderedDict[tuple[str, int], list[Series]] = OrderedDict()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One curve in words."""
+
+    stage: str
+    metric: str
+    points: int
+    first: float
+    last: float
+    least: float
+    most: float
+    step: int
+    """The last one."""
+
+
+def series_of(service: Service, visitor: Visitor, job: Job) -> list[Series]:
+    """Every curve of a job with two points and more: stages as they came, losses first.
+
+    Of a long run that is a second's work, so the newest answers are kept for as long as the job has no later event.
+    """
+    key = (job.id, job.last_event)
+    with _lock:
+        kept = _kept.get(key)
+    if kept is None:
+        kept = _series_of(service, visitor, job)
+        with _lock:
+            _kept[key] = kept
+            while len(_kept) > MOST_KEPT:
+                _kept.popitem(last=False)
+    return kept
+
+
+def _series_of(service: Service, visitor: Visitor, job: Job) -> list[Series]:
+    found = [
+        each
+        for each in curves(service, visitor.caller, job, MOST_POINTS)
+        if each.name not in LEFT_OUT and len(each.points) > 1
+    ]
+    order = list(dict.fromkeys(each.stage for each in found))
+    return sorted(found, key=lambda each: (order.index(each.stage), _rank(each.name)))
+
+
+def _rank(metric: str) -> tuple[int, str]:
+    return (FIRST.index(metric) if metric in FIRST else len(FIRST), metric.removeprefix("eval_"))
+
+
+def points_of(events: Iterable[Event]) -> Iterator[tuple[str, str, int, float]]:
+    """(stage, metric, step, value) of every number in metric events."""
+    for event in events:
+        metrics = event.fields.get("metrics")
+        for metric, value in metrics.items() if isinstance(metrics, Mapping) else ():
+            if metric not in LEFT_OUT and isinstance(value, int | float) and not isinstance(value, bool):
+                yield event.stage or "", str(metric), int(event.step or 0), float(value)
+
+
+def as_json(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """What the page's script draws: stages in order, each with its curves as `[steps, values]`."""
+    stages: dict[str, dict[str, Any]] = {}
+    for each in series:
+        steps, values = zip(*each.points, strict=True)
+        stages.setdefault(each.stage or "", {})[each.name] = [steps, values]
+    return [{"stage": stage, "curves": found} for stage, found in stages.items()]
+
+
+def summaries(series: Sequence[Series]) -> list[Summary]:
+    """Every curve as one line of a table."""
+    found = []
+    for each in series:
+        values = [value for _, value in each.points]
+        found.append(
+            Summary(
+                each.stage or "",
+                each.name,
+                len(values),
+                values[0],
+                values[-1],
+                min(values),
+                max(values),
+                each.points[-1][0],
+            )
+        )
+    return found
+
 
 ASKED = (Move.PAUSE, Move.RESUME, Move.RETRY, Move.CANCEL)
 """Moves that a user may ask for, in the order of the buttons."""
@@ -26,7 +125,15 @@ MOST_EVENTS = 5_000
 MOST_HAPPENED = 80
 MOST_SAMPLES = 40
 MOST_COLUMNS = 8
-TRAINING = ("train_loss", "train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes", "energy_joules")
+TRAINING = (
+    "train_loss",
+    "train_runtime",
+    "train_samples_per_second",
+    "trainable_parameters",
+    "all_parameters",
+    "peak_memory_bytes",
+    "energy_joules",
+)
 
 
 @dataclass(frozen=True)
@@ -88,15 +195,24 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
     of_cells = _scores_of_cells(results)
     columns = list(dict.fromkeys(column for found in of_cells.values() for column in found))[:MOST_COLUMNS]
     return JobView(
-        job, stages, graph_of(stages), store.attempts(job_id, project), results, scores, costs,
+        job,
+        stages,
+        graph_of(stages),
+        store.attempts(job_id, project),
+        results,
+        scores,
+        costs,
         [event for event in told if event.event == "sample"][-MOST_SAMPLES:],
         [event for event in told if event.event == "warning"],
         [event for event in told if event.event in HAPPENED][-MOST_HAPPENED:],
         cells(job_id, service, visitor.caller) if is_study(job) else [],
-        columns, of_cells, _best(columns, of_cells), store.models(project, job=job_id),
+        columns,
+        of_cells,
+        _best(columns, of_cells),
+        store.models(project, job=job_id),
         tuple(move for move in ASKED if move in allowed(job.state)) if visitor.may_submit else (),
         [(other, _other(service, visitor, other)) for other in job.request.depends_on],
-    )  # fmt: skip
+    )
 
 
 def _other(service: Service, visitor: Visitor, job_id: str) -> Job | None:
@@ -109,10 +225,15 @@ def _other(service: Service, visitor: Visitor, job_id: str) -> Job | None:
 def without_secrets(service: Service, job: Job) -> Job:
     """The job with what looks like a secret taken out of its texts."""
     redacted = service.redactor.text
-    request = replace(job.request, recipe=redacted(job.request.recipe), overrides=tuple(map(redacted, job.request.overrides)))
+    request = replace(
+        job.request, recipe=redacted(job.request.recipe), overrides=tuple(map(redacted, job.request.overrides))
+    )
     # what a run says it is doing may name a place on the server
     home = f"{service.settings.home}/"
-    progress = {key: redacted(value.replace(home, "")) if isinstance(value, str) else value for key, value in job.progress.items()}
+    progress = {
+        key: redacted(value.replace(home, "")) if isinstance(value, str) else value
+        for key, value in job.progress.items()
+    }
     return replace(job, request=request, message=redacted(job.message.replace(home, "")), progress=progress)
 
 
@@ -129,7 +250,9 @@ def _scores_of_cells(results: list[StageResult]) -> dict[str, dict[tuple[str, st
     return found
 
 
-def _best(columns: list[tuple[str, str]], scores: Mapping[str, Mapping[tuple[str, str], float]]) -> dict[tuple[str, str], float]:
+def _best(
+    columns: list[tuple[str, str]], scores: Mapping[str, Mapping[tuple[str, str], float]]
+) -> dict[tuple[str, str], float]:
     found = {}
     for column in columns:
         values = {each[column] for each in scores.values() if column in each}
@@ -138,13 +261,18 @@ def _best(columns: list[tuple[str, str]], scores: Mapping[str, Mapping[tuple[str
     return found
 
 
-def _figures(stages: list[StageView]) -> tuple[list[tuple[str, str, Mapping[str, Any]]], list[tuple[str, Mapping[str, Any]]]]:
+def _figures(
+    stages: list[StageView],
+) -> tuple[list[tuple[str, str, Mapping[str, Any]]], list[tuple[str, Mapping[str, Any]]]]:
     """Scores of evaluate stages, and costs of training stages."""
     scores: list[tuple[str, str, Mapping[str, Any]]] = []
     costs: list[tuple[str, Mapping[str, Any]]] = []
     for view in stages:
         nested = {name: found for name, found in view.metrics.items() if isinstance(found, Mapping)}
-        scores += [(view.id, name, {key: value for key, value in found.items() if isinstance(value, int | float)}) for name, found in nested.items()]
+        scores += [
+            (view.id, name, {key: value for key, value in found.items() if isinstance(value, int | float)})
+            for name, found in nested.items()
+        ]
         mine = {key: view.metrics[key] for key in TRAINING if isinstance(view.metrics.get(key), int | float)}
         if mine:
             costs.append((view.id, mine))

@@ -94,8 +94,14 @@ class Sessions:
 
     def make(self, token: Token | None) -> tuple[str, Visitor]:
         """A new cookie, and the visitor it stands for. Signing in makes a new one, so that a planted cookie is worth nothing."""
-        prefix, expires, nonce = (token.prefix if token else ""), f"{time.time() + LIFETIME:.0f}", secrets.token_urlsafe(18)
-        return f"{prefix}.{expires}.{nonce}.{self._sign(prefix, expires, nonce, token)}", Visitor(nonce, self._csrf(nonce), token, float(expires))
+        prefix, expires, nonce = (
+            (token.prefix if token else ""),
+            f"{time.time() + LIFETIME:.0f}",
+            secrets.token_urlsafe(18),
+        )
+        return f"{prefix}.{expires}.{nonce}.{self._sign(prefix, expires, nonce, token)}", Visitor(
+            nonce, self._csrf(nonce), token, float(expires)
+        )
 
     def _sign(self, prefix: str, expires: str, nonce: str, token: Token | None) -> str:
         return self._mac("session", prefix, expires, nonce, token.sha256 if token else "")

@@ -1,4 +1,9 @@
-"""The stages of a job as its page shows them: what each reads, how far it is, what came out."""
+"""The stages of a job as its page shows them: what each reads, how far it is, and the drawing of their graph.
+
+The stages of a job as its page shows them: what each reads, how far it is, what came out.
+
+The stages as a drawing: columns by how far they are from the model, curves from what is read to what reads it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import FineryError
-from pipelines.recipe import START, Recipe, stage_ids, validated
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import FineryError
+from pipelines.core.recipe import START, Recipe, stage_ids, validated
 from service.jobs.job import Event, Job
 from service.jobs.states import State
 from service.safety.network_recipes import NOWHERE, read_network
@@ -19,9 +24,14 @@ from service.store.results import StageResult
 KINDS = ("started", "stage_finished", "failed", "stopped")
 """Events that say how a stage is doing; there are few of them. How far the current one is stands in the job's progress."""
 MEANING = {
-    "waiting": "not started", "running": "running", "done": "done", "reused": "taken from an earlier run",
-    "failed": "failed", "stopped": "stopped", "given": "given",
-}  # fmt: skip
+    "waiting": "not started",
+    "running": "running",
+    "done": "done",
+    "reused": "taken from an earlier run",
+    "failed": "failed",
+    "stopped": "stopped",
+    "given": "given",
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,9 @@ def stages_of(job: Job, events: Iterable[Event], results: Sequence[StageResult])
         before = found.get(result.stage) or StageView(result.stage, result.stage)
         state = "reused" if result.reused else "done"
         found[result.stage] = replace(before, state=state, seconds=result.seconds, metrics=result.metrics, what="")
-    ended = {State.FAILED: "failed", State.CANCELLED: "stopped", State.PAUSED: "stopped", State.QUEUED: "waiting"}.get(job.state)
+    ended = {State.FAILED: "failed", State.CANCELLED: "stopped", State.PAUSED: "stopped", State.QUEUED: "waiting"}.get(
+        job.state
+    )
     if ended is not None:
         found = {key: replace(view, state=ended) if view.state == "running" else view for key, view in found.items()}
     return list(found.values())
@@ -82,9 +94,12 @@ def _after(view: StageView, event: Event) -> StageView:
     if event.event == "stage_finished":
         metrics = fields.get("metrics")
         return replace(
-            view, state="reused" if fields.get("reused") else "done", seconds=_number(fields.get("seconds")), what="",
+            view,
+            state="reused" if fields.get("reused") else "done",
+            seconds=_number(fields.get("seconds")),
+            what="",
             metrics=metrics if isinstance(metrics, Mapping) else {},
-        )  # fmt: skip
+        )
     if event.event in ("failed", "stopped"):
         return replace(view, state=event.event)
     return view
@@ -96,7 +111,12 @@ def _with_progress(found: dict[str, StageView], job: Job) -> dict[str, StageView
     view = found.get(str(progress.get("stage")))
     if view is None or view.state != "running":
         return found
-    now = replace(view, step=_whole(progress.get("step")), total=_whole(progress.get("total")), what=str(progress.get("what") or ""))
+    now = replace(
+        view,
+        step=_whole(progress.get("step")),
+        total=_whole(progress.get("total")),
+        what=str(progress.get("what") or ""),
+    )
     return {**found, view.id: now}
 
 
@@ -133,8 +153,11 @@ def _reads(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     stand_ins = {reference.place: "pending/reference" for reference in references(data)}
     try:
         recipe: Recipe = validated(replaced(data, stand_ins), NOWHERE, stages_fit=False)
-        return {stage.id: tuple(dict.fromkeys(each.partition("/")[0] for each in stage.reads(recipe))) for stage in recipe.stages}
-    except (Mistakes, FineryError, KeyError, ValueError, TypeError):
+        return {
+            stage.id: tuple(dict.fromkeys(each.partition("/")[0] for each in stage.reads(recipe)))
+            for stage in recipe.stages
+        }
+    except (ConfigIssues, FineryError, KeyError, ValueError, TypeError):
         return {}
 
 
@@ -156,9 +179,91 @@ def _detail(stage: Mapping[str, Any]) -> str:
         elif isinstance(value, Mapping):
             parts.append(str(value.get("kind") or value.get("name") or ""))
         elif isinstance(value, list | tuple):
-            parts.append(", ".join(str(each.get("task", "")) if isinstance(each, Mapping) else str(each) for each in value))
+            parts.append(
+                ", ".join(str(each.get("task", "")) if isinstance(each, Mapping) else str(each) for each in value)
+            )
     tuner = stage.get("tuner")
     name = tuner.get("name") if isinstance(tuner, Mapping) else tuner
     if isinstance(name, str) and name != "full":
         parts.append(name)
     return " · ".join(part for part in parts if part)
+
+
+WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 184, 54, 44, 16, 4
+"""Of a box, the gaps between boxes, and the space around all, in the drawing's own units."""
+LETTERS = 24
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage at its place."""
+
+    view: StageView
+    x: int
+    y: int
+
+    @property
+    def bar(self) -> int:
+        """Length of its progress bar."""
+        return round(WIDTH * (self.view.share or 0))
+
+    @property
+    def name(self) -> str:
+        return clipped(self.view.id)
+
+    @property
+    def detail(self) -> str:
+        return clipped(self.view.detail or self.view.kind, LETTERS + 5)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All nodes, the edges as SVG paths, and the size of the whole."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[str, ...]
+    width: int
+    height: int
+
+
+def clipped(text: str, letters: int = LETTERS) -> str:
+    """The text, or its start and an ellipsis."""
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+
+
+def graph_of(views: Sequence[StageView]) -> Graph:
+    """A layered drawing of a directed graph without cycles; a stage that names a later or unknown one is drawn without that edge."""
+    depth: dict[str, int] = {}
+    for view in views:
+        depth[view.id] = 1 + max((depth[source] for source in view.reads if source in depth), default=-1)
+    columns: dict[int, int] = {}
+    nodes: dict[str, Node] = {}
+    edges = []
+    reached: dict[str, set[str]] = {}
+    for view in views:
+        reached[view.id] = {source for direct in view.reads for source in (direct, *reached.get(direct, ()))}
+        column = depth[view.id]
+        row = columns.get(column, 0)
+        columns[column] = row + 1
+        node = Node(view, MARGIN + column * (WIDTH + ACROSS), MARGIN + row * (HEIGHT + DOWN))
+        edges += [_edge(nodes[source], node) for source in _direct(view, reached) if source in nodes]
+        nodes[view.id] = node
+    width = (max(columns, default=0) + 1) * (WIDTH + ACROSS) - ACROSS + 2 * MARGIN
+    height = max(columns.values(), default=1) * (HEIGHT + DOWN) - DOWN + 2 * MARGIN
+    return Graph(tuple(nodes.values()), tuple(edges), width, height)
+
+
+def _direct(view: StageView, reached: Mapping[str, set[str]]) -> list[str]:
+    """What it reads, without what it reads by way of another one too: that edge would only cross the others."""
+    return [
+        source
+        for source in view.reads
+        if not any(source in reached.get(other, ()) for other in view.reads if other != source)
+    ]
+
+
+def _edge(source: Node, target: Node) -> str:
+    x1, y1 = source.x + WIDTH, source.y + HEIGHT // 2
+    x2, y2 = target.x, target.y + HEIGHT // 2
+    bend = max(12, (x2 - x1) // 2)
+    return f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"

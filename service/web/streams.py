@@ -13,8 +13,8 @@ from fastapi import Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from service.store.changes import ACCESS, Changes
+from service.web.access import visitor_of
 from service.web.rendering import HEADERS
-from service.web.visiting import visitor_of
 
 SHORTEST_PAUSE = 0.7
 """Seconds between two messages of parts: faster is not read."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipelines.core.interfaces import Rows
+from pipelines.core.registry import BASELINES
 from pipelines.evaluation.baselines import NotDefined
-from pipelines.protocols import Rows
-from pipelines.registry import BASELINES
 
 TRAIN = Rows(
     ["good film", "a bad film", "very good", "dull", "the dog runs"],

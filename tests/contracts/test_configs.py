@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.recipe import load, loads
+from pipelines.core.recipe import load, loads
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COUNTS = {"recipes": 34, "smoke": 37, "architectures": 18}
@@ -21,7 +21,9 @@ def test_no_file_is_missed(folder):
     assert [path for path in (CONFIGS / folder).rglob("*") if path.is_file() and path.suffix != ".yaml"] == []
 
 
-@pytest.mark.parametrize("path", [*files("recipes"), *files("smoke")], ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "path", [*files("recipes"), *files("smoke")], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_every_recipe_is_valid(path):
     recipe = load(path)
     # read as what it resolves to, it is the same recipe
@@ -33,19 +35,25 @@ def test_no_two_recipes_write_into_one_run_folder():
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize("path", [*files("recipes"), *files("smoke")], ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "path", [*files("recipes"), *files("smoke")], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_every_recipe_says_what_it_is_for(path):
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("path", files("architectures"), ids=lambda path: path.name)
 def test_every_preset_is_an_architecture(path):
-    text = f"name: x\nmodel: {{architecture: {{preset: {path.stem}}}}}\nstages: [{{stage: supervised, task: glue/mrpc}}]\n"
+    text = (
+        f"name: x\nmodel: {{architecture: {{preset: {path.stem}}}}}\nstages: [{{stage: supervised, task: glue/mrpc}}]\n"
+    )
     assert loads(text).model.architecture == {"preset": path.stem}
 
 
 def test_a_preset_that_does_not_exist_is_refused():
-    from pipelines.errors import RecipeError
+    from pipelines.core.errors import RecipeError
 
     with pytest.raises(RecipeError, match="no preset"):
-        loads("name: x\nmodel: {architecture: {preset: bert-gigantic}}\nstages: [{stage: supervised, task: glue/mrpc}]\n")
+        loads(
+            "name: x\nmodel: {architecture: {preset: bert-gigantic}}\nstages: [{stage: supervised, task: glue/mrpc}]\n"
+        )

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import PublishError
-from pipelines.publishing.checksums import write_sums
-from pipelines.publishing.destination import destination_of, kind_of
-from pipelines.registry import DESTINATIONS
+from pipelines.core.errors import PublishError
+from pipelines.core.registry import DESTINATIONS
+from pipelines.publishing.destinations.destination import destination_of, kind_of, write_sums
 
 
 def _stand_in() -> Any:

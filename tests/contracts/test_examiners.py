@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from pipelines.evaluation.asking import HEADS, Examiner
-from pipelines.protocols import HeadKind
-from pipelines.registry import EXAMINERS, LESSONS, TASKS
+from pipelines.core.interfaces import HeadKind
+from pipelines.core.registry import EXAMINERS, LESSONS, TASKS
+from pipelines.tasks.evaluation import HEADS, TaskEvaluation
 
 
 def test_every_kind_of_task_that_is_learnt_can_be_examined_with_the_head_it_is_learnt_with():
@@ -23,10 +23,10 @@ def test_every_kind_of_task_that_is_learnt_can_be_examined_with_the_head_it_is_l
 @pytest.mark.parametrize("head", EXAMINERS)
 def test_it_is_an_examiner_of_a_known_head(head: str):
     examiner = EXAMINERS.load(head)()
-    assert isinstance(examiner, Examiner)
+    assert isinstance(examiner, TaskEvaluation)
     assert head in get_args(HeadKind)
-    assert type(examiner).ask is not Examiner.ask
-    assert type(examiner).score is not Examiner.score
+    assert type(examiner).ask is not TaskEvaluation.ask
+    assert type(examiner).score is not TaskEvaluation.score
 
 
 @pytest.mark.parametrize("head", EXAMINERS)

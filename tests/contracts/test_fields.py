@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.fields import architectures, arguments, generate, lora
-from pipelines.fields.kinds import fits, misfit
-from pipelines.fields.model_types import model_types
+from pipelines.core import architecture_fields, generate_model_types, lora_names, training_arguments
+from pipelines.core.config import fits, misfit
+from pipelines.core.model_types import model_types
 
 SAMPLE = ("bert", "gpt2", "xlnet", "t5", "bart", "electra", "roberta", "llama", "modernbert", "deberta-v2", "albert")
 
@@ -28,38 +28,38 @@ def own_fields() -> dict[str, Any]:
 
 
 def test_our_family_has_the_keys_of_the_live_config():
-    assert set(architectures.KINDS) == set(own_fields())
+    assert set(architecture_fields.KINDS) == set(own_fields())
 
 
 def test_our_family_has_the_default_values_of_the_live_config():
-    assert {name: each.default for name, each in own_fields().items()} == architectures.DEFAULTS
+    assert {name: each.default for name, each in own_fields().items()} == architecture_fields.DEFAULTS
 
 
 def test_our_family_has_the_types_of_the_live_config():
     from pipelines.architectures.configuration_finery import FineryConfig
 
     for name in own_fields():
-        live = set(generate.kind(FineryConfig.__annotations__[name]).split("|"))
+        live = set(generate_model_types.kind(FineryConfig.__annotations__[name]).split("|"))
         if "float" in live:
             live -= {"int"}  # whole numbers stand for floats in a recipe
-        ours = {"str" if word.startswith("=") else word for word in architectures.KINDS[name].split("|")}
+        ours = {"str" if word.startswith("=") else word for word in architecture_fields.KINDS[name].split("|")}
         assert live == ours, name
 
 
 def test_the_words_and_rules_are_those_of_the_family_itself():
-    from pipelines.architectures import contradictions, words
+    from pipelines.architectures import configuration_rules
 
-    assert architectures.KINDS is words.KINDS
-    assert architectures.DEFAULTS is words.DEFAULTS
-    assert architectures._rules is contradictions
-    overruled = {word for key, gone in architectures.OVERRULED.items() for word in (key, *gone)}
-    assert overruled <= set(words.KINDS)
+    assert architecture_fields.KINDS is configuration_rules.KINDS
+    assert architecture_fields.DEFAULTS is configuration_rules.DEFAULTS
+    assert architecture_fields._rules is configuration_rules
+    overruled = {word for key, gone in architecture_fields.OVERRULED.items() for word in (key, *gone)}
+    assert overruled <= set(configuration_rules.KINDS)
 
 
 def test_every_activation_is_one_of_transformers():
     from transformers.activations import ACT2FN
 
-    from pipelines.architectures.words import ACTIVATIONS
+    from pipelines.architectures.configuration_rules import ACTIVATIONS
 
     assert set(ACTIVATIONS) - {"gelu_tanh"} <= set(ACT2FN)  # our name of the original formula
 
@@ -70,39 +70,57 @@ values = st.one_of(
     st.integers(-2, 40),
     st.floats(-0.5, 1.5),
     st.sampled_from(
-        ["encoder", "decoder", "encoder-decoder", "learned", "relu", "rotary", "sinusoidal", "pre", "post", "alibi",
-         "relative", "linear", "sliding_window", "causal", "full", "rms_norm", "cosine", "x"]
+        [
+            "encoder",
+            "decoder",
+            "encoder-decoder",
+            "learned",
+            "relu",
+            "rotary",
+            "sinusoidal",
+            "pre",
+            "post",
+            "alibi",
+            "relative",
+            "linear",
+            "sliding_window",
+            "causal",
+            "full",
+            "rms_norm",
+            "cosine",
+            "x",
+        ]
     ),
 )
 
 
 @settings(deadline=None, max_examples=400)
-@given(st.dictionaries(st.sampled_from(sorted(architectures.DEFAULTS)), values, min_size=1, max_size=5))
+@given(st.dictionaries(st.sampled_from(sorted(architecture_fields.DEFAULTS)), values, min_size=1, max_size=5))
 def test_a_shape_is_refused_here_exactly_when_the_live_rules_refuse_it(words):
-    from pipelines.architectures.contradictions import contradictions
+    from pipelines.architectures.configuration_rules import contradictions
 
-    refused = bool(contradictions({**architectures.DEFAULTS, **words}))
-    assert bool(architectures.mistakes(words)) == refused
+    refused = bool(contradictions({**architecture_fields.DEFAULTS, **words}))
+    assert bool(architecture_fields.mistakes(words)) == refused
 
 
 def test_a_shape_whose_heads_cannot_turn_in_pairs_is_refused_like_the_live_rules_do():
-    from pipelines.architectures.contradictions import contradictions
+    from pipelines.architectures.configuration_rules import contradictions
 
     for width, heads in ((15, 5), (15, 3), (12, 12), (12, 6), (16, 5)):
         words = {"position": "rotary", "hidden_size": width, "num_attention_heads": heads}
-        found = architectures.mistakes(words)
+        found = architecture_fields.mistakes(words)
         assert len(found) == len(contradictions(words)) == (0 if (width, heads) == (12, 6) else 1)
-    (found,) = architectures.mistakes({"preset": "bert-mini", "position": "rotary", "num_attention_heads": 256})
+    (found,) = architecture_fields.mistakes({"preset": "bert-mini", "position": "rotary", "num_attention_heads": 256})
     assert found[0] == ("num_attention_heads",)
     assert found[1].startswith("rotary positions turn pairs of numbers, but 256 attention heads of hidden_size 256 are")
 
 
-@pytest.mark.parametrize("preset", sorted(architectures.presets()))
+@pytest.mark.parametrize("preset", sorted(architecture_fields.presets()))
 def test_every_preset_builds_the_live_config(preset):
     from pipelines.architectures import FineryConfig
 
-    words = architectures.resolve({"preset": preset, "position": "sinusoidal"})
-    assert architectures.mistakes({"preset": preset}) == []
+    words = architecture_fields.resolve({"preset": preset, "position": "sinusoidal"})
+    assert architecture_fields.mistakes({"preset": preset}) == []
     assert words.pop("model_type") == "finery"
     config = FineryConfig(**words)
     assert {key: getattr(config, key) for key in words} == words
@@ -114,15 +132,15 @@ def test_every_preset_builds_the_live_config(preset):
 def test_the_file_was_made_from_the_pinned_transformers():
     import transformers
 
-    assert json.loads(generate.TARGET.read_text())["transformers"] == transformers.__version__
-    assert generate.TARGET.stat().st_size < 400_000
+    assert json.loads(generate_model_types.TARGET.read_text())["transformers"] == transformers.__version__
+    assert generate_model_types.TARGET.stat().st_size < 400_000
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_model_type_has_the_keys_and_types_of_its_live_config(name):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    live = generate.describe(CONFIG_MAPPING[name])
+    live = generate_model_types.describe(CONFIG_MAPPING[name])
     assert model_types()[name].keys == live["keys"]
     assert model_types()[name].aliases == live["aliases"]
     assert list(model_types()[name].heads) == live["heads"]
@@ -131,8 +149,8 @@ def test_a_model_type_has_the_keys_and_types_of_its_live_config(name):
 def test_the_heads_of_a_model_type_are_those_that_transformers_builds():
     from transformers import AutoConfig, AutoModelForMaskedLM
 
-    assert "masked_lm" in architectures.heads({"model_type": "electra"})
-    assert "masked_lm" not in architectures.heads({"model_type": "xlnet", "d_model": 32})
+    assert "masked_lm" in architecture_fields.heads({"model_type": "electra"})
+    assert "masked_lm" not in architecture_fields.heads({"model_type": "xlnet", "d_model": 32})
     with pytest.raises(ValueError, match="Unrecognized configuration class"):
         AutoModelForMaskedLM.from_config(AutoConfig.for_model("xlnet"))
 
@@ -140,7 +158,11 @@ def test_the_heads_of_a_model_type_are_those_that_transformers_builds():
 def test_the_heads_of_our_families_are_those_of_the_live_auto_map():
     from pipelines.architectures.configuration_finery import AUTO_MAP
 
-    named = {"".join(part.title() for part in head.split("_")) for heads in architectures.HEADS.values() for head in heads}
+    named = {
+        "".join(part.title() for part in head.split("_"))
+        for heads in architecture_fields.HEADS.values()
+        for head in heads
+    }
     live = {auto_class.removeprefix("AutoModelFor") for auto_class in AUTO_MAP if auto_class.startswith("AutoModelFor")}
     spelt = {"MaskedLm": "MaskedLM", "Pretraining": "PreTraining", "CausalLm": "CausalLM", "Seq2SeqLm": "Seq2SeqLM"}
     spelt |= {"CausalLmWithValue": "CausalLMWithValueHead", "Seq2seqLm": "Seq2SeqLM"}
@@ -148,7 +170,7 @@ def test_the_heads_of_our_families_are_those_of_the_live_auto_map():
 
 
 def test_the_whole_file_is_what_the_generator_makes():
-    assert generate.TARGET.read_text() == generate.text()
+    assert generate_model_types.TARGET.read_text() == generate_model_types.text()
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -159,7 +181,7 @@ def test_the_live_config_accepts_its_own_defaults_through_the_table(name):
     known = model_types()[name]
     plain = {each.name: each.default for each in fields(CONFIG_MAPPING[name]) if each.default is not MISSING}
     words = {key: plain[key] for key in known.keys if key in plain}
-    assert architectures.mistakes({"model_type": name, **words}) == []
+    assert architecture_fields.mistakes({"model_type": name, **words}) == []
     config = CONFIG_MAPPING[name](**words)
     assert config.model_type == name
 
@@ -177,7 +199,7 @@ def test_what_the_table_refuses_as_a_type_the_live_config_refuses_too(name):
 def test_an_alias_means_what_it_means_to_the_live_config():
     from transformers import GPT2Config
 
-    words = architectures.resolve({"model_type": "gpt2", "hidden_size": 96, "num_hidden_layers": 3})
+    words = architecture_fields.resolve({"model_type": "gpt2", "hidden_size": 96, "num_hidden_layers": 3})
     assert words == {"model_type": "gpt2", "n_embd": 96, "n_layer": 3}
     assert GPT2Config(n_embd=96, n_layer=3).hidden_size == 96
 
@@ -190,18 +212,18 @@ def live_arguments() -> dict[str, str]:
     from transformers import TrainingArguments
 
     hints = typing.get_type_hints(TrainingArguments)
-    return {each.name: generate.kind(hints[each.name]) for each in fields(TrainingArguments) if each.init}
+    return {each.name: generate_model_types.kind(hints[each.name]) for each in fields(TrainingArguments) if each.init}
 
 
 def test_every_live_argument_is_allowed_reserved_or_renamed_and_only_one_of_them():
-    tables = (arguments.ALLOWED, arguments.RESERVED, arguments.RENAMED)
+    tables = (training_arguments.ALLOWED, training_arguments.RESERVED, training_arguments.RENAMED)
     for name in live_arguments():
         assert sum(name in table for table in tables) == 1, name
 
 
 def test_every_allowed_argument_exists_with_a_compatible_type():
     live = live_arguments()
-    for name, argument in arguments.ALLOWED.items():
+    for name, argument in training_arguments.ALLOWED.items():
         words = set(live[name].split("|"))
         for word in argument.kind.split("|"):
             text = word.startswith("=") and ("str" in words or "dict" in words)  # enums are written as texts
@@ -210,19 +232,19 @@ def test_every_allowed_argument_exists_with_a_compatible_type():
 
 
 def test_every_new_name_is_allowed_and_no_old_name_is():
-    for old, renamed in arguments.RENAMED.items():
-        assert renamed.target in arguments.ALLOWED
-        assert old not in arguments.ALLOWED
+    for old, renamed in training_arguments.RENAMED.items():
+        assert renamed.target in training_arguments.ALLOWED
+        assert old not in training_arguments.ALLOWED
         for new in (renamed.values or {}).values():
-            assert arguments.ALLOWED[renamed.target].misfit(new) is None
+            assert training_arguments.ALLOWED[renamed.target].misfit(new) is None
 
 
 def test_synonyms_lead_to_names_that_are_allowed():
     from transformers import TrainingArguments
 
     live = {each.name for each in fields(TrainingArguments)}
-    for wrong, right in arguments.SYNONYMS.items():
-        assert right in arguments.ALLOWED or right in arguments.OWN
+    for wrong, right in training_arguments.SYNONYMS.items():
+        assert right in training_arguments.ALLOWED or right in training_arguments.OWN
         assert wrong not in live
 
 
@@ -232,13 +254,13 @@ def test_choices_are_those_of_the_live_enums():
     from transformers.training_args import OptimizerNames
 
     def choices(name):
-        return {word[1:] for word in arguments.ALLOWED[name].kind.split("|") if word.startswith("=")}
+        return {word[1:] for word in training_arguments.ALLOWED[name].kind.split("|") if word.startswith("=")}
 
     assert choices("lr_scheduler_type") == {each.value for each in SchedulerType}
     assert choices("eval_strategy") == choices("logging_strategy") == {each.value for each in IntervalStrategy}
     assert choices("save_strategy") == {each.value for each in SaveStrategy}
     assert choices("optim") <= {each.value for each in OptimizerNames}
-    assert set(arguments.TRACKERS) == set(INTEGRATION_TO_CALLBACK)
+    assert set(training_arguments.TRACKERS) == set(INTEGRATION_TO_CALLBACK)
 
 
 EXAMPLES = [
@@ -255,8 +277,8 @@ EXAMPLES = [
 def test_the_live_class_takes_what_the_table_allows(words, tmp_path):
     from transformers import TrainingArguments
 
-    assert arguments.mistakes(words) == []
-    translated, _ = arguments.translate(words)
+    assert training_arguments.mistakes(words) == []
+    translated, _ = training_arguments.translate(words)
     live = TrainingArguments(output_dir=str(tmp_path), **translated)
     for key in ("max_steps", "learning_rate", "eval_steps", "activation_checkpointing", "per_device_train_batch_size"):
         if key in translated:
@@ -286,7 +308,7 @@ def test_what_the_live_class_refuses_is_refused_here(words, tmp_path):
 
     with pytest.raises(ValueError):
         TrainingArguments(output_dir=str(tmp_path), **words)
-    assert len(arguments.mistakes(words)) == 1
+    assert len(training_arguments.mistakes(words)) == 1
 
 
 # ---- LoRA -----------------------------------------------------------------------------------------------------------
@@ -300,17 +322,17 @@ def live_lora() -> dict[str, str]:
     from peft import LoraConfig
 
     hints = typing.get_type_hints(LoraConfig)
-    return {each.name: generate.kind(hints[each.name]) for each in fields(LoraConfig)}
+    return {each.name: generate_model_types.kind(hints[each.name]) for each in fields(LoraConfig)}
 
 
 def test_every_live_lora_key_is_offered_or_left_out_with_a_reason():
-    assert set(lora.KINDS) | set(lora.LEFT_OUT) == set(live_lora())
-    assert not set(lora.KINDS) & set(lora.LEFT_OUT)
+    assert set(lora_names.KINDS) | set(lora_names.LEFT_OUT) == set(live_lora())
+    assert not set(lora_names.KINDS) & set(lora_names.LEFT_OUT)
 
 
 def test_lora_keys_have_the_types_of_the_live_config():
     live = live_lora()
-    for name, kind in lora.KINDS.items():
+    for name, kind in lora_names.KINDS.items():
         if name in WIDER:
             assert kind == WIDER[name]
         elif name == "init_lora_weights":
@@ -322,6 +344,6 @@ def test_lora_keys_have_the_types_of_the_live_config():
 def test_the_lora_block_only_has_keys_of_the_table():
     from pipelines.tuners.lora import LoRA
 
-    kinds = {**lora.KINDS, **lora.OWN}
+    kinds = {**lora_names.KINDS, **lora_names.OWN}
     assert set(LoRA.model_fields) - {"name"} <= set(kinds)
     assert all(fits(value, kinds[key]) for key, value in LoRA().model_dump(exclude={"name"}).items())

@@ -11,22 +11,28 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.blocks import Block
-from pipelines.errors import RecipeError
-from pipelines.feedback.judge import Judge, JudgeBlock
-from pipelines.protocols import StopSignal
-from pipelines.recipe import Recipe, loads, schema
-from pipelines.registry import JUDGES
+from pipelines.core.config import Block
+from pipelines.core.errors import RecipeError
+from pipelines.core.interfaces import StopSignal
+from pipelines.core.recipe import Recipe, loads, schema
+from pipelines.core.registry import JUDGES
+from pipelines.feedback.judges.judge import Judge, JudgeBlock
 from tests.pipelines.feedback.test_local import judge as local_judge
 
 EXAMPLES: dict[str, list[str]] = {
-    "local": ["{name: local, from: text}", "{name: local, checkpoint: a/b, thought: true, thought_length: 9, temperature: 0.5, both_orders: false}"],
+    "local": [
+        "{name: local, from: text}",
+        "{name: local, checkpoint: a/b, thought: true, thought_length: 9, temperature: 0.5, both_orders: false}",
+    ],
     "endpoint": [
         "{name: endpoint, base_url: 'https://api.example.com/v1', model: m}",
         "{name: endpoint, base_url: 'http://127.0.0.1:8000/v1', model: m, api_key_env: KEY, temperature: 0.5, seed: 3, prices: {completion: 2.5}}",
     ],
     "reward": ["{name: reward, reward: {name: keyword, words: [good]}, temperature: 2.0}"],
-    "rule": ["{name: rule, prefer: length}", "{name: rule, prefer: {name: keyword, words: [good]}, noise: 0.1, position_bias: 0.2, seed: 4}"],
+    "rule": [
+        "{name: rule, prefer: length}",
+        "{name: rule, prefer: {name: keyword, words: [good]}, noise: 0.1, position_bias: 0.2, seed: 4}",
+    ],
 }
 """Each judge at its shortest, and with keys of its own."""
 RECIPE = """\
@@ -54,7 +60,9 @@ def opened(name: str, folder: Path) -> Judge:
     found: Judge = block.open(SimpleNamespace(cache=folder, stop=StopSignal(), seed=0))
     if name == "endpoint":
         answer = {"choices": [{"message": {"content": "A"}}], "usage": {}}
-        found.client.connector = lambda connections: httpx.MockTransport(lambda request: httpx.Response(200, json=answer))  # type: ignore[attr-defined]
+        found.client.connector = lambda connections: httpx.MockTransport(
+            lambda request: httpx.Response(200, json=answer)
+        )  # type: ignore[attr-defined]
     return found
 
 
@@ -84,7 +92,11 @@ def test_every_key_is_explained(name: str) -> None:
 def test_it_stands_in_the_schema() -> None:
     stages = schema()["properties"]["stages"]["items"]["anyOf"]
     (stage,) = [each for each in stages if each.get("properties", {}).get("stage") == {"const": "feedback"}]
-    found = {each["properties"]["name"]["const"]: each for each in stage["properties"]["judge"]["anyOf"] if "properties" in each}
+    found = {
+        each["properties"]["name"]["const"]: each
+        for each in stage["properties"]["judge"]["anyOf"]
+        if "properties" in each
+    }
     assert found.keys() == set(JUDGES)
     for name, each in found.items():
         assert set(each["properties"]) == set(JUDGES.load(name).keys())
@@ -93,7 +105,9 @@ def test_it_stands_in_the_schema() -> None:
 @pytest.mark.parametrize("name", JUDGES)
 def test_it_is_checked_without_any_heavy_library(name: str) -> None:
     code = f"import sys, {JUDGES.module(name)}; print([m for m in ('torch', 'transformers', 'datasets', 'numpy', 'httpx', 'jinja2') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
 
 
 @pytest.mark.parametrize("name", JUDGES)

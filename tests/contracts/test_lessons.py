@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from pipelines.protocols import HeadKind
-from pipelines.registry import LESSONS, TASK_KINDS, TASKS
-from pipelines.trainers.lesson import Teacher
+from pipelines.core.interfaces import HeadKind
+from pipelines.core.registry import LESSONS, TASK_KINDS, TASKS
+from pipelines.tasks.training import TaskTraining
 
 READ_AS = {"instruction_pairs": "seq2seq"}
 """Kinds of a recipe whose tasks are of another kind once they are read."""
@@ -24,9 +24,9 @@ def test_every_kind_of_task_can_be_learnt():
 @pytest.mark.parametrize("kind", LESSONS)
 def test_it_is_a_teacher_with_a_known_head(kind: str):
     teacher = LESSONS.load(kind)()
-    assert isinstance(teacher, Teacher)
+    assert isinstance(teacher, TaskTraining)
     assert teacher.head_kind in get_args(HeadKind)
-    assert type(teacher).prepare is not Teacher.prepare
+    assert type(teacher).prepare is not TaskTraining.prepare
 
 
 @pytest.mark.parametrize("kind", LESSONS)

@@ -7,8 +7,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from pipelines.fields.scores import score_names
-from pipelines.registry import METRICS
+from pipelines.core.registry import METRICS
+from pipelines.core.scores import score_names
 
 CLASSES = ("accuracy", "f1", "matthews_correlation")
 NUMBERS = ("pearson", "spearmanr")

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines import models
-from pipelines.blocks import Block
-from pipelines.data.layouts import lay_out
-from pipelines.data.wordpiece import WordPiece
-from pipelines.fields import architectures
+from pipelines.core import architecture_fields
+from pipelines.core.config import Block
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import OBJECTIVES
+from pipelines.data.sentences import lay_out
+from pipelines.data.tokenizers.wordpiece import WordPiece
+from pipelines.models import opening
 from pipelines.objectives.objective import Objective
-from pipelines.protocols import Head
-from pipelines.registry import OBJECTIVES
 
 IGNORED = -100
 BLOCK_SIZE = 40
@@ -34,14 +34,26 @@ TEXTS = [
     "There was a mat in the park. Nobody sat on it. A cat came. It looked at the mat, and sat.",
 ] * 4
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 64,
+}
 DROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 BODIES: list[dict[str, Any]] = [
     {"model_type": "bert", **SIZES, **DROPPED},
     {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
     {"model_type": "t5", "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 8, "d_ff": 24},
     {"model_type": "xlnet", "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24},
-    {"model_type": "finery", **SIZES, "family": "encoder-decoder", "bidirectional_decoder": True, "length_prediction": True},
+    {
+        "model_type": "finery",
+        **SIZES,
+        "family": "encoder-decoder",
+        "bidirectional_decoder": True,
+        "length_prediction": True,
+    },
 ]
 """Shapes to learn with: each objective takes the first that suits it."""
 
@@ -75,9 +87,11 @@ def model_of(tokenizer: Any) -> Any:
     def build(objective: Any) -> Any:
         if objective.name not in made:
             words = next(words for words in BODIES if suits(words, objective))
-            model = models.build(words, objective.head, tokenizer, seed=0)
+            model = opening.build(words, objective.head, tokenizer, seed=0)
             config = model.config
-            model = objective.prepare(model, tokenizer, lambda head, **other: models.build(words | other, head, tokenizer, seed=1))
+            model = objective.prepare(
+                model, tokenizer, lambda head, **other: opening.build(words | other, head, tokenizer, seed=1)
+            )
             made[objective.name] = (model.eval(), config)
         return made[objective.name]
 
@@ -87,7 +101,7 @@ def model_of(tokenizer: Any) -> Any:
 def suits(words: dict[str, Any], objective: Any) -> bool:
     if objective.misfit(words) is not None:
         return False
-    return objective.head.kind in (*architectures.heads(words), "pretraining")
+    return objective.head.kind in (*architecture_fields.heads(words), "pretraining")
 
 
 def laid_out(objective: Any, tokenizer: Any, folder: Path) -> list[dict[str, Any]]:
@@ -136,7 +150,9 @@ def check_batch(objective: Any, batch: dict[str, torch.Tensor], examples: list[d
         assert (batch["labels"][filling] == IGNORED).all()
 
 
-def test_a_batch_has_padded_ids_a_mask_and_every_label(on_text: Any, tokenizer: Any, model_of: Any, tmp_path: Path) -> None:
+def test_a_batch_has_padded_ids_a_mask_and_every_label(
+    on_text: Any, tokenizer: Any, model_of: Any, tmp_path: Path
+) -> None:
     examples = laid_out(on_text, tokenizer, tmp_path)
     for number, example in enumerate(examples):  # of unequal lengths, as the last rows of other layouts are
         if on_text.layout != "sentences":
@@ -166,7 +182,9 @@ def test_seed_and_draw_decide_alone(objective: Any, tokenizer: Any, model_of: An
         assert torch.equal(again[key].flip(0), value), key
 
 
-def test_another_epoch_or_seed_asks_something_else(objective: Any, tokenizer: Any, model_of: Any, tmp_path: Path) -> None:
+def test_another_epoch_or_seed_asks_something_else(
+    objective: Any, tokenizer: Any, model_of: Any, tmp_path: Path
+) -> None:
     examples, config = rows_of(objective, tokenizer, tmp_path), model_of(objective)[1]
     batch = objective.collate(tokenizer, 0, config)(examples)
     later = [example | {"draw": example["draw"] + len(examples)} for example in examples]
@@ -175,7 +193,9 @@ def test_another_epoch_or_seed_asks_something_else(objective: Any, tokenizer: An
         assert same == (objective.name in FIXED)
 
 
-def test_the_loss_of_a_batch_is_the_sum_of_its_examples_losses(objective: Any, tokenizer: Any, model_of: Any, tmp_path: Path) -> None:
+def test_the_loss_of_a_batch_is_the_sum_of_its_examples_losses(
+    objective: Any, tokenizer: Any, model_of: Any, tmp_path: Path
+) -> None:
     """So that the loop may divide by the items of a whole step, however it is split."""
     examples = rows_of(objective, tokenizer, tmp_path)[:5]
     model, config = model_of(objective)
@@ -188,7 +208,9 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_examples_losses(objective: Any, t
     torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
 
 
-def test_the_model_is_not_given_the_labels_and_learns(objective: Any, tokenizer: Any, model_of: Any, tmp_path: Path) -> None:
+def test_the_model_is_not_given_the_labels_and_learns(
+    objective: Any, tokenizer: Any, model_of: Any, tmp_path: Path
+) -> None:
     examples = rows_of(objective, tokenizer, tmp_path)[:5]
     model, config = model_of(objective)
     batch = objective.collate(tokenizer, 0, config)(examples)

@@ -6,12 +6,21 @@ from typing import get_args
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from pipelines.recipe import Model, Recipe, Tokenizer
-from pipelines.registry import JUDGES, OBJECTIVES, REWARDS, STAGES, TASK_KINDS, TOKENIZERS, TUNERS
+from pipelines.core.recipe import Model, Recipe, Tokenizer
+from pipelines.core.registry import JUDGES, OBJECTIVES, REWARDS, STAGES, TASK_KINDS, TOKENIZERS, TUNERS
 from service.safety.network_recipes import PLACES
 from service.safety.references import TAKES
 
-BLOCKS = [Recipe, Model, Tokenizer, *(registry.load(name) for registry in (STAGES, TUNERS, OBJECTIVES, TOKENIZERS, TASK_KINDS, REWARDS, JUDGES) for name in registry)]
+BLOCKS = [
+    Recipe,
+    Model,
+    Tokenizer,
+    *(
+        registry.load(name)
+        for registry in (STAGES, TUNERS, OBJECTIVES, TOKENIZERS, TASK_KINDS, REWARDS, JUDGES)
+        for name in registry
+    ),
+]
 
 
 def parts_of(annotation):

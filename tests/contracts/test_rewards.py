@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.blocks import Block
-from pipelines.errors import RecipeError
-from pipelines.protocols import Head
-from pipelines.recipe import Recipe, loads, schema
-from pipelines.registry import REWARDS
+from pipelines.core.config import Block
+from pipelines.core.errors import RecipeError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import Recipe, loads, schema
+from pipelines.core.registry import REWARDS
 from pipelines.rewards.reward import RewardBlock
 from tests import tiny
 
@@ -24,10 +24,15 @@ EXAMPLES: dict[str, list[str]] = {
     "keyword": ["{name: keyword, words: [good, great]}"],
     "length": ["length", "{name: length, unit: characters, target: 20}"],
     "pattern": ["{name: pattern, pattern: 'a.', measure: share, ignore_case: true}"],
-    "classifier": ["{name: classifier, from: judge, label: 'yes'}", "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}"],
+    "classifier": [
+        "{name: classifier, from: judge, label: 'yes'}",
+        "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}",
+    ],
     "model": ["{from: scores}", "{checkpoint: a/b, max_length: 32}"],
     "judge": ["{name: judge, judge: {name: rule, prefer: {name: keyword, words: [good]}}}"],
-    "weighted": ["{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}, {reward: {from: scores}}]}"],
+    "weighted": [
+        "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}, {reward: {from: scores}}]}"
+    ],
 }
 """Each reward at its shortest, and with keys of its own."""
 RECIPE = """\
@@ -58,11 +63,17 @@ def recipe_with(tmp_path: Path) -> Any:
 @pytest.fixture
 def context(tmp_path: Path) -> Any:
     """Opens tiny models by the head that is asked for."""
-    models = {"reward": tiny.build("finery", Head("reward"), initializer_range=0.5), "sequence_classification": tiny.build("bert", tiny.TWO)}
+    models = {
+        "reward": tiny.build("finery", Head("reward"), initializer_range=0.5),
+        "sequence_classification": tiny.build("bert", tiny.TWO),
+    }
     return SimpleNamespace(
-        open_model=lambda head, **named: models[head.kind], open_tokenizer=lambda stage_id=None, checkpoint=None: tiny.tokenizer(),
-        stage_folders={"scores": tmp_path, "judge": tmp_path}, seed=0, cache=tmp_path,
-    )  # fmt: skip
+        open_model=lambda head, **named: models[head.kind],
+        open_tokenizer=lambda stage_id=None, checkpoint=None: tiny.tokenizer(),
+        stage_folders={"scores": tmp_path, "judge": tmp_path},
+        seed=0,
+        cache=tmp_path,
+    )
 
 
 def test_every_reward_has_an_example() -> None:
@@ -101,14 +112,29 @@ def test_each_pair_gets_a_finite_number_of_its_own(recipe_with: Any, context: An
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("{from: scors}", "stages.evaluate.reward.from: 'scors' is no stage of this recipe. Did you mean 'scores'? Allowed: scores"),
-        ("{from: judge}", "'judge' is a supervised stage, which leaves no reward model. Allowed: scores; a classifier is read by name: classifier"),
-        ("{name: classifier, from: scores, label: good}", "'scores' is a reward stage, which leaves no classifier. Allowed: judge"),
+        (
+            "{from: scors}",
+            "stages.evaluate.reward.from: 'scors' is no stage of this recipe. Did you mean 'scores'? Allowed: scores",
+        ),
+        (
+            "{from: judge}",
+            "'judge' is a supervised stage, which leaves no reward model. Allowed: scores; a classifier is read by name: classifier",
+        ),
+        (
+            "{name: classifier, from: scores, label: good}",
+            "'scores' is a reward stage, which leaves no classifier. Allowed: judge",
+        ),
         ("{from: evaluate}", "'evaluate' is this stage itself"),
         ("{name: keywords, words: [a]}", "unknown reward 'keywords'. Did you mean 'keyword'?"),
         ("{words: [a]}", "'name' is missing; available: classifier, judge"),
-        ("{name: weighted, rewards: [{reward: {from: nothing}}]}", "stages.evaluate.reward.rewards[0].reward.from: 'nothing' is no stage"),
-        ("{name: judge, judge: {name: reward, reward: {from: nothing}}}", "stages.evaluate.reward.judge.reward.from: 'nothing' is no stage"),
+        (
+            "{name: weighted, rewards: [{reward: {from: nothing}}]}",
+            "stages.evaluate.reward.rewards[0].reward.from: 'nothing' is no stage",
+        ),
+        (
+            "{name: judge, judge: {name: reward, reward: {from: nothing}}}",
+            "stages.evaluate.reward.judge.reward.from: 'nothing' is no stage",
+        ),
         ("{from: scores, normalise: true}", "unknown key 'normalise'. Did you mean 'normalize'?"),
     ],
 )
@@ -119,7 +145,7 @@ def test_what_is_wrong_is_said_before_anything_is_opened(recipe_with: Any, rewar
 
 
 def test_rewards_are_checked_without_torch() -> None:
-    code = "import sys; from pipelines.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = "import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; print('torch' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout.split() == ["False", "False"]
 

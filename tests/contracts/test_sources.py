@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.core.errors import DataError
+from pipelines.core.registry import SOURCES
 from pipelines.data.sources import Source
-from pipelines.errors import DataError
-from pipelines.registry import SOURCES
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.blocks import Block
-from pipelines.errors import RecipeError
-from pipelines.recipe import Recipe, Stage, loads, schema
-from pipelines.registry import STAGES
+from pipelines.core.config import Block
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import Recipe, Stage, loads, schema
+from pipelines.core.registry import STAGES
 
 RECIPE = """\
 name: every-stage

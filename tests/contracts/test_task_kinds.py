@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import Block, flatten
-from pipelines.data.tasks import HELD_OUT, Task
-from pipelines.registry import METRICS, TASK_KINDS
+from pipelines.core.config import Block, flatten
+from pipelines.core.registry import METRICS, TASK_KINDS
+from pipelines.tasks.base import HELD_OUT, Task
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "classification": {"columns": ("a", "b"), "label": "class", "train": "train.csv"},
@@ -39,9 +39,14 @@ MORE: dict[str, dict[str, Any]] = {
 LEARNT_AS = {"instruction_pairs": "seq2seq"}
 """Kinds that are another way to write one that is learnt."""
 HEADS = {
-    "seq2seq": "seq2seq_lm", "causal": "causal_lm", "instruction_pairs": "seq2seq_lm", "token_classification": "token_classification",
-    "qa": "question_answering", "multiple_choice": "multiple_choice", "preference": "reward",
-}  # fmt: skip
+    "seq2seq": "seq2seq_lm",
+    "causal": "causal_lm",
+    "instruction_pairs": "seq2seq_lm",
+    "token_classification": "token_classification",
+    "qa": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "preference": "reward",
+}
 """Kinds that no sequence classification head answers."""
 
 
@@ -57,11 +62,16 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text("\n".join(["a,b,class,score", *lines]))
     rows = [
         {
-            "tokens": ["two", str(n)], "tags": ["O", "B-N"], "question": f"which {n}?", "context": f"one {n} and two",
-            "answers": {"text": [str(n)], "answer_start": [4]}, "options": [str(n), "none"], "answer": "AB"[n % 2],
+            "tokens": ["two", str(n)],
+            "tags": ["O", "B-N"],
+            "question": f"which {n}?",
+            "context": f"one {n} and two",
+            "answers": {"text": [str(n)], "answer_start": [4]},
+            "options": [str(n), "none"],
+            "answer": "AB"[n % 2],
         }
         for n in range(30)
-    ]  # fmt: skip
+    ]
     for name in ("train.jsonl", "dev.jsonl"):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
     return tmp_path

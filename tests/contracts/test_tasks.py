@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 
-from pipelines.data.preferences import PreferenceRows
-from pipelines.data.tasks import Task
-from pipelines.errors import DataError
-from pipelines.protocols import Head
-from pipelines.registry import METRICS, TASKS
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import METRICS, TASKS
+from pipelines.tasks.base import Task
+from pipelines.tasks.preference.rows import PreferenceRows
 
 ABSENT = {"glue/ax": "the mirror has no diagnostics set; its rows are tested with a stand-in in test_glue.py"}
 UNTRAINED = ("squad_v2",)
 """Tasks whose training rows the mirror lacks: they are asked of another task's model."""
 
 HEADS = {
-    "seq2seq": "seq2seq_lm", "causal": "causal_lm", "qa": "question_answering", "multiple_choice": "multiple_choice", "preference": "reward",
-}  # fmt: skip
+    "seq2seq": "seq2seq_lm",
+    "causal": "causal_lm",
+    "qa": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "preference": "reward",
+}
 """Kinds that no sequence classification head answers."""
 
 
@@ -109,7 +113,10 @@ def test_no_evaluated_row_is_a_training_row(readable: Task):
 def what_is_asked(rows: Any) -> list[Any]:
     """What the model reads of each row."""
     if isinstance(rows, PreferenceRows):
-        return [(text, one.completion, other.completion) for text, one, other in zip(rows.texts, rows.chosen, rows.rejected, strict=True)]
+        return [
+            (text, one.completion, other.completion)
+            for text, one, other in zip(rows.texts, rows.chosen, rows.rejected, strict=True)
+        ]
     return list(zip(rows.texts, rows.pairs or rows.texts, strict=True))
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.data.tokenizers import SPECIAL_TOKENS
-from pipelines.errors import DataError
-from pipelines.registry import TOKENIZERS
+from pipelines.core.errors import DataError
+from pipelines.core.registry import TOKENIZERS
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS
 
 TEXTS = [
     f"Document {n}: the quick brown fox jumps over {n * n} lazy dogs, isn't it? Über-naïve café “quotes” — 漢字."
     for n in range(200)
-]  # fmt: skip
+]
 SIZE = 400
 
 
@@ -66,7 +66,10 @@ def test_extra_special_tokens_come_last_and_leave_the_ids_before_them_alone(name
         assert set(each.all_special_ids) == {*range(5), *range(len(plain), len(plain) + len(EXTRA))}
         ids = each("the <extra_id_3> fox", add_special_tokens=False)["input_ids"]
         assert ids.count(len(plain) + 3) == 1
-        assert [token for token in ids if token < len(plain)] == [*_ids(tokenizer, "the "), *_ids(tokenizer, " fox", first=False)]
+        assert [token for token in ids if token < len(plain)] == [
+            *_ids(tokenizer, "the "),
+            *_ids(tokenizer, " fox", first=False),
+        ]
         assert each.decode([len(plain) + 3]) == "<extra_id_3>"
         assert dict(each(TEXTS[0], TEXTS[1])) == dict(tokenizer(TEXTS[0], TEXTS[1]))
 
@@ -84,7 +87,9 @@ def test_extra_tokens_that_cannot_be_added_are_one_sentence(name: str, extra: tu
 
 
 def test_extra_tokens_need_room(name: str):
-    with pytest.raises(DataError, match=r"vocab_size is 100, must be at least \d+ for this text: .* 90 tokens that the objectives need"):
+    with pytest.raises(
+        DataError, match=r"vocab_size is 100, must be at least \d+ for this text: .* 90 tokens that the objectives need"
+    ):
         TOKENIZERS.load(name)(name=name).train(TEXTS, 100, extra=[f"<x{number}>" for number in range(90)])
 
 
@@ -144,7 +149,7 @@ def test_it_is_saved_and_loaded_by_auto_tokenizer_unchanged(tokenizer: Any, tmp_
 TRAIN = """
 import hashlib, sys
 sys.path.insert(0, {folder!r})
-from pipelines.registry import TOKENIZERS
+from pipelines.core.registry import TOKENIZERS
 texts = {texts!r}
 tokenizer = TOKENIZERS.load({name!r})(name={name!r}).train(texts, {size})
 tokenizer.save_pretrained({out!r})
@@ -158,19 +163,23 @@ def test_the_same_texts_give_the_same_file_byte_for_byte_in_every_process(name: 
         code = TRAIN.format(folder=str(repository), texts=TEXTS, name=name, size=SIZE, out=str(out))
         threads = str(1 + run)  # of the tokenizers library, and of numpy's
         environment = os.environ | {
-            "TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": str(run), "RAYON_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": parallel,
+            "PYTHONHASHSEED": str(run),
+            "RAYON_NUM_THREADS": threads,
             "OMP_NUM_THREADS": threads,
-        }  # fmt: skip
+        }
         subprocess.run([sys.executable, "-c", code], env=environment, check=True)
         hashes.add(hashlib.sha256((out / "tokenizer.json").read_bytes()).hexdigest())
     assert len(hashes) == 1
 
 
 @pytest.mark.long
-def test_real_text_gives_the_same_file_byte_for_byte_in_every_process(name: str, tmp_path: Path, repository: Path, mirror: Path):
+def test_real_text_gives_the_same_file_byte_for_byte_in_every_process(
+    name: str, tmp_path: Path, repository: Path, mirror: Path
+):
     code = (
         "import sys; sys.path.insert(0, {folder!r})\n"
-        "from pipelines.registry import TOKENIZERS\nfrom pipelines.data.references import DatasetReference\n"
+        "from pipelines.core.registry import TOKENIZERS\nfrom pipelines.data.references import DatasetReference\n"
         "texts = DatasetReference.model_validate({{'path': 'english_novels'}}).rows()[::20]\n"
         "TOKENIZERS.load({name!r})(name={name!r}).train(texts, 8192).save_pretrained({out!r})\n"
     )

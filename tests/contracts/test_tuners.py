@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines import models
-from pipelines.blocks import Block
-from pipelines.errors import ModelError
-from pipelines.protocols import Head
-from pipelines.registry import TUNERS
-from pipelines.shapes import ForeignShape, OwnShape
+from pipelines.core.config import Block
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import TUNERS
+from pipelines.models import opening
+from pipelines.runs.planning.model_size import ForeignShape, OwnShape
 from tests import tiny
 from tests.contracts import tuner_cases as cases
 
@@ -30,17 +30,27 @@ STARTS_ELSEWHERE = {
 """Tuners that do not promise to begin at the base, and why. All others do."""
 REFUSALS = {
     ("bitfit", "t5"): "trains biases, but this t5 has none",
-    ("last_layer", "finery-decoder"): "trains a head of its own, but a language model's is the matrix of its embeddings",
-    ("last_layer", "finery-encoder-decoder"): "trains a head of its own, but a language model's is the matrix of its embeddings",
+    (
+        "last_layer",
+        "finery-decoder",
+    ): "trains a head of its own, but a language model's is the matrix of its embeddings",
+    (
+        "last_layer",
+        "finery-encoder-decoder",
+    ): "trains a head of its own, but a language model's is the matrix of its embeddings",
     ("last_layer", "gpt2"): "trains a head of its own, but a language model's is the matrix of its embeddings",
     ("last_layer", "t5"): "trains a head of its own, but a language model's is the matrix of its embeddings",
 }
 """Where a tuner cannot serve, and how its sentence begins."""
 
 ADAPTERS = [name for name in TUNERS if TUNERS.load(name).adapts]
-every_case = pytest.mark.parametrize(("tuner", "family", "head"), cases.CASES, ids=["-".join(case) for case in cases.CASES])
+every_case = pytest.mark.parametrize(
+    ("tuner", "family", "head"), cases.CASES, ids=["-".join(case) for case in cases.CASES]
+)
 every_adapter = pytest.mark.parametrize(
-    ("tuner", "family", "head"), adapting := [case for case in cases.CASES if case[0] in ADAPTERS], ids=["-".join(case) for case in adapting]
+    ("tuner", "family", "head"),
+    adapting := [case for case in cases.CASES if case[0] in ADAPTERS],
+    ids=["-".join(case) for case in adapting],
 )
 ONE_HEAD = [case for case in cases.CASES if case[2] == "sequences"]
 one_head = pytest.mark.parametrize(("tuner", "family", "head"), ONE_HEAD, ids=["-".join(case) for case in ONE_HEAD])
@@ -71,7 +81,9 @@ def test_what_is_refused_is_known() -> None:
     for tuner, family, head in sorted(cases.REFUSED):
         found[tuner, family] = cases.block(tuner).misfit(cases.words_of(family), cases.HEADS[head].kind)
         assert head not in cases.DECIDING or tuner == "bitfit", "a classifier has a head of its own"
-    assert {place: REFUSALS[place] for place in found} == {place: sentence[: len(REFUSALS[place])] for place, sentence in found.items()}
+    assert {place: REFUSALS[place] for place in found} == {
+        place: sentence[: len(REFUSALS[place])] for place, sentence in found.items()
+    }
     assert set(found) == set(REFUSALS)
 
 
@@ -85,7 +97,9 @@ def test_what_a_built_model_lacks_is_told(tuner: str, family: str, head: str, ba
 def test_what_learns_is_what_the_formula_counts(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     block, model = bases.tuned(tuner, family, head)
     claimed = {name for name, weight in model.named_parameters() if weight.requires_grad}
-    assert sum(weight.numel() for name, weight in model.named_parameters() if name in claimed) == cases.learnt(block, family, head)
+    assert sum(weight.numel() for name, weight in model.named_parameters() if name in claimed) == cases.learnt(
+        block, family, head
+    )
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     three_steps(model, head)
     after = dict(model.named_parameters())
@@ -105,21 +119,23 @@ def test_it_begins_where_the_base_was_if_it_promises_so(tuner: str, family: str,
 
 
 @every_case
-def test_a_trained_model_is_saved_and_opened_unchanged(tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path) -> None:
+def test_a_trained_model_is_saved_and_opened_unchanged(
+    tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
+) -> None:
     block, model = bases.tuned(tuner, family, head)
     three_steps(model, head)
     wanted = cases.answers(model, head)
     folder = saved(block, model, cases.HEADS[head], tmp_path / "tuned")
     assert not list(folder.glob("*.bin"))
-    beside = models.open_folder(folder, cases.HEADS[head], seed=9, merge=False)
+    beside = opening.open_folder(folder, cases.HEADS[head], seed=9, merge=False)
     assert torch.equal(cases.answers(beside, head), wanted)
-    opened = models.open_folder(folder, cases.HEADS[head], seed=9)
+    opened = opening.open_folder(folder, cases.HEADS[head], seed=9)
     assert opened.finery_new_modules == []
     torch.testing.assert_close(cases.answers(opened, head), wanted, rtol=1e-5, atol=1e-5)
     assert bool(getattr(opened, "peft_config", None)) == (block.adapts and not block.merges)
     if block.adapts and block.merges:
         opened.save_pretrained(tmp_path / "merged")
-        again = models.open_folder(tmp_path / "merged", cases.HEADS[head], seed=10, trained_head=True)
+        again = opening.open_folder(tmp_path / "merged", cases.HEADS[head], seed=10, trained_head=True)
         torch.testing.assert_close(cases.answers(again, head), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -135,8 +151,14 @@ def test_an_adapter_can_be_taken_off(tuner: str, family: str, head: str, bases: 
     assert torch.equal(cases.answers(model, head), wanted)
 
 
-@pytest.mark.parametrize(("tuner", "family", "head"), two := [case for case in ONE_HEAD if case[0] in ADAPTERS], ids=["-".join(case) for case in two])
-def test_two_adapters_on_one_base_do_not_disturb_each_other(tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tuner", "family", "head"),
+    two := [case for case in ONE_HEAD if case[0] in ADAPTERS],
+    ids=["-".join(case) for case in two],
+)
+def test_two_adapters_on_one_base_do_not_disturb_each_other(
+    tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
+) -> None:
     wanted = {}
     for name, rate in (("first", 1e-2), ("second", 3e-2)):
         block, model = bases.tuned(tuner, family, head)
@@ -144,7 +166,7 @@ def test_two_adapters_on_one_base_do_not_disturb_each_other(tuner: str, family: 
         wanted[name] = cases.answers(model, head)
         saved(block, model, cases.HEADS[head], tmp_path / name)
     assert not torch.equal(wanted["first"], wanted["second"])
-    model = models.open_folder(tmp_path / "first", cases.HEADS[head], seed=9, merge=False)
+    model = opening.open_folder(tmp_path / "first", cases.HEADS[head], seed=9, merge=False)
     model.load_adapter(str(tmp_path / "second"), "second")
     for name in ("default", "second", "default"):
         model.set_adapter(name)
@@ -200,7 +222,9 @@ def test_an_adapter_is_read_by_peft_alone(tuner: str, family: str, bases: cases.
     torch.save((cases.batch(model, "sequences"), cases.answers(model, "sequences")), tmp_path / "expected.pt")
     modules = [path.stem for path in folder.glob("*.py")]
     code = (
-        f"import sys, torch\nsys.path.insert(0, {str(folder)!r})\n" + "".join(f"import {name}\n" for name in modules) + "from peft import PeftModel\n"
+        f"import sys, torch\nsys.path.insert(0, {str(folder)!r})\n"
+        + "".join(f"import {name}\n" for name in modules)
+        + "from peft import PeftModel\n"
         "from transformers import AutoModelForSequenceClassification\n"
         f"base = AutoModelForSequenceClassification.from_pretrained({str(bases.folder / f'{family}-sequences')!r}, attn_implementation='eager')\n"
         f"model = PeftModel.from_pretrained(base, {str(folder)!r}).eval()\n"
@@ -211,7 +235,9 @@ def test_an_adapter_is_read_by_peft_alone(tuner: str, family: str, bases: cases.
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
-FROM_NOTHING = [case for case in ONE_HEAD if case[0] != "fusion" and case[1] in ("finery-encoder", "bert", "distilbert", "t5")]
+FROM_NOTHING = [
+    case for case in ONE_HEAD if case[0] != "fusion" and case[1] in ("finery-encoder", "bert", "distilbert", "t5")
+]
 """Fusion is left out: what it mixes was learnt on the pretrained model."""
 
 
@@ -249,7 +275,7 @@ def test_learning_rates_and_schedules_are_for_what_is_there(tuner: str, bases: c
     assert set(block.rates(model)) <= {name for name, _ in model.named_parameters()}
     assert all(rate > 0 for rate in block.rates(model).values())
     learning = Counter(weight.requires_grad for weight in model.parameters())
-    block.thaw(model, 0)
+    block.unfreeze(model, 0)
     assert block.thaws or Counter(weight.requires_grad for weight in model.parameters()) == learning
     assert block.factor(1, 10) is None or block.factor(1, 10) >= 0
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from pipelines import models
-from pipelines.protocols import Head
-from pipelines.registry import TUNERS
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import TUNERS
+from pipelines.models import opening
 from tests import tiny
 
 D, INNER, L, V, P = 32, 48, 2, 96, 48
@@ -46,7 +46,9 @@ HEADS_OF = {
 }
 """The heads that a family is tried with, where they are not its language head, sequences, tokens and spans."""
 EVERYWHERE = [
-    (family, head) for family, (_, _, language) in FAMILIES.items() for head in HEADS_OF.get(family, (language, "sequences", "tokens", "spans"))
+    (family, head)
+    for family, (_, _, language) in FAMILIES.items()
+    for head in HEADS_OF.get(family, (language, "sequences", "tokens", "spans"))
 ]
 
 
@@ -61,7 +63,13 @@ def words_of(family: str) -> dict[str, Any]:
     return tiny.shape(model_type, **words)
 
 
-LATE = {("prefix", "t5", "tokens"): "needs an attention that takes keys and values from outside, but T5EncoderModel has none"}
+LATE = {
+    (
+        "prefix",
+        "t5",
+        "tokens",
+    ): "needs an attention that takes keys and values from outside, but T5EncoderModel has none"
+}
 """What is refused only once the model is built, and why: transformers' T5 for tokens is an encoder alone."""
 ALL = [(tuner, *place) for tuner in TUNERS for place in EVERYWHERE]
 REFUSED = {case for case in ALL if block(case[0]).misfit(words_of(case[1]), HEADS[case[2]].kind) is not None}
@@ -90,12 +98,12 @@ class Bases:
             made = tiny.build(model_type, HEADS[language], seed=5, **words)
             tiny.disturb(made, by=0.05)
             made.save_pretrained(pretrained)
-        opened = models.open_folder(pretrained, HEADS[head], seed=1)
+        opened = opening.open_folder(pretrained, HEADS[head], seed=1)
         if not opened.finery_new_modules:
             return opened
         complete = self.folder / f"{family}-{head}"  # the head too is to be found again
         opened.save_pretrained(complete)
-        again = models.open_folder(complete, HEADS[head], seed=2)
+        again = opening.open_folder(complete, HEADS[head], seed=2)
         assert again.finery_new_modules == []
         again.finery_new_modules = opened.finery_new_modules
         return again
@@ -185,7 +193,9 @@ def shape_of(family: str, head: str) -> Shape:
         distances = 32 * 2 * (2 if decoders else 1)
         attentions = L + 2 * decoders
         whole = V * D + sum(a * b for a, b in matrices) + norms + distances
-        return Shape(matrices, attentions, L + decoders, attentions * 2 * D, (L + decoders) * INNER, 0, whole, decoders or L)
+        return Shape(
+            matrices, attentions, L + decoders, attentions * 2 * D, (L + decoders) * INNER, 0, whole, decoders or L
+        )
     if family == "finery-encoder-decoder":
         matrices = encoder * L + decoder * L
         biases = L * (4 * D + INNER + D + 2 * D) + L * (8 * D + INNER + D + 3 * D)

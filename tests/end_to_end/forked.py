@@ -24,14 +24,22 @@ from pathlib import Path
 from typing import Any
 
 WARM = [
-    "pipelines.run", "pipelines.models", "pipelines.trainers.loop", "pipelines.evaluation.evaluate", "pipelines.evaluation.predict", "peft",
+    "pipelines.runs.run",
+    "pipelines.models.opening",
+    "pipelines.trainers.trainer",
+    "pipelines.evaluation.evaluate",
+    "pipelines.models.predict",
+    "peft",
     "tests.end_to_end.known_once",
-]  # fmt: skip
+]
 
 QUIET = {
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error",
-    "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def server() -> Any:
@@ -52,9 +60,9 @@ def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death:
     """Run a recipe into `folder`; `death` is (place, count): SIGKILL at the count-th passing of the place."""
     os.environ["FINERY_HOME"] = home
     os.chdir(Path(folder).parent)
-    from pipelines import recipe as recipes
-    from pipelines.run import run
-    from pipelines.workspace import StageStore
+    from pipelines.core import recipe as recipes
+    from pipelines.runs.run import run
+    from pipelines.runs.workspace import StageStore
 
     if death is not None:
         _arrange_death(*death)
@@ -63,9 +71,10 @@ def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death:
 
 def _arrange_death(place: str, count: int) -> None:
     """Kill this process, without any clean-up, when it passes `place` for the `count`-th time."""
-    from pipelines.trainers import checkpoints, saving
-    from pipelines.trainers.loop import FineryTrainer
-    from pipelines.trainers.ppo_loop import PPOTrainer
+    from pipelines.trainers import checkpoints
+    from pipelines.trainers import checkpoints as saving
+    from pipelines.trainers.ppo_trainer import PPOTrainer
+    from pipelines.trainers.trainer import FineryTrainer
 
     holder, name = {
         "training step": (FineryTrainer, "training_step"),
@@ -86,7 +95,13 @@ def _arrange_death(place: str, count: int) -> None:
     setattr(holder, name, dying)
 
 
-def command(words: list[str], folder: str, said: str, limits: dict[str, int] | None = None, environment: dict[str, str] | None = None) -> None:
+def command(
+    words: list[str],
+    folder: str,
+    said: str,
+    limits: dict[str, int] | None = None,
+    environment: dict[str, str] | None = None,
+) -> None:
     """`python -m pipelines WORDS` in `folder`; what it prints goes to the file `said`. `limits`: bytes of memory beside what is mapped."""
     os.environ.update(environment or {})
     os.chdir(folder)
@@ -167,11 +182,13 @@ def _print_to(path: str) -> None:
     os.dup2(file, 2)
 
 
-def run_on_forked_ranks(recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int] | None = None) -> None:
+def run_on_forked_ranks(
+    recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int] | None = None
+) -> None:
     """As `run_recipe`, with ranks that are forked instead of started by torchrun: everything else of a launch is real."""
-    from pipelines import launch
+    from pipelines.runs import distributed
 
-    launch.subprocess = types.SimpleNamespace(Popen=_ForkedTorchrun)  # type: ignore[assignment]
+    distributed.subprocess = types.SimpleNamespace(Popen=_ForkedTorchrun)  # type: ignore[assignment]
     run_recipe(recipe, overrides, folder, home, death)
 
 
@@ -239,12 +256,14 @@ def _agent(words: list[str], environment: dict[str, str]) -> int:
     return failed
 
 
-def command_signalled(words: list[str], folder: str, said: str, home: str, place: str, delay: float, number: int) -> None:
+def command_signalled(
+    words: list[str], folder: str, said: str, home: str, place: str, delay: float, number: int
+) -> None:
     """`command`, which gets a signal `delay` seconds after it first passed `place`."""
-    from pipelines import workspace
-    from pipelines.data.wordpiece import WordPiece
-    from pipelines.evaluation import predict
+    from pipelines.data.tokenizers.wordpiece import WordPiece
+    from pipelines.models import predict
     from pipelines.publishing import verify
+    from pipelines.runs import workspace
 
     holder, name = {
         "tokenizer": (WordPiece, "train"),

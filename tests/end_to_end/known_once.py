@@ -9,7 +9,7 @@ from pkgutil import walk_packages
 
 import pipelines
 from pipelines.data import builtin
-from pipelines.fingerprints import code_of
+from pipelines.runs.fingerprints import code_of
 
 for name in builtin.CONFIGURATIONS:
     for split in ("train", "validation"):

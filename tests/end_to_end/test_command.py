@@ -16,11 +16,15 @@ import pytest
 FINERY = Path(sys.executable).with_name("finery")
 TOKEN = "hf_ThisIsASecretThatMustNeverBeSeen1234"
 SMALL = [
-    "model.architecture={preset: bert-tiny, hidden_size: 32, intermediate_size: 64}", "stages.verdict.arguments.num_train_epochs=2",
-    "tokenizer.vocab_size=300", "seed=7",
-]  # fmt: skip
+    "model.architecture={preset: bert-tiny, hidden_size: 32, intermediate_size: 64}",
+    "stages.verdict.arguments.num_train_epochs=2",
+    "tokenizer.vocab_size=300",
+    "seed=7",
+]
 
-pytestmark = pytest.mark.skipif(not FINERY.exists(), reason="finery is not installed beside this Python (pip install -e .)")
+pytestmark = pytest.mark.skipif(
+    not FINERY.exists(), reason="finery is not installed beside this Python (pip install -e .)"
+)
 
 
 class Desk:
@@ -31,14 +35,24 @@ class Desk:
         self.home = folder.parent / "home"
         self.printed: list[str] = []
         self.environment = os.environ | {
-            "FINERY_HOME": str(self.home), "HF_TOKEN": TOKEN, "COLUMNS": "120", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1",
+            "FINERY_HOME": str(self.home),
+            "HF_TOKEN": TOKEN,
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+            "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
+        }
         self.environment.pop("PYTHONPATH", None)
 
     def finery(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [str(FINERY), *words], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL
+            [str(FINERY), *words],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            stdin=subprocess.DEVNULL,
         )
         self.printed += [done.stdout, done.stderr]
         assert done.returncode == code, done.stdout + done.stderr
@@ -56,7 +70,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     for number in range(160):
         good = number % 2
         word = draw.choice(["great", "lovely", "fine"] if good else ["dull", "awful", "weak"])
-        lines.append(f'"The {draw.choice(["plot", "acting", "music"])} was {word}, number {number}",{"good" if good else "bad"}')
+        lines.append(
+            f'"The {draw.choice(["plot", "acting", "music"])} was {word}, number {number}",{"good" if good else "bad"}'
+        )
     (folder / "reviews.csv").write_text("\n".join(lines) + "\n")
     return Desk(folder)
 
@@ -115,12 +131,21 @@ def test_the_lines_of_the_card_load_the_checkpoint_and_predict_as_measured(desk:
     load, use = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[:2]
     assert "Your text." in use
     row = pq.read_table(desk.folder / "runs/reviews/stages/02-evaluate/predictions.parquet").to_pylist()[3]
-    program = "import sys\nfor name in ('pipelines', 'service'): sys.modules[name] = None\n" + load + use.replace('"Your text."', repr(row["text"]))
+    program = (
+        "import sys\nfor name in ('pipelines', 'service'): sys.modules[name] = None\n"
+        + load
+        + use.replace('"Your text."', repr(row["text"]))
+    )
     program += "print([round(each, 4) for each in logits[0].tolist()])\n"
     place = desk.folder / "elsewhere"
     place.mkdir()
-    environment = {name: desk.environment[name] for name in ("PATH", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")} | {"HF_HOME": str(place), "HOME": str(place)}
-    done = subprocess.run([sys.executable, "-c", program], cwd=desk.folder, env=environment, capture_output=True, text=True, timeout=120)
+    environment = {name: desk.environment[name] for name in ("PATH", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")} | {
+        "HF_HOME": str(place),
+        "HOME": str(place),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=desk.folder, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     label, logits = done.stdout.splitlines()[-2:]
     assert label == ["bad", "good"][row["prediction"]]
@@ -142,7 +167,9 @@ def test_gc_frees_prepared_data_at_most_while_the_run_is_there(desk: Desk, table
     assert not [folder for folder in told["folders"] if "/stages/" in folder]
     assert sorted(desk.home.glob("stages/*")) == before
     desk.finery("gc")
-    assert {path.name for path in desk.home.glob("stages/*") if path.is_dir()} == {path.name for path in before if path.is_dir()}
+    assert {path.name for path in desk.home.glob("stages/*") if path.is_dir()} == {
+        path.name for path in before if path.is_dir()
+    }
 
 
 def test_gc_frees_the_stages_of_a_run_that_is_gone(desk: Desk, table: str) -> None:
@@ -187,7 +214,9 @@ def test_a_wrong_command_exits_2_and_says_why(desk: Desk, recipe: Path, words: l
 
 
 def test_a_failing_run_exits_1_and_says_how_to_go_on(desk: Desk, recipe: Path) -> None:
-    done = desk.finery("run", "recipe.yaml", *SMALL, "name=broken", "stages.verdict.task.columns=[stars]", "--json", code=1)
+    done = desk.finery(
+        "run", "recipe.yaml", *SMALL, "name=broken", "stages.verdict.task.columns=[stars]", "--json", code=1
+    )
     answer = json.loads(done.stdout)
     assert answer["error"]["stage"] == "verdict"
     assert answer["error"]["reason"] == "data_error"

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.events import read_events
-from pipelines.workspace import lock
+from pipelines.core.events import read_events
+from pipelines.runs.workspace import lock
 from tests.end_to_end import forked
 
 RECIPE = """\
@@ -81,7 +81,9 @@ class Ended:
 
     def nothing_half_written(self) -> None:
         for root in (self.work, self.home):
-            left = [path for path in root.rglob("*") if path.name.endswith((".tmp", ".incoming", ".written", ".doomed"))]
+            left = [
+                path for path in root.rglob("*") if path.name.endswith((".tmp", ".incoming", ".written", ".doomed"))
+            ]
             assert left == []
         for partial in self.home.glob("stages/*.partial"):
             assert {path.name for path in partial.iterdir()} == {"checkpoints"}
@@ -103,11 +105,24 @@ def start(function: Any, *arguments: Any) -> int:
     return int(child.exitcode)
 
 
-def go(work: Path, *overrides: str, limits: dict[str, int] | None = None, words: list[str] | None = None, **environment: str) -> Ended:
+def go(
+    work: Path,
+    *overrides: str,
+    limits: dict[str, int] | None = None,
+    words: list[str] | None = None,
+    **environment: str,
+) -> Ended:
     """Run the recipe in a forked child."""
     said, home = work.parent / "said", Path(os.environ["FINERY_HOME"])
     said.unlink(missing_ok=True)
-    code = start(forked.command, words or ["run", "recipe.yaml", *overrides], str(work), str(said), limits, {"FINERY_HOME": str(home), **environment})
+    code = start(
+        forked.command,
+        words or ["run", "recipe.yaml", *overrides],
+        str(work),
+        str(said),
+        limits,
+        {"FINERY_HOME": str(home), **environment},
+    )
     return Ended(code, said, work, home)
 
 
@@ -116,7 +131,10 @@ def test_a_loss_that_is_not_a_number(work: Path) -> None:
     ended.failed("mine", "diverged", "the loss is", "at step", "lower arguments.learning_rate (now 1e+30)")
     assert not (ended.run / "stages" / "01-mine").exists()
     assert [event["stage"] for event in ended.events if event["event"] == "stage_finished"] == ["tokenizer"]
-    good = go(work, "stages=[{stage: supervised, id: mine, task: {kind: classification, columns: [text], label: label, train: train.csv}, max_length: 16, arguments: {max_steps: 1}}]")
+    good = go(
+        work,
+        "stages=[{stage: supervised, id: mine, task: {kind: classification, columns: [text], label: label, train: train.csv}, max_length: 16, arguments: {max_steps: 1}}]",
+    )
     assert good.code == 0, good.said
     assert next(event for event in good.events if event["event"] == "stage_finished")["stage"] == "tokenizer"
 
@@ -178,7 +196,11 @@ def test_a_data_set_that_is_nowhere_names_the_places(work: Path, tmp_path: Path)
 
 def test_memory_that_runs_out(work: Path) -> None:
     (work / "train.csv").write_text(rows(8192))
-    overrides = ["model.architecture.hidden_size=1024", "model.architecture.intermediate_size=4096", "stages.mine.max_length=64"]
+    overrides = [
+        "model.architecture.hidden_size=1024",
+        "model.architecture.intermediate_size=4096",
+        "stages.mine.max_length=64",
+    ]
     arguments = ["stages.mine.arguments={per_device_train_batch_size: 8192, max_steps: 2}"]
     ended = go(work, *overrides, *arguments, limits={"extra": 1 << 30})
     ended.failed("mine", "out_of_memory", "memory ran out", "per_device_train_batch_size", "max_length")
@@ -250,7 +272,15 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
 def fill(work: Path, small: str, size: int) -> tuple[int, int, str]:
     """Run on a disk of `size` KiB, then resume on a larger one: (first code, second code, what was said)."""
     said = work.parent / "said"
-    code = start(forked.command_on_a_small_disk, ["run", "../recipe.yaml"], str(work), str(said), small, size, ["resume", "runs/failing"])
+    code = start(
+        forked.command_on_a_small_disk,
+        ["run", "../recipe.yaml"],
+        str(work),
+        str(said),
+        small,
+        size,
+        ["resume", "runs/failing"],
+    )
     return code // 10, code % 10, said.read_text()
 
 

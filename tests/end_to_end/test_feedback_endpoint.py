@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.events import read_events
+from pipelines.core.events import read_events
 from tests import tiny
 
 pytestmark = pytest.mark.long
@@ -54,16 +54,23 @@ def chat_model(folder: Path) -> Path:
     """A decoder of two layers with a chat template that answers A or B, by what it read, and ends."""
     import torch
 
-    from pipelines import models
-    from pipelines.data.byte_bpe import ByteBPE
+    from pipelines.core.interfaces import Head
     from pipelines.data.chat_templates import TEMPLATES
-    from pipelines.feedback import question
-    from pipelines.protocols import Head
-    from pipelines.tokenizers import without_segments
+    from pipelines.data.tokenizers.bpe import ByteBPE
+    from pipelines.feedback.judges import questions
+    from pipelines.models import opening
+    from pipelines.models.tokenizer import without_segments
 
-    tokenizer = ByteBPE().train(iter([*tiny.TEXTS, question.comparison("p", "a", "b")] * 3), 500, extra=["<|im_start|>", "<|im_end|>"])
+    tokenizer = ByteBPE().train(
+        iter([*tiny.TEXTS, questions.comparison("p", "a", "b")] * 3), 500, extra=["<|im_start|>", "<|im_end|>"]
+    )
     tokenizer.chat_template = TEMPLATES["chatml"]
-    model = models.build(tiny.shape("llama", max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.5), Head("causal_lm"), tokenizer, 0)
+    model = opening.build(
+        tiny.shape("llama", max_position_embeddings=4096, tie_word_embeddings=False, initializer_range=0.5),
+        Head("causal_lm"),
+        tokenizer,
+        0,
+    )
     letters = [tokenizer(letter, add_special_tokens=False)["input_ids"][0] for letter in "AB"]
     with torch.no_grad():  # dimension 0 says whether a letter was written; no layer writes to it
         for layer in model.model.layers:
@@ -90,9 +97,22 @@ def free_port() -> int:
 @contextmanager
 def served(model: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`transformers serve`, as it is installed."""
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    command = [
+        str(Path(sys.executable).with_name("transformers")),
+        "serve",
+        str(model),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+    ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    with open(log, "ab") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True) as server:
+    with (
+        open(log, "ab") as out,
+        subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True) as server,
+    ):
         try:
             end = time.monotonic() + 240
             while time.monotonic() < end:
@@ -163,7 +183,9 @@ class Proxy:
 def start(words: list[str], work: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "FINERY_HOME": str(work / "home"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with open(work / "said", "ab") as out:
-        return subprocess.Popen([sys.executable, "-m", "service.cli", *words], cwd=work, env=environment, stdout=out, stderr=out)
+        return subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *words], cwd=work, env=environment, stdout=out, stderr=out
+        )
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +193,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chat_model(tmp_path_factory.mktemp("judge"))
 
 
-def test_a_server_killed_in_the_middle_ends_the_run_resumable_and_nothing_is_asked_twice(model: Path, tmp_path: Path) -> None:
+def test_a_server_killed_in_the_middle_ends_the_run_resumable_and_nothing_is_asked_twice(
+    model: Path, tmp_path: Path
+) -> None:
     port = free_port()
     proxy = Proxy(port)
     (tmp_path / "recipe.yaml").write_text(RECIPE.format(port=proxy.port, model=model))
@@ -199,6 +223,12 @@ def test_a_server_killed_in_the_middle_ends_the_run_resumable_and_nothing_is_ask
     assert metrics["abstentions"] == 0
     assert metrics["preferences"] > 0
     assert metrics["cost"] == pytest.approx(metrics["prompt_tokens"] * 1e-6)
-    kept = [json.loads(line) for path in (tmp_path / "home" / "data" / "feedback").glob("*.jsonl") for line in path.read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for path in (tmp_path / "home" / "data" / "feedback").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert len({each["key"] for each in kept}) == len(kept) == metrics["questions"]
-    print(f"{sum(before.values())} of {metrics['questions']} questions answered before the kill, {proxy.asked} requests in all, each answered once; {metrics}")
+    print(
+        f"{sum(before.values())} of {metrics['questions']} questions answered before the kill, {proxy.asked} requests in all, each answered once; {metrics}"
+    )

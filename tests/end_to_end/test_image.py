@@ -16,14 +16,19 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = ("buildah", "debootstrap")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 lacking = [tool for tool in TOOLS if shutil.which(tool) is None] + ([] if os.geteuid() == 0 else ["root"])
-pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(lacking), reason=f"building the image needs {', '.join(lacking)}")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(lacking), reason=f"building the image needs {', '.join(lacking)}"),
+]
 
 
 def settled(name):
     """What pip is told here by a variable or a file."""
     if given := os.environ.get(f"PIP_{name.upper().replace('-', '_')}"):
         return given
-    asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", f"global.{name}"], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", f"global.{name}"], capture_output=True, text=True, check=False
+    )
     return asked.stdout.strip()
 
 
@@ -35,7 +40,9 @@ class Builder:
         self.words = ["buildah", "--root", folder / "store", "--runroot", folder / "run", "--storage-driver", "vfs"]
 
     def __call__(self, *words, **keywords):
-        done = subprocess.run([*map(str, self.words), *map(str, words)], capture_output=True, text=True, check=False, **keywords)
+        done = subprocess.run(
+            [*map(str, self.words), *map(str, words)], capture_output=True, text=True, check=False, **keywords
+        )
         assert done.returncode == 0, f"buildah {words[0]}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout.strip()
 
@@ -53,13 +60,25 @@ def container(tmp_path_factory):
         empty = build("from", "scratch")
         build("copy", empty, root, "/")
         build("commit", "--rm", empty, "localhost/base")
-        words = ["bud", "--isolation", "chroot", "--format", "docker", "--build-arg", "BASE_IMAGE=localhost/base", "--tag", "localhost/finery"]
+        words = [
+            "bud",
+            "--isolation",
+            "chroot",
+            "--format",
+            "docker",
+            "--build-arg",
+            "BASE_IMAGE=localhost/base",
+            "--tag",
+            "localhost/finery",
+        ]
         words += ["--build-arg", f"PIP_CERT={CERTIFICATES}"]
         for name in ("find-links", "index-url", "extra-index-url"):
             if value := settled(name):
                 words += ["--build-arg", f"PIP_{name.upper().replace('-', '_')}={value}"]
                 places = [Path(place.removeprefix("file://")) for place in value.split()]
-                places = [place if name == "find-links" else place.parent for place in places if place.is_dir()]  # an index points beside itself
+                places = [
+                    place if name == "find-links" else place.parent for place in places if place.is_dir()
+                ]  # an index points beside itself
                 words += [part for place in dict.fromkeys(places) for part in ("--volume", f"{place}:{place}:ro")]
         build(*words, REPOSITORY)
         name = build("from", "localhost/finery")
@@ -73,7 +92,9 @@ def test_a_recipe_runs_in_the_image_as_a_user_who_is_not_root(container):
     build, name = container
     shutil.copyfile(REPOSITORY / "configs/smoke/encoder-full.yaml", build.folder / "recipe.yaml")
     build("copy", "--chown", "finery:finery", name, build.folder / "recipe.yaml", "/work/recipe.yaml")
-    said = build("run", "--isolation", "chroot", name, "sh", "-c", "id -u && finery --version && finery run recipe.yaml --json")
+    said = build(
+        "run", "--isolation", "chroot", name, "sh", "-c", "id -u && finery --version && finery run recipe.yaml --json"
+    )
     user, version, *rest = said.splitlines()
     assert user == "10001"
     assert version.startswith("finery 0")

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipelines import recipe as recipes
-from pipelines.run import run
+from pipelines.core import recipe as recipes
+from pipelines.runs.run import run
 from tests import tiny
 
 RECIPE = """\
@@ -31,11 +31,13 @@ stages:
 
 
 @pytest.mark.long
-def test_a_decoder_learns_three_new_tokens_and_is_published_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_learns_three_new_tokens_and_is_published_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from pipelines.data.byte_bpe import ByteBPE
     from pipelines.data.python_docs import text_rows
+    from pipelines.data.tokenizers.bpe import ByteBPE
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FINERY_HOME", str(tmp_path / "home"))
@@ -52,6 +54,9 @@ def test_a_decoder_learns_three_new_tokens_and_is_published_with_them(tmp_path: 
     assert model.config.vocab_size == 403
     rows = pq.read_table("runs/grown/stages/02-evaluate/predictions.parquet").to_pylist()
     with torch.no_grad():
-        said = [model(**opened(row["text"], truncation=True, max_length=40, return_tensors="pt")).logits[0].numpy() for row in rows]
+        said = [
+            model(**opened(row["text"], truncation=True, max_length=40, return_tensors="pt")).logits[0].numpy()
+            for row in rows
+        ]
     np.testing.assert_allclose(np.stack(said), [row["logits"] for row in rows], atol=1e-4)
     assert json.loads(Path("registry/grown/publication.json").read_text())["verification"]["rows"] == 20

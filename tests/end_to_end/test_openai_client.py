@@ -17,7 +17,17 @@ WORDS = ("red", "green", "blue", "black", "white", "brown")
 @pytest.fixture
 def server(tmp_path):
     """A server in a process of its own; its URL and the admin's token."""
-    command = [sys.executable, "-m", "service.cli", "serve", "--home", str(tmp_path / "served"), "--port", "0", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli",
+        "serve",
+        "--home",
+        str(tmp_path / "served"),
+        "--port",
+        "0",
+        "--json",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             said = json.loads(process.stdout.readline())
@@ -28,7 +38,10 @@ def server(tmp_path):
 
 
 def rows():
-    messages = [[{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": f"It is {word}."}] for word in WORDS]
+    messages = [
+        [{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": f"It is {word}."}]
+        for word in WORDS
+    ]
     return b"".join(json.dumps({"messages": each}).encode() + b"\n" for each in messages) * 4
 
 
@@ -48,7 +61,11 @@ def pairs():
 
 def ended(client, job, seconds=500):
     limit = time.monotonic() + seconds
-    while (job := client.fine_tuning.jobs.retrieve(job.id)).status not in ("succeeded", "failed", "cancelled") and time.monotonic() < limit:
+    while (job := client.fine_tuning.jobs.retrieve(job.id)).status not in (
+        "succeeded",
+        "failed",
+        "cancelled",
+    ) and time.monotonic() < limit:
         time.sleep(0.5)
     assert job.status == "succeeded", job.error
     return job
@@ -57,22 +74,53 @@ def ended(client, job, seconds=500):
 @pytest.mark.long
 def test_a_model_that_was_fine_tuned_is_improved_by_preferences_and_by_a_grader(server):
     url, token = server
-    check = {"type": "string_check", "name": "polite", "input": "{{sample.output_text}}", "reference": "It is", "operation": "like"}
-    asked = b"".join(json.dumps({"messages": [{"role": "user", "content": f"Say {word}."}]}).encode() + b"\n" for word in WORDS) * 4
+    check = {
+        "type": "string_check",
+        "name": "polite",
+        "input": "{{sample.output_text}}",
+        "reference": "It is",
+        "operation": "like",
+    }
+    asked = (
+        b"".join(
+            json.dumps({"messages": [{"role": "user", "content": f"Say {word}."}]}).encode() + b"\n" for word in WORDS
+        )
+        * 4
+    )
     with openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0) as client:
         chats, preferences, prompts = (
-            client.files.create(file=(f"{name}.jsonl", content), purpose="fine-tune") for name, content in (("chats", rows()), ("pairs", pairs()), ("prompts", asked))
+            client.files.create(file=(f"{name}.jsonl", content), purpose="fine-tune")
+            for name, content in (("chats", rows()), ("pairs", pairs()), ("prompts", asked))
         )
-        first = ended(client, client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=chats.id, hyperparameters={"n_epochs": 2}))
+        first = ended(
+            client,
+            client.fine_tuning.jobs.create(
+                model="scratch/gpt-tiny", training_file=chats.id, hyperparameters={"n_epochs": 2}
+            ),
+        )
         method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 1}}}
-        second = ended(client, client.fine_tuning.jobs.create(model=first.fine_tuned_model, training_file=preferences.id, validation_file=preferences.id, method=method))
+        second = ended(
+            client,
+            client.fine_tuning.jobs.create(
+                model=first.fine_tuned_model,
+                training_file=preferences.id,
+                validation_file=preferences.id,
+                method=method,
+            ),
+        )
         assert (second.method.type, second.method.dpo.hyperparameters.beta) == ("dpo", 0.2)
         events = list(client.fine_tuning.jobs.list_events(second.id, limit=100))
-        assert len([each for each in events if each.type == "metrics"]) == 24 / second.method.dpo.hyperparameters.batch_size
+        assert (
+            len([each for each in events if each.type == "metrics"])
+            == 24 / second.method.dpo.hyperparameters.batch_size
+        )
         assert "succeeded" in second.status
         assert second.fine_tuned_model in [model.id for model in client.models.list()]
         method = {"type": "reinforcement", "reinforcement": {"grader": check, "hyperparameters": {"batch_size": 4}}}
-        third = ended(client, client.fine_tuning.jobs.create(model=second.fine_tuned_model, training_file=prompts.id, method=method))
+        third = ended(
+            client,
+            client.fine_tuning.jobs.create(model=second.fine_tuned_model, training_file=prompts.id, method=method),
+        )
         assert third.method.reinforcement.grader.reference == "It is"
 
 
@@ -81,20 +129,36 @@ def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
     url, token = server
     with openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0) as client:
         file = client.files.create(file=("train.jsonl", rows()), purpose="fine-tune")
-        job = client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=file.id, validation_file=file.id, suffix="colours", hyperparameters={"n_epochs": 2})
+        job = client.fine_tuning.jobs.create(
+            model="scratch/gpt-tiny",
+            training_file=file.id,
+            validation_file=file.id,
+            suffix="colours",
+            hyperparameters={"n_epochs": 2},
+        )
         limit = time.monotonic() + 500
-        while (job := client.fine_tuning.jobs.retrieve(job.id)).status not in ("succeeded", "failed", "cancelled") and time.monotonic() < limit:
+        while (job := client.fine_tuning.jobs.retrieve(job.id)).status not in (
+            "succeeded",
+            "failed",
+            "cancelled",
+        ) and time.monotonic() < limit:
             time.sleep(0.5)
         assert job.status == "succeeded", job.error
         assert job.fine_tuned_model.startswith("ft:gpt-tiny:default:colours:")
         assert job.trained_tokens > 2 * len(rows().splitlines()) * 5
-        losses = [event.data["train_loss"] for event in client.fine_tuning.jobs.list_events(job.id, limit=100) if event.type == "metrics"]
+        losses = [
+            event.data["train_loss"]
+            for event in client.fine_tuning.jobs.list_events(job.id, limit=100)
+            if event.type == "metrics"
+        ]
         assert len(losses) == 2 * 24 / job.hyperparameters.batch_size
         assert losses[0] < losses[-1], "newest first: the loss fell"
         lines = client.files.content(job.result_files[0]).text.splitlines()
         assert float(lines[-1].split(",")[1]) == pytest.approx(losses[0])
         assert job.fine_tuned_model in [model.id for model in client.models.list()]
-    answer = httpx.get(f"{url}/api/v1/models/{job.fine_tuned_model}/download", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    answer = httpx.get(
+        f"{url}/api/v1/models/{job.fine_tuned_model}/download", headers={"Authorization": f"Bearer {token}"}, timeout=60
+    )
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
         tar.extractall(tmp_path, filter="data")
         folder = tmp_path / tar.getnames()[0].partition("/")[0]
@@ -102,5 +166,7 @@ def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
 
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    asked = tokenizer.apply_chat_template([{"role": "user", "content": "Say red."}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Say red."}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
     assert model.generate(**asked, max_new_tokens=4, do_sample=False).shape[1] > asked["input_ids"].shape[1]

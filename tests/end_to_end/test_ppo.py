@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipelines.events import read_events
+from pipelines.core.events import read_events
 from tests.end_to_end import forked as children
 from tests.end_to_end.test_resume import forked, outcome
 from tests.end_to_end.test_two_processes import forked_run
@@ -62,7 +62,11 @@ def written(tmp_path: Path, shape: str = DECODER, tuner: str = "", parts: int = 
 
 
 def metrics(run: Path, stage: str = "ppo") -> list[dict[str, Any]]:
-    return [event["metrics"] for event in read_events(run / "events.jsonl") if event["event"] == "metric" and event.get("stage") == stage]
+    return [
+        event["metrics"]
+        for event in read_events(run / "events.jsonl")
+        if event["event"] == "metric" and event.get("stage") == stage
+    ]
 
 
 def mean(told: list[dict[str, Any]], name: str) -> float:
@@ -79,12 +83,18 @@ def test_a_keyword_reward_rises_within_a_few_dozen_iterations(tmp_path: Path) ->
     assert mean(last, "reward") > 3 * mean(first, "reward") + 0.1
     assert mean(last, "kl") > mean(first, "kl")
     assert abs(told[0]["kl"]) < 1e-3
-    assert json.loads((tmp_path / "run" / "stages" / "02-ppo" / "model" / "head.json").read_text())["kind"] == "causal_lm"
+    assert (
+        json.loads((tmp_path / "run" / "stages" / "02-ppo" / "model" / "head.json").read_text())["kind"] == "causal_lm"
+    )
     page = (tmp_path / "run" / "report.html").read_text()
     assert "reward" in page
 
 
-@pytest.mark.parametrize(("shape", "tuner"), [(DECODER, ""), (BOTH, ""), (DECODER, "tuner: {name: lora, r: 2}")], ids=["decoder", "encoder-decoder", "lora"])
+@pytest.mark.parametrize(
+    ("shape", "tuner"),
+    [(DECODER, ""), (BOTH, ""), (DECODER, "tuner: {name: lora, r: 2}")],
+    ids=["decoder", "encoder-decoder", "lora"],
+)
 def test_a_killed_run_ends_as_if_it_had_not_been(shape: str, tuner: str, tmp_path: Path) -> None:
     recipe = written(tmp_path, shape, tuner)
     assert forked(str(recipe), [], str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
@@ -101,18 +111,30 @@ def test_a_killed_run_ends_as_if_it_had_not_been(shape: str, tuner: str, tmp_pat
 def test_the_value_function_can_start_as_the_reward_model(tmp_path: Path) -> None:
     pairs = [{"prompt": f"row {n}", "chosen": " a cab", "rejected": " zoo tsu"} for n in range(16)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
-    text = RANDOM.replace("SHAPE", DECODER).replace("TUNER", "value: reward").replace("PARTS", "2").replace("max_steps: 9", "max_steps: 2")
+    text = (
+        RANDOM.replace("SHAPE", DECODER)
+        .replace("TUNER", "value: reward")
+        .replace("PARTS", "2")
+        .replace("max_steps: 9", "max_steps: 2")
+    )
     taught = (
         "stages:\n  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}], block_size: 16, max_train_samples: 50, arguments: {max_steps: 1}}\n"
         "  - {stage: reward, id: scores, from: pretrain, task: {kind: preference, train: pairs.jsonl}, max_length: 16, arguments: {max_steps: 2, global_batch_size: 4, learning_rate: 1e-2}}\n"
     )
-    text = text.replace("stages:\n", taught).replace('reward: {name: pattern, pattern: "[a-e]"}', "from: pretrain\n    reward: {from: scores}")
-    text = text.replace("learning_rate: 2e-3", "learning_rate: 1e-12")  # so that the value function stays what it began as
+    text = text.replace("stages:\n", taught).replace(
+        'reward: {name: pattern, pattern: "[a-e]"}', "from: pretrain\n    reward: {from: scores}"
+    )
+    text = text.replace(
+        "learning_rate: 2e-3", "learning_rate: 1e-12"
+    )  # so that the value function stays what it began as
     recipe = tmp_path / "aligned.yaml"
     recipe.write_text(text)
     assert forked(str(recipe), [], str(tmp_path / "run"), str(tmp_path / "home")) == 0
     stages = tmp_path / "run" / "stages"
-    began, ended, policy = (load_file(stages / place / "model.safetensors") for place in ("02-scores/model", "03-ppo/value/body", "03-ppo/model"))
+    began, ended, policy = (
+        load_file(stages / place / "model.safetensors")
+        for place in ("02-scores/model", "03-ppo/value/body", "03-ppo/model")
+    )
     name = "model.layers.0.attention.query.weight"
     assert torch.allclose(ended[name], began[name], atol=1e-6)
     assert not torch.allclose(ended[name], policy[name], atol=1e-4)
@@ -129,5 +151,15 @@ def test_two_processes_do_what_one_does(tuner: str, tmp_path: Path) -> None:
     told, alone = metrics(tmp_path / "run"), metrics(tmp_path / "alone")
     assert len(told) == len(alone) == 9
     for both, one in zip(told, alone, strict=True):
-        for name in ("reward", "kl", "kl_coef", "response_length", "entropy", "policy_loss", "value_loss", "advantage_std", "grad_norm"):
+        for name in (
+            "reward",
+            "kl",
+            "kl_coef",
+            "response_length",
+            "entropy",
+            "policy_loss",
+            "value_loss",
+            "advantage_std",
+            "grad_norm",
+        ):
             assert both[name] == pytest.approx(one[name], rel=2e-3, abs=2e-4), name

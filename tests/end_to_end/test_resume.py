@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from pipelines.events import read_events
+from pipelines.core.events import read_events
 from tests.end_to_end.forked import run_recipe, server
 
 RECIPE = """\
@@ -44,9 +44,12 @@ TUNERS = {
 }
 STEPS = 21  # 50 rows in batches of 8 are 7 steps an epoch
 MOMENTS = [
-    ("training step", "pretrain"), ("training step", "supervised"), ("optimizer state being saved", "supervised"),
-    ("checkpoint about to be marked", "supervised"), ("result about to be saved", "supervised"),
-]  # fmt: skip
+    ("training step", "pretrain"),
+    ("training step", "supervised"),
+    ("optimizer state being saved", "supervised"),
+    ("checkpoint about to be marked", "supervised"),
+    ("result about to be saved", "supervised"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,11 @@ def outcome(run: Path) -> dict[str, Any]:
         for name, tensor in load_file(path).items():
             weights[f"{path.parent.parent.name}/{name}"] = tensor.tobytes()
     scores = [json.loads(path.read_text()) for path in sorted(run.glob("stages/*evaluate/metrics.json"))]
-    trained = [json.loads(path.read_text())["train_loss"] for path in sorted(run.glob("stages/*/metrics.json")) if "evaluate" not in str(path)]
+    trained = [
+        json.loads(path.read_text())["train_loss"]
+        for path in sorted(run.glob("stages/*/metrics.json"))
+        if "evaluate" not in str(path)
+    ]
     return {"losses": losses, "weights": weights, "scores": scores, "train_loss": trained}
 
 
@@ -97,9 +104,23 @@ def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 def counts(place: str, stage: str, generator: random.Random) -> int:
     """When to die: the passing of `place` that falls into the stage, drawn by the seed; later epochs included."""
-    pretraining = {"training step": 4, "optimizer state being saved": 2, "checkpoint about to be marked": 2, "result about to be saved": 1}
-    tuning = {"training step": STEPS, "optimizer state being saved": 6, "checkpoint about to be marked": 6, "result about to be saved": 1}
-    return generator.randint(1, pretraining[place]) if stage == "pretrain" else pretraining[place] + generator.randint(1, tuning[place])
+    pretraining = {
+        "training step": 4,
+        "optimizer state being saved": 2,
+        "checkpoint about to be marked": 2,
+        "result about to be saved": 1,
+    }
+    tuning = {
+        "training step": STEPS,
+        "optimizer state being saved": 6,
+        "checkpoint about to be marked": 6,
+        "result about to be saved": 1,
+    }
+    return (
+        generator.randint(1, pretraining[place])
+        if stage == "pretrain"
+        else pretraining[place] + generator.randint(1, tuning[place])
+    )
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
@@ -120,7 +141,9 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
 
 def test_a_run_killed_while_layers_wake_ends_as_if_it_had_not_been(recipe: Path, tmp_path: Path) -> None:
     """Killed in the second epoch's middle and in the third's, when one and two layers have joined the head."""
-    tricks = "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}"
+    tricks = (
+        "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}"
+    )
     assert forked(str(recipe), [tricks], str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
     expected = outcome(tmp_path / "whole")
     arguments = (str(recipe), [tricks], str(tmp_path / "run"), str(tmp_path / "home"))
@@ -147,9 +170,13 @@ stages:
 
 
 @pytest.mark.parametrize(
-    ("objective", "family", "apart"), [("causal_lm", "decoder", "false"), ("next_sentence", "encoder", "true")], ids=["causal", "pairs"]
-)  # fmt: skip
-def test_a_killed_pretraining_sees_the_samples_it_would_have_seen(objective: str, family: str, apart: str, tmp_path: Path) -> None:
+    ("objective", "family", "apart"),
+    [("causal_lm", "decoder", "false"), ("next_sentence", "encoder", "true")],
+    ids=["causal", "pairs"],
+)
+def test_a_killed_pretraining_sees_the_samples_it_would_have_seen(
+    objective: str, family: str, apart: str, tmp_path: Path
+) -> None:
     """Killed in a later epoch, whose random pairs must be those of that epoch."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(PRETRAINING.replace("FAMILY", family).replace("OBJECTIVE", objective).replace("APART", apart))
@@ -166,7 +193,11 @@ def test_a_killed_pretraining_sees_the_samples_it_would_have_seen(objective: str
 def command(*words: str, home: Path, folder: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {"FINERY_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "pipelines", *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-m", "pipelines", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -201,7 +232,9 @@ def test_a_signal_saves_a_checkpoint_and_leaves_75(recipe: Path, tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("tuner", TUNERS)
-def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(tuner: str, recipe: Path, tmp_path: Path) -> None:
+def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(
+    tuner: str, recipe: Path, tmp_path: Path
+) -> None:
     words = (TUNERS[tuner], "launch.num_processes=2", "launch.mixed_precision=no")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -211,7 +244,13 @@ def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(tune
     run, home = tmp_path / "b" / "runs" / "killed", tmp_path / "home-b"
     for checkpoint in (generator.choice([4, 8]), generator.choice([12, 16])):
         child = command("run", str(recipe), *words, home=home, folder=tmp_path / "b")
-        wait_for(run, lambda event, step=checkpoint: event["event"] == "checkpoint" and event.get("stage") == "supervised" and event["step"] == step, child)
+        wait_for(
+            run,
+            lambda event, step=checkpoint: (
+                event["event"] == "checkpoint" and event.get("stage") == "supervised" and event["step"] == step
+            ),
+            child,
+        )
         time.sleep(generator.random() * 0.2)
         child.kill()
         child.wait()

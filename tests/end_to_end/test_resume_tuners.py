@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.registry import TUNERS
+from pipelines.core.registry import TUNERS
 from tests.end_to_end.test_resume import forked, outcome
 
 RECIPE = """\
@@ -53,7 +53,7 @@ stages:
 @pytest.mark.long
 @pytest.mark.parametrize("tuner", ADAPTING)
 def test_a_killed_run_ends_as_if_it_had_not_been(tuner: str, tmp_path: Path) -> None:
-    if tuner in TUNERS and (why := TUNERS.load(tuner)().lacks()) is not None:
+    if tuner in TUNERS and (why := TUNERS.load(tuner)().unavailable_reason()) is not None:
         pytest.skip(f"{tuner} {why}")
     killed_and_resumed(RECIPE.replace("TUNER", ADAPTING[tuner]), tmp_path)
 

@@ -40,5 +40,15 @@ def test_forty_kills_with_a_database_that_crashes_too_cost_nothing(tmp_path):
 
 @pytest.mark.long
 def test_real_runs_on_two_ranks_survive_kills(tmp_path):
-    found = torment(tmp_path, Sqlite(tmp_path), seed=41, kills=4, recipe=REAL, workload="pipelines", jobs=1, pause=(2.0, 15.0), seconds=1800)
+    found = torment(
+        tmp_path,
+        Sqlite(tmp_path),
+        seed=41,
+        kills=4,
+        recipe=REAL,
+        workload="pipelines",
+        jobs=1,
+        pause=(2.0, 15.0),
+        seconds=1800,
+    )
     assert found.resumed > 0

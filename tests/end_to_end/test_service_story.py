@@ -20,7 +20,10 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 FINERY = Path(sys.executable).with_name("finery")
 CHROMIUM = shutil.which("chromium")
-pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="the page is used in Debian's chromium, which is not installed")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="the page is used in Debian's chromium, which is not installed"),
+]
 SECONDS = 600
 
 RECIPE = """
@@ -51,13 +54,20 @@ class Server:
 
     def __init__(self, folder):
         self.home = folder / "home"
-        self.environment = os.environ | {"FINERY_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "FINERY_CPUS": "2"}
+        self.environment = os.environ | {
+            "FINERY_HOME": str(folder / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "FINERY_CPUS": "2",
+        }
         self.port = 0
         self.start()
 
     def start(self):
         words = [FINERY, "serve", "--home", self.home, "--port", str(self.port), "--json"]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self.environment)
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self.environment
+        )
         self.told = json.loads(self.process.stdout.readline())
         self.url = self.told["url"]
         self.port = int(self.url.rpartition(":")[2])
@@ -117,7 +127,15 @@ def through_openai(server, folder):
     """Fine-tune as somebody with OpenAI's own client does."""
     from openai import OpenAI
 
-    rows = [{"messages": [{"role": "user", "content": f"What is {n} plus {n}?"}, {"role": "assistant", "content": str(2 * n)}]} for n in range(40)]
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {n} plus {n}?"},
+                {"role": "assistant", "content": str(2 * n)},
+            ]
+        }
+        for n in range(40)
+    ]
     (folder / "chat.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     client = OpenAI(base_url=f"{server.url}/v1", api_key=server.token)
     file = client.files.create(file=(folder / "chat.jsonl").open("rb"), purpose="fine-tune")
@@ -177,11 +195,20 @@ def test_five_jobs_from_everywhere_outlive_the_server_and_finish_once(server, tm
     assert done.fine_tuned_model in [model.id for model in client.models.list()]
 
     published = [model["name"] for model in server.get("/models")["data"]]
-    assert sorted(name for name in published if name.startswith("story-")) == ["story-1", "story-2", "story-3", "story-page"]
+    assert sorted(name for name in published if name.startswith("story-")) == [
+        "story-1",
+        "story-2",
+        "story-3",
+        "story-page",
+    ]
     board = server.get("/leaderboard/builtin/python-docs")
     lines = board["data"] if isinstance(board, dict) else board
     assert {line["job_name"] for line in lines} == {"story-1", "story-2", "story-3", "story-page"}
     for job in ours:
-        finished = [event for event in server.get(f"/jobs/{job}/events?limit=5000")["data"] if event["event"] == "finished"]
+        finished = [
+            event for event in server.get(f"/jobs/{job}/events?limit=5000")["data"] if event["event"] == "finished"
+        ]
         assert len(finished) == 1
-        assert [attempt["state"] for attempt in server.get(f"/jobs/{job}/attempts")] == ["ended"]  # the one before the kill was taken over
+        assert [attempt["state"] for attempt in server.get(f"/jobs/{job}/attempts")] == [
+            "ended"
+        ]  # the one before the kill was taken over

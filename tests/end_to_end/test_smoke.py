@@ -19,17 +19,19 @@ import pyarrow.parquet as pq
 import pytest
 import sacrebleu
 
-from pipelines import fingerprints
-from pipelines import recipe as recipes
-from pipelines.events import read_events
-from pipelines.fields.scores import text_scores
-from pipelines.recipe import START, Stage
-from pipelines.run import Job, run
+from pipelines.core import recipe as recipes
+from pipelines.core.events import read_events
+from pipelines.core.recipe import START, Stage
+from pipelines.core.scores import text_scores
+from pipelines.runs import fingerprints
+from pipelines.runs.run import Job, run
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
 PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
-AROUND = {f"pipelines.{name}" for name in ("run", "workspace", "hardware", "signals", "failures", "launch", "fingerprints")}
+AROUND = {
+    f"pipelines.{name}" for name in ("run", "workspace", "hardware", "signals", "failures", "launch", "fingerprints")
+}
 """What stands around a stage and changes no result."""
 LOGITS_KINDS = ("classification", "token_classification", "qa", "multiple_choice")
 """Kinds described in place whose predictions have logits, which a publication computes again."""
@@ -52,7 +54,10 @@ class Place:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.root)
             patch.setenv("FINERY_HOME", str(self.home))
-            assert run(recipes.load(self.recipe, overrides), Path("runs") / self.loaded.name) == Path("runs") / self.loaded.name
+            assert (
+                run(recipes.load(self.recipe, overrides), Path("runs") / self.loaded.name)
+                == Path("runs") / self.loaded.name
+            )
         return list(read_events(self.run / "events.jsonl", after=max(before, default=0)))
 
     def folder(self, number: int) -> Path:
@@ -81,7 +86,9 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
         finally:
             sys.settrace(before)
             own = (file.removeprefix(root).partition("/templates/")[0] for file in files if file.startswith(root))
-            own = (name.removesuffix(".py").removesuffix("/__init__") for name in own if not name.startswith("templates/"))
+            own = (
+                name.removesuffix(".py").removesuffix("/__init__") for name in own if not name.startswith("templates/")
+            )
             executed[stage.id] = {f"pipelines.{name.replace('/', '.')}" for name in own}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -133,14 +140,28 @@ def test_the_run_folder_is_laid_out_as_promised(place: Place) -> None:
         assert folder.resolve().parent == place.home / "stages"
         assert json.loads((folder / "stage.json").read_text())["id"] == stage.id
     assert {path.name for path in place.run.iterdir()} <= {
-        "recipe.yaml", "manifest.json", "events.jsonl", "stages", "tokenizer", "history", ".lock", "report.html", "README.md"
-    }  # fmt: skip
+        "recipe.yaml",
+        "manifest.json",
+        "events.jsonl",
+        "stages",
+        "tokenizer",
+        "history",
+        ".lock",
+        "report.html",
+        "README.md",
+    }
 
 
 def test_nothing_temporary_or_unfinished_is_left(place: Place) -> None:
-    left = [path for path in place.root.rglob("*") if path.name.endswith((".tmp", ".partial", ".incoming", ".doomed", ".written"))]
+    left = [
+        path
+        for path in place.root.rglob("*")
+        if path.name.endswith((".tmp", ".partial", ".incoming", ".doomed", ".written"))
+    ]
     assert left == []
-    assert not [path for path in place.root.rglob("*") if path.suffix in (".pkl", ".ckpt") or path.name == "pytorch_model.bin"]
+    assert not [
+        path for path in place.root.rglob("*") if path.suffix in (".pkl", ".ckpt") or path.name == "pytorch_model.bin"
+    ]
 
 
 def test_events_tell_the_story_in_order(place: Place) -> None:
@@ -157,7 +178,11 @@ def test_events_tell_the_story_in_order(place: Place) -> None:
     assert done[: len(place.loaded.stages) + 1] == ["tokenizer", *(stage.id for stage in place.loaded.stages)]
     for stage in place.loaded.stages:
         if stage.trains:
-            steps = [event["step"] for event in events if event["event"] == "progress" and event["stage"] == stage.id and "step" in event]
+            steps = [
+                event["step"]
+                for event in events
+                if event["event"] == "progress" and event["stage"] == stage.id and "step" in event
+            ]
             metrics = json.loads((place.folder(place.loaded.stages.index(stage) + 1) / "metrics.json").read_text())
             assert 0 < steps[-1] <= metrics["train_steps"]
 
@@ -183,10 +208,17 @@ def test_every_stage_leaves_what_it_should(place: Place) -> None:
                 rows = [row for row in rows if row["benchmark"] == benchmark]
                 if "few_shot" in details[benchmark]:
                     draws = {row["draw"] for row in rows}
-                    assert len({(row["draw"], row["index"]) for row in rows}) == len(rows) == len(draws) * stage.max_eval_samples
+                    assert (
+                        len({(row["draw"], row["index"]) for row in rows})
+                        == len(rows)
+                        == len(draws) * stage.max_eval_samples
+                    )
                     shots = int(benchmark.rpartition("/")[2].removesuffix("-shot"))
                     assert {len(row["examples"]) for row in rows} == {shots}
-                    right = [row["label"] == row["prediction"] if "label" in row else row["hypothesis"] == row["reference"] for row in rows]
+                    right = [
+                        row["label"] == row["prediction"] if "label" in row else row["hypothesis"] == row["reference"]
+                        for row in rows
+                    ]
                     assert scores["acc"] == pytest.approx(sum(right) / len(rows), abs=1e-12)
                     continue
                 assert len(rows) == stage.max_eval_samples
@@ -196,21 +228,31 @@ def test_every_stage_leaves_what_it_should(place: Place) -> None:
                     if "bleu" in scores:
                         assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(said, right).score, abs=1e-12)
                     elif "accuracy" in scores:  # classes that were written
-                        assert scores["accuracy"] == pytest.approx(sum(one == other for one, other in zip(said, right[0], strict=True)) / len(rows))
+                        assert scores["accuracy"] == pytest.approx(
+                            sum(one == other for one, other in zip(said, right[0], strict=True)) / len(rows)
+                        )
                     else:
                         assert 0 <= scores["rougeL"] <= 100
                         assert scores.get("perplexity", 1.0) >= 1
                     continue
                 if "tokens" in rows[0]:
                     words = [pair for row in rows for pair in zip(row["tags"], row["predicted_tags"], strict=True)]
-                    assert scores["accuracy"] == pytest.approx(sum(one == other for one, other in words) / len(words), abs=1e-12)
+                    assert scores["accuracy"] == pytest.approx(
+                        sum(one == other for one, other in words) / len(words), abs=1e-12
+                    )
                     continue
                 if "answers" in rows[0]:
-                    assert json.loads((folder / f"{benchmark}.predictions.json").read_text()) == {row["id"]: row["answer"] for row in rows}
+                    assert json.loads((folder / f"{benchmark}.predictions.json").read_text()) == {
+                        row["id"]: row["answer"] for row in rows
+                    }
                     assert 0 <= scores["exact_match"] <= scores["f1"] <= 100
                     continue
                 if "score_chosen" in rows[0]:  # pairs; the same score counts half
-                    better = [(row["score_chosen"] > row["score_rejected"]) + 0.5 * (row["score_chosen"] == row["score_rejected"]) for row in rows]
+                    better = [
+                        (row["score_chosen"] > row["score_rejected"])
+                        + 0.5 * (row["score_chosen"] == row["score_rejected"])
+                        for row in rows
+                    ]
                     assert scores == {"accuracy": pytest.approx(sum(better) / len(rows), abs=1e-12)}
                     continue
                 right = sum(row["label"] == row["prediction"] for row in rows)
@@ -231,7 +273,9 @@ def test_the_publication_is_complete_and_its_checksums_hold(place: Place) -> Non
     assert (publication["verification"]["rows"] > 0) == predicted
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {*publication["checksums"], "SHA256SUMS", "publication.json"}
-    checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True
+    )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert checked.stdout.count(": OK") == len(publication["checksums"]) - ("SHA256SUMS" in publication["checksums"])
     assert len(publication["checksums"]) >= 8
@@ -239,14 +283,22 @@ def test_the_publication_is_complete_and_its_checksums_hold(place: Place) -> Non
 
 
 def test_the_same_recipe_again_does_nothing_again(place: Place) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (place.home / "stages").rglob("*") if path.is_file() and path.suffix != ".lock"}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (place.home / "stages").rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
     events = place.go()
     done = {event["stage"]: event["reused"] for event in events if event["event"] == "stage_finished"}
     assert done == dict.fromkeys(["tokenizer", *(stage.id for stage in place.loaded.stages)], True)
     assert not [event for event in events if event["event"] in ("metric", "progress", "checkpoint")]
     assert (events[0]["event"], events[-1]["event"]) == ("started", "finished")
     assert events[-1]["seconds"] < 5
-    after = {path: path.stat().st_mtime_ns for path in (place.home / "stages").rglob("*") if path.is_file() and path.suffix != ".lock"}
+    after = {
+        path: path.stat().st_mtime_ns
+        for path in (place.home / "stages").rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
     assert after == before
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import recipe as recipes
-from pipelines.cells import load_study
-from pipelines.compare import compare
-from pipelines.protocols import StopSignal
-from pipelines.run import run
-from pipelines.study import run_study
-from pipelines.study_workers import Ended, Slot
+from pipelines.core import recipe as recipes
+from pipelines.core.interfaces import StopSignal
+from pipelines.core.study_cells import load_study
+from pipelines.runs.run import run
+from pipelines.studies.compare import compare
+from pipelines.studies.study import run_study
+from pipelines.studies.workers import Ended, Slot
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "smoke"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if "\nmatrix:" in path.read_text()]
@@ -76,7 +76,13 @@ def test_trials_come_first_and_refused_cells_never(place: Place) -> None:
     assert place.started == trials + cells  # type: ignore[attr-defined]
     assert len(trials) == sum(len(group.grid) for group in plan.groups)
     assert cells == [cell.folder for cell in plan.cells if not cell.refusal]
-    assert place.data()["counts"] == {"done": len(cells), "failed": 0, "refused": len(plan.refused), "stopped": 0, "queued": 0}
+    assert place.data()["counts"] == {
+        "done": len(cells),
+        "failed": 0,
+        "refused": len(plan.refused),
+        "stopped": 0,
+        "queued": 0,
+    }
 
 
 def test_every_cell_is_an_ordinary_run_folder_with_the_chosen_values(place: Place) -> None:
@@ -93,7 +99,10 @@ def test_every_cell_is_an_ordinary_run_folder_with_the_chosen_values(place: Plac
 
 def test_the_best_trial_on_rows_set_aside_is_the_chosen_one(place: Place) -> None:
     for group in place.data()["search"]:
-        assert all(trial["score"] is not None and set(trial["scores"]) >= {"loss", trial["metric"]} for trial in group["trials"])
+        assert all(
+            trial["score"] is not None and set(trial["scores"]) >= {"loss", trial["metric"]}
+            for trial in group["trials"]
+        )
         best = max(group["trials"], key=lambda trial: trial["score"])  # the first of equal ones
         assert [trial for trial in group["trials"] if trial["chosen"]] == [best]
 
@@ -101,8 +110,15 @@ def test_the_best_trial_on_rows_set_aside_is_the_chosen_one(place: Place) -> Non
 def test_the_table_agrees_with_the_cells(place: Place) -> None:
     data = place.data()
     for row in data["rows"]:
-        mine = [cell for cell in data["cells"] if row["labels"].items() <= cell["labels"].items() and cell["status"] == "done"]
-        told = [json.loads(next((place.folder / cell["cell"]).glob("stages/*-evaluate/metrics.json")).read_text()) for cell in mine]
+        mine = [
+            cell
+            for cell in data["cells"]
+            if row["labels"].items() <= cell["labels"].items() and cell["status"] == "done"
+        ]
+        told = [
+            json.loads(next((place.folder / cell["cell"]).glob("stages/*-evaluate/metrics.json")).read_text())
+            for cell in mine
+        ]
         for metric, figure in row["metrics"].items():
             values = [scores[row["benchmark"]][metric] for scores in told]
             assert figure["mean"] == pytest.approx(sum(values) / len(values))

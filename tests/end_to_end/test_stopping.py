@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.events import read_events
+from pipelines.core.events import read_events
 from tests.end_to_end import forked
 
 RECIPE = """\
@@ -50,11 +50,15 @@ def start(function: object, *arguments: object) -> tuple[int, float]:
         ("stage being finished", 0.0, "supervised", [], signal.SIGTERM),
     ],
 )
-def test_a_signal_outside_training(place: str, delay: float, stage: str, done: list[str], number: int, tmp_path: Path) -> None:
+def test_a_signal_outside_training(
+    place: str, delay: float, stage: str, done: list[str], number: int, tmp_path: Path
+) -> None:
     work, home, said = tmp_path / "work", tmp_path / "home", tmp_path / "said"
     work.mkdir()
     (work / "recipe.yaml").write_text(RECIPE + (PUBLISH if stage == "publish" else ""))
-    code, _ = start(forked.command_signalled, ["run", "recipe.yaml"], str(work), str(said), str(home), place, delay, int(number))
+    code, _ = start(
+        forked.command_signalled, ["run", "recipe.yaml"], str(work), str(said), str(home), place, delay, int(number)
+    )
     assert code == 75, said.read_text()
     run = work / "runs" / "stopped"
     events = list(read_events(run / "events.jsonl"))
@@ -63,21 +67,34 @@ def test_a_signal_outside_training(place: str, delay: float, stage: str, done: l
     assert said.read_text().count("\n") == 1, said.read_text()
     assert [event["stage"] for event in events if event["event"] == "stage_finished"] == done
     assert [path for path in home.glob("stages/*.partial") if path.is_dir()] == []
-    assert not [path for root in (work, home) for path in root.rglob("*") if path.name.endswith((".tmp", ".incoming", ".written"))]
+    assert not [
+        path
+        for root in (work, home)
+        for path in root.rglob("*")
+        if path.name.endswith((".tmp", ".incoming", ".written"))
+    ]
     assert not [link for link in (run / "stages").iterdir() if not link.exists()]
     assert not (work / "registry" / "stopped").exists()
     assert not children_of(work, home), "something goes on after the command has ended"
     if stage != "publish":
-        code, _ = start(forked.command, ["resume", "runs/stopped"], str(work), str(said), None, {"FINERY_HOME": str(home)})
+        code, _ = start(
+            forked.command, ["resume", "runs/stopped"], str(work), str(said), None, {"FINERY_HOME": str(home)}
+        )
         assert code == 0, said.read_text()
         resumed = list(read_events(run / "events.jsonl", after=events[-1]["id"]))
         reused = {event["stage"]: event["reused"] for event in resumed if event["event"] == "stage_finished"}
         complete = [*done, "tokenizer"] if place == "stage being finished" else done
         assert reused == {each: each in complete for each in ("tokenizer", "supervised", "evaluate")}
         assert resumed[-1]["event"] == "finished"
-        code, _ = start(forked.command, ["resume", "runs/stopped"], str(work), str(said), None, {"FINERY_HOME": str(home)})
+        code, _ = start(
+            forked.command, ["resume", "runs/stopped"], str(work), str(said), None, {"FINERY_HOME": str(home)}
+        )
         assert code == 0
-        again = [event for event in read_events(run / "events.jsonl", after=resumed[-1]["id"]) if event["event"] == "stage_finished"]
+        again = [
+            event
+            for event in read_events(run / "events.jsonl", after=resumed[-1]["id"])
+            if event["event"] == "stage_finished"
+        ]
         assert [event["reused"] for event in again] == [True, True, True]
 
 

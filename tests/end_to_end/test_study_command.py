@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipelines.events import read_events
+from pipelines.core.events import read_events
 
 pytestmark = pytest.mark.long
 RECIPE = """\
@@ -46,8 +46,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "service.cli", "study", "study.yaml", "--json", *options]
-    environment = os.environ | {"FINERY_HOME": str(folder / "home"), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    command = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    environment = os.environ | {
+        "FINERY_HOME": str(folder / "home"),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
+    command = subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     COMMANDS.append(command)
     return command
 

@@ -16,7 +16,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.events import read_events
+from pipelines.core.events import read_events
 from tests.end_to_end import forked
 
 RECIPE = """\
@@ -69,7 +69,11 @@ def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def losses(run: Path) -> dict[tuple[str, int], float]:
-    events = [event for event in read_events(run / "events.jsonl") if event["event"] == "metric" and "loss" in event["metrics"]]
+    events = [
+        event
+        for event in read_events(run / "events.jsonl")
+        if event["event"] == "metric" and "loss" in event["metrics"]
+    ]
     return {(event["stage"], event["step"]): event["metrics"]["loss"] for event in events}
 
 
@@ -89,7 +93,10 @@ def test_the_losses_are_those_of_one_process(recipe: Path, alone: Path, tmp_path
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["launch"]["num_processes"] == 2
     assert_equal_losses(alone / "run", tmp_path / "run", ("pretrain", "supervised"))
     assert max(step for stage, step in losses(tmp_path / "run") if stage == "supervised") == 12
-    one, two = (json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text()) for run in (alone / "run", tmp_path / "run"))
+    one, two = (
+        json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text())
+        for run in (alone / "run", tmp_path / "run")
+    )
     assert two["train_loss"] == pytest.approx(one["train_loss"], rel=RELATIVE)
     assert two["all_parameters"] == one["all_parameters"]
 
@@ -98,7 +105,9 @@ def test_a_last_batch_that_is_not_full_is_shared_too(recipe: Path, tmp_path: Pat
     """45 rows in batches of 8: the last batch of an epoch has 5, for one process 4 and for the other 1."""
     ragged = ["stages.supervised.max_train_samples=45", "stages.pretrain.arguments.max_steps=1"]
     assert forked_run(forked.run_recipe, str(recipe), ragged, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *ragged], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    code = forked_run(
+        forked.run_on_forked_ranks, str(recipe), [TWO, *ragged], str(tmp_path / "two"), str(tmp_path / "home-two")
+    )
     assert code == 0, ranks_log(tmp_path / "two")
     assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
 
@@ -106,11 +115,15 @@ def test_a_last_batch_that_is_not_full_is_shared_too(recipe: Path, tmp_path: Pat
 def test_each_part_of_a_loss_is_divided_by_the_items_of_both_processes(recipe: Path, tmp_path: Path) -> None:
     """Hidden tokens and pairs of sentences, in the last batch of an epoch too."""
     pairs = [
-        "stages.pretrain.objective=next_sentence", "stages.pretrain.block_size=32",
-        "stages.pretrain.arguments.max_steps=8", "stages.supervised.max_train_samples=8",
-    ]  # fmt: skip
+        "stages.pretrain.objective=next_sentence",
+        "stages.pretrain.block_size=32",
+        "stages.pretrain.arguments.max_steps=8",
+        "stages.supervised.max_train_samples=8",
+    ]
     assert forked_run(forked.run_recipe, str(recipe), pairs, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *pairs], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    code = forked_run(
+        forked.run_on_forked_ranks, str(recipe), [TWO, *pairs], str(tmp_path / "two"), str(tmp_path / "home-two")
+    )
     assert code == 0, ranks_log(tmp_path / "two")
     assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
     metrics = json.loads(next((tmp_path / "one").glob("stages/*pretrain/metrics.json")).read_text())
@@ -124,13 +137,21 @@ def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_p
     shutil.rmtree(tmp_path / "home/stages" / evaluated)
     code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
     assert code == 0, ranks_log(tmp_path / "run")
-    done = {event["stage"]: event["reused"] for event in read_events(tmp_path / "run/events.jsonl") if event["event"] == "stage_finished"}
+    done = {
+        event["stage"]: event["reused"]
+        for event in read_events(tmp_path / "run/events.jsonl")
+        if event["event"] == "stage_finished"
+    }
     assert done == {"tokenizer": True, "pretrain": True, "supervised": True, "evaluate": False}
-    one, two = (pq.read_table(run / "stages/03-evaluate/predictions.parquet") for run in (alone / "run", tmp_path / "run"))
+    one, two = (
+        pq.read_table(run / "stages/03-evaluate/predictions.parquet") for run in (alone / "run", tmp_path / "run")
+    )
     assert two.num_rows == 37
     assert two["index"].to_pylist() == list(range(37))
     assert two.equals(one)
-    scores = [json.loads((run / "stages/03-evaluate/metrics.json").read_text()) for run in (alone / "run", tmp_path / "run")]
+    scores = [
+        json.loads((run / "stages/03-evaluate/metrics.json").read_text()) for run in (alone / "run", tmp_path / "run")
+    ]
     assert scores[0] == scores[1]
 
 
@@ -138,13 +159,19 @@ def test_layers_wake_on_both_processes(recipe: Path, tmp_path: Path) -> None:
     """Weights that are frozen have no gradient to share, on either process, and join the sharing when they wake."""
     tricks = [
         "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}",
-        "stages.supervised.arguments.num_train_epochs=3", "stages.pretrain.arguments.max_steps=1",
-    ]  # fmt: skip
+        "stages.supervised.arguments.num_train_epochs=3",
+        "stages.pretrain.arguments.max_steps=1",
+    ]
     assert forked_run(forked.run_recipe, str(recipe), tricks, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *tricks], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    code = forked_run(
+        forked.run_on_forked_ranks, str(recipe), [TWO, *tricks], str(tmp_path / "two"), str(tmp_path / "home-two")
+    )
     assert code == 0, ranks_log(tmp_path / "two")
     assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
-    one, two = (json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text()) for run in (tmp_path / "one", tmp_path / "two"))
+    one, two = (
+        json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text())
+        for run in (tmp_path / "one", tmp_path / "two")
+    )
     assert one["trainable_parameters"] == two["trainable_parameters"] < one["all_parameters"]
 
 
@@ -182,7 +209,9 @@ def test_two_processes_learn_several_tasks_as_one_does(tmp_path: Path) -> None:
 
 def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, tmp_path: Path) -> None:
     nan = ["stages.pretrain.arguments.learning_rate=1e30", "stages.pretrain.arguments.max_grad_norm=0"]
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO, *nan], str(tmp_path / "run"), str(tmp_path / "home"))
+    code = forked_run(
+        forked.run_on_forked_ranks, str(recipe), [TWO, *nan], str(tmp_path / "run"), str(tmp_path / "home")
+    )
     assert code == 1
     last = list(read_events(tmp_path / "run/events.jsonl"))[-1]
     assert (last["event"], last["reason"], last["stage"]) == ("failed", "diverged", "pretrain")
@@ -193,7 +222,11 @@ def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, t
 def command(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"FINERY_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "pipelines", *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-m", "pipelines", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -210,7 +243,14 @@ def test_torchrun_starts_the_ranks(recipe: Path, alone: Path, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_no_orphan(recipe: Path, tmp_path: Path) -> None:
-    child = command(tmp_path, "run", str(recipe), TWO, "stages.pretrain.arguments.max_steps=100000", "stages.pretrain.arguments.save_steps=20")
+    child = command(
+        tmp_path,
+        "run",
+        str(recipe),
+        TWO,
+        "stages.pretrain.arguments.max_steps=100000",
+        "stages.pretrain.arguments.save_steps=20",
+    )
     run = tmp_path / "runs" / "shared"
     deadline = time.monotonic() + 240
     while not any(event["event"] == "checkpoint" for event in read_events(run / "events.jsonl")):

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines import recipe as recipes
-from pipelines import study_survey
-from pipelines.evaluation.predictions import Predicted, write_predictions
-from pipelines.events import EventLog
-from pipelines.protocols import Rows, StopSignal
-from pipelines.recipe import Recipe
-from pipelines.study_workers import Ended, Slot
+from pipelines.core import recipe as recipes
+from pipelines.core.events import EventLog
+from pipelines.core.interfaces import Rows, StopSignal
+from pipelines.core.recipe import Recipe
+from pipelines.studies import workers
+from pipelines.studies.workers import Ended, Slot
+from pipelines.tasks.predictions import Predicted, write_predictions
 
 EXAMPLES = 400
 RECIPE = """\
@@ -44,7 +44,14 @@ def right(share: float, seed: int) -> np.ndarray:
     return found
 
 
-def finish(folder: Path, recipe: Recipe, answered: np.ndarray, learnt: int = 1000, selection: float | None = None, seconds: float = 2.0) -> None:
+def finish(
+    folder: Path,
+    recipe: Recipe,
+    answered: np.ndarray,
+    learnt: int = 1000,
+    selection: float | None = None,
+    seconds: float = 2.0,
+) -> None:
     """Leave behind what a run of `recipe` leaves: its first stage trained, its evaluate stage scored on MRPC."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.yaml").write_text(recipe.to_yaml())
@@ -52,7 +59,12 @@ def finish(folder: Path, recipe: Recipe, answered: np.ndarray, learnt: int = 100
         place = folder / "stages" / f"{number:02d}-{stage.id}"
         place.mkdir(parents=True, exist_ok=True)
         if stage.trains:
-            metrics: dict[str, Any] = {"trainable_parameters": learnt, "all_parameters": 10_000, "peak_memory_bytes": 5e8, "train_runtime": seconds}
+            metrics: dict[str, Any] = {
+                "trainable_parameters": learnt,
+                "all_parameters": 10_000,
+                "peak_memory_bytes": 5e8,
+                "train_runtime": seconds,
+            }
             if selection is not None:
                 metrics |= {"eval_loss": 1.0, "eval_accuracy": selection, "eval_f1": selection}
             (place / "metrics.json").write_text(json.dumps(metrics))
@@ -72,17 +84,31 @@ def _score(place: Path, model: str, answered: np.ndarray) -> None:
     logits = np.eye(2, dtype=np.float32)[said]
     hits = (said == 1) & (labels == 1)
     f1 = 2 * hits.sum() / ((said == 1).sum() + (labels == 1).sum())
-    rows = Rows([f"one {at}" for at in range(EXAMPLES)], [f"two {at}" for at in range(EXAMPLES)], labels.tolist(), list(range(EXAMPLES)))
+    rows = Rows(
+        [f"one {at}" for at in range(EXAMPLES)],
+        [f"two {at}" for at in range(EXAMPLES)],
+        labels.tolist(),
+        list(range(EXAMPLES)),
+    )
     write_predictions(place / "predictions.parquet", [Predicted("glue/mrpc", "validation", "", rows, logits)])
-    (place / "metrics.json").write_text(json.dumps({"glue/mrpc": {"accuracy": float(answered.mean()), "f1": float(f1)}}))
-    details = {"model": model, "examples": {"validation": EXAMPLES}, "splits": {"": "validation"}, "intervals": {"accuracy": [0.0, 1.0]}}
+    (place / "metrics.json").write_text(
+        json.dumps({"glue/mrpc": {"accuracy": float(answered.mean()), "f1": float(f1)}})
+    )
+    details = {
+        "model": model,
+        "examples": {"validation": EXAMPLES},
+        "splits": {"": "validation"},
+        "intervals": {"accuracy": [0.0, 1.0]},
+    }
     (place / "details.json").write_text(json.dumps({"glue/mrpc": details}))
 
 
 class PretendWorkers:
     """Workers that write runs down. `outcome(recipe, name)` says what each leaves: `(share, selection)`, or how it ended."""
 
-    def __init__(self, outcome: Callable[[Recipe, str], Any], stop: StopSignal | None = None, stop_after: int | None = None) -> None:
+    def __init__(
+        self, outcome: Callable[[Recipe, str], Any], stop: StopSignal | None = None, stop_after: int | None = None
+    ) -> None:
         self.slots = [Slot()]
         self.stop = stop or StopSignal()
         self.outcome = outcome
@@ -117,4 +143,4 @@ def survey(monkeypatch: pytest.MonkeyPatch) -> None:
     def complete(recipe: Recipe, folder: Path, processes: int) -> bool:
         return (folder / "manifest.json").is_file() and (folder / "recipe.yaml").read_text() == recipe.to_yaml()
 
-    monkeypatch.setattr(study_survey, "complete", complete)
+    monkeypatch.setattr(workers, "complete", complete)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines import attention_maps
-from pipelines.attention_maps import Maps, Request, Section, attend
-from pipelines.errors import CommandError, ModelError, StageError
+from pipelines.commands import attention
+from pipelines.commands.attention import Maps, Request, Section, attend
+from pipelines.core.errors import CommandError, ModelError, StageError
 from tests import writers
 from tests.writers import TEXT
 
@@ -81,7 +81,11 @@ def test_an_encoder_decoder_has_three_kinds_of_attention() -> None:
 def test_without_a_target_the_decoder_reads_the_models_own_greedy_answer() -> None:
     found = maps("t5")
     ids = torch.tensor([writers.tokenizer()(TEXT)["input_ids"]])
-    own = writers.model("t5").generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=32)[0].tolist()
+    own = (
+        writers.model("t5")
+        .generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=32)[0]
+        .tolist()
+    )
     own = own[:-1] if own[-1] == writers.tokenizer().eos_token_id else own
     assert list(found.sections[1].queries) == writers.tokenizer().convert_ids_to_tokens(own)
     assert "the model's own answer" in found.notes[0]
@@ -123,20 +127,23 @@ def test_entropy_and_distance_of_maps_worked_out_by_hand() -> None:
 
 
 def test_bytes_of_a_byte_level_vocabulary_are_shown_as_letters() -> None:
-    from pipelines.data.bpe import BPE
+    from pipelines.data.tokenizers.bpe import BPE
 
     tokenizer = BPE(min_frequency=1).train(["ein schönes Haus für Käthe"] * 3, 400)
     ids = tokenizer("ein schönes Haus")["input_ids"]
-    assert attention_maps._pieces(tokenizer, ids) == ["[CLS]", "▁ein", "▁schönes", "▁Haus", "[SEP]"]
+    assert attention._pieces(tokenizer, ids) == ["[CLS]", "▁ein", "▁schönes", "▁Haus", "[SEP]"]
 
 
 @pytest.mark.parametrize(
     ("kind", "asked", "expected"),
     [
-        ("bert", {"text": " "}, "the text is empty"), ("bert", {"target": "x"}, "has no decoder; leave it out"), ("gpt2", {"target": "x"}, "has no encoder"),
-        ("bert", {"layer": 3}, "--layer is 3, but the encoder attention has layers 1 to 2"), ("gpt2", {"head": 9}, "has heads 1 to 2"),
+        ("bert", {"text": " "}, "the text is empty"),
+        ("bert", {"target": "x"}, "has no decoder; leave it out"),
+        ("gpt2", {"target": "x"}, "has no encoder"),
+        ("bert", {"layer": 3}, "--layer is 3, but the encoder attention has layers 1 to 2"),
+        ("gpt2", {"head": 9}, "has heads 1 to 2"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_shown_is_refused_in_a_sentence(kind: str, asked: dict[str, Any], expected: str) -> None:
     with pytest.raises(CommandError, match=expected):
         maps(kind, **{"text": TEXT} | asked)
@@ -148,23 +155,31 @@ def test_a_model_that_forms_no_map_is_refused(kind: str, tmp_path: Path) -> None
 
     size = len(writers.tokenizer())
     if kind == "mamba":
-        made: Any = hf.MambaForCausalLM(hf.MambaConfig(vocab_size=size, hidden_size=16, num_hidden_layers=1, state_size=4))
+        made: Any = hf.MambaForCausalLM(
+            hf.MambaConfig(vocab_size=size, hidden_size=16, num_hidden_layers=1, state_size=4)
+        )
     else:
-        made = hf.FNetForMaskedLM(hf.FNetConfig(vocab_size=size, hidden_size=16, num_hidden_layers=1, intermediate_size=16))
+        made = hf.FNetForMaskedLM(
+            hf.FNetConfig(vocab_size=size, hidden_size=16, num_hidden_layers=1, intermediate_size=16)
+        )
     writers.saved(made, tmp_path)
     with pytest.raises(ModelError, match="gives no attention weights"):
         attend(Request(str(tmp_path), TEXT))
 
 
 def test_more_than_a_page_can_show_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_maps, "MOST_WEIGHTS", 2 * 2 * 8 * 8 - 1)
-    with pytest.raises(CommandError, match="the maps hold 256 weights, more than the 255 that a page can show: lower --limit"):
+    monkeypatch.setattr(attention, "MOST_WEIGHTS", 2 * 2 * 8 * 8 - 1)
+    with pytest.raises(
+        CommandError, match="the maps hold 256 weights, more than the 255 that a page can show: lower --limit"
+    ):
         maps("bert")
     assert maps("bert", layer=1).sections[0].weights.size == 128
 
 
 def test_page_and_picture_appear_together_and_nothing_else(tmp_path: Path) -> None:
-    answer = attention_maps.answer({"model": str(writers.folder("t5")), "text": TEXT, "out": str(tmp_path / "new" / "place")})
+    answer = attention.answer(
+        {"model": str(writers.folder("t5")), "text": TEXT, "out": str(tmp_path / "new" / "place")}
+    )
     assert sorted(path.name for path in (tmp_path / "new" / "place").iterdir()) == ["attention.html", "attention.png"]
     assert answer["html"] == str(tmp_path / "new/place/attention.html")
     assert [each["name"] for each in answer["sections"]] == ["encoder", "decoder", "cross"]
@@ -172,16 +187,16 @@ def test_page_and_picture_appear_together_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_a_failed_picture_leaves_the_older_page_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines import attention_picture
+    from pipelines.commands import attention_files
 
     def fail(maps: Maps, path: Path) -> None:
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     (tmp_path / "attention.html").write_text("older")
-    monkeypatch.setattr(attention_picture, "write", fail)
+    monkeypatch.setattr(attention_files, "write_attention_picture", fail)
     with pytest.raises(StageError, match="cannot be written: No space left on device"):
-        attention_maps.write(maps("bert"), tmp_path)
+        attention.write(maps("bert"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["attention.html"]
     assert (tmp_path / "attention.html").read_text() == "older"
 
@@ -189,17 +204,19 @@ def test_a_failed_picture_leaves_the_older_page_as_it_was(tmp_path: Path, monkey
 def test_a_file_is_no_place_for_a_page(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(CommandError, match="is a file; name a folder"):
-        attention_maps.answer({"model": str(writers.folder("bert")), "text": TEXT, "out": str(tmp_path / "x")})
+        attention.answer({"model": str(writers.folder("bert")), "text": TEXT, "out": str(tmp_path / "x")})
 
 
 @pytest.mark.parametrize(
     ("head", "words", "names"),
     [
-        ("masked_lm", {}, ["encoder"]), ("masked_lm", {"position": "alibi", "attention_pattern": "sliding_window", "sliding_window": 2}, ["encoder"]),
-        ("causal_lm", {"position": "rotary", "num_key_value_heads": 1}, ["decoder"]), ("seq2seq_lm", {}, ["encoder", "decoder", "cross"]),
+        ("masked_lm", {}, ["encoder"]),
+        ("masked_lm", {"position": "alibi", "attention_pattern": "sliding_window", "sliding_window": 2}, ["encoder"]),
+        ("causal_lm", {"position": "rotary", "num_key_value_heads": 1}, ["decoder"]),
+        ("seq2seq_lm", {}, ["encoder", "decoder", "cross"]),
         ("seq2seq_lm", {"bidirectional_decoder": True, "length_prediction": True}, ["encoder", "decoder", "cross"]),
     ],
-)  # fmt: skip
+)
 def test_our_own_family_shows_its_attention(head: str, words: dict[str, Any], names: list[str], tmp_path: Path) -> None:
     place = writers.saved(writers.finery(head, **words), tmp_path)
     found = attend(Request(str(place), TEXT))

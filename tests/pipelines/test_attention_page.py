@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.attention_maps import Maps, Section
-from pipelines.attention_page import page
+from pipelines.commands.attention import Maps, Section
+from pipelines.commands.attention_files import page
 
 
 class Reader(HTMLParser):
@@ -52,7 +52,10 @@ def maps(**changed: Any) -> Maps:
     crossing = Section("cross", "Cross", ("a", "b", "c", "d"), ("v", "w", "x", "y", "z"), weights, (1, 2), (1, 2, 3))
     alone = draw.dirichlet([0.3] * 4, size=(2, 3, 4)).astype(np.float32)
     own = Section("encoder", "Encoder", ("a", "b", "c", "d"), ("a", "b", "c", "d"), alone, (1, 2), (1, 2, 3))
-    return Maps(**{"model": "m", "family": "encoder-decoder", "text": "a b c d", "sections": (own, crossing), "notes": ("cut",)} | changed)
+    return Maps(
+        **{"model": "m", "family": "encoder-decoder", "text": "a b c d", "sections": (own, crossing), "notes": ("cut",)}
+        | changed
+    )
 
 
 def data_of(reader: Reader) -> Any:
@@ -74,10 +77,15 @@ def test_the_page_is_well_formed_and_closes_what_it_opens() -> None:
 
 def test_its_policy_allows_its_own_style_and_script_and_nothing_else() -> None:
     reader = Reader(page(maps()))
-    policy = next(each["content"] for each in reader.attributes("meta") if each.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        each["content"] for each in reader.attributes("meta") if each.get("http-equiv") == "Content-Security-Policy"
+    )
     style, script = reader.of("style")[0], reader.of("script")[-1]
     hashes = [base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in (style, script)]
-    assert policy == f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; base-uri 'none'; form-action 'none'"
+    assert (
+        policy
+        == f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; base-uri 'none'; form-action 'none'"
+    )
 
 
 def test_it_loads_nothing_and_has_no_inline_style_or_handler() -> None:
@@ -96,12 +104,18 @@ def test_every_weight_is_in_it() -> None:
         steps = np.frombuffer(base64.b64decode(data["weights"]), dtype="<u2").reshape(section.weights.shape)
         np.testing.assert_allclose(steps / 65_535, section.weights, atol=1 / 65_535)
         assert data["queries"] == list(section.queries)
-        assert [(each["layer"], each["head"]) for each in data["maps"]] == [(layer, head) for layer in (1, 2) for head in (1, 2, 3)]
+        assert [(each["layer"], each["head"]) for each in data["maps"]] == [
+            (layer, head) for layer in (1, 2) for head in (1, 2, 3)
+        ]
 
 
-@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--<script>", '"><img src=x onerror=alert(1)>', "]]>&amp;'"])
+@pytest.mark.parametrize(
+    "text", ["</script><script>alert(1)</script>", "<!--<script>", '"><img src=x onerror=alert(1)>', "]]>&amp;'"]
+)
 def test_a_text_cannot_run(text: str) -> None:
-    section = Section("encoder", "Encoder", (text, "b"), (text, "b"), np.full((1, 1, 2, 2), 0.5, np.float32), (1,), (1,))
+    section = Section(
+        "encoder", "Encoder", (text, "b"), (text, "b"), np.full((1, 1, 2, 2), 0.5, np.float32), (1,), (1,)
+    )
     reader = Reader(page(maps(model=text, text=text, notes=(text,), sections=(section,))))
     assert len(reader.attributes("script")) == 2
     assert not reader.attributes("img")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines import attention_picture
-from pipelines.attention_maps import Maps, Section
+from pipelines.commands import attention_files
+from pipelines.commands.attention import Maps, Section
 
 YELLOW, BLUE = (254, 232, 56), (0, 34, 78)
 """The ends of cividis."""
@@ -21,12 +21,16 @@ def section(layers: int, heads: int, rows: int = 6, columns: int = 6, name: str 
     weights = np.zeros((layers, heads, rows, columns), dtype=np.float32)
     weights[..., 0] = 1.0
     tokens = tuple(f"t{number}" for number in range(max(rows, columns)))
-    return Section(name, name, tokens[:rows], tokens[:columns], weights, tuple(range(1, layers + 1)), tuple(range(1, heads + 1)))
+    return Section(
+        name, name, tokens[:rows], tokens[:columns], weights, tuple(range(1, layers + 1)), tuple(range(1, heads + 1))
+    )
 
 
 def draw(tmp_path: Path, *sections: Section, **changed: Any) -> Any:
     path = tmp_path / "attention.png"
-    attention_picture.write(Maps(**{"model": "m", "family": "encoder", "text": "a text", "sections": sections} | changed), path)
+    attention_files.write_attention_picture(
+        Maps(**{"model": "m", "family": "encoder", "text": "a text", "sections": sections} | changed), path
+    )
     with Image.open(path) as image:
         assert image.format == "PNG"
         return np.asarray(image.convert("RGB")).astype(int)
@@ -63,7 +67,9 @@ def test_one_map_alone_is_large(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", ["$x_{", "<b>", "日本", "\x00\x1b[31m", "a" * 400, "\\frac", ""])
 def test_any_token_can_be_a_label(tmp_path: Path, token: str) -> None:
     weights = np.ones((1, 1, 1, 1), dtype=np.float32)
-    assert draw(tmp_path, Section("encoder", "e", (token,), (token,), weights, (1,), (1,)), text=token, model=token or "m").size
+    assert draw(
+        tmp_path, Section("encoder", "e", (token,), (token,), weights, (1,), (1,)), text=token, model=token or "m"
+    ).size
 
 
 def test_the_same_maps_give_the_same_bytes(tmp_path: Path) -> None:

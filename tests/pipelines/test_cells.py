@@ -1,8 +1,8 @@
 import pytest
 
-from pipelines.cells import expand, load_study, named, refuse_study, told
-from pipelines.errors import RecipeError
-from pipelines.recipe import load, loads, read
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import load, loads, read
+from pipelines.core.study_cells import expand, load_study, named, refuse_study, told
 
 BASE = """\
 name: s
@@ -78,7 +78,11 @@ def test_a_trial_never_sees_the_reported_split(study):
             assert "evaluate" not in [stage.stage for stage in trial.stages]
             target = trial.stages[-1]
             assert target.id == "mrpc"
-            assert target.arguments == {"num_train_epochs": 2, "learning_rate": next(iter(values.values())), "eval_strategy": "epoch"}
+            assert target.arguments == {
+                "num_train_epochs": 2,
+                "learning_rate": next(iter(values.values())),
+                "eval_strategy": "epoch",
+            }
             assert target.max_train_samples == 100
             assert trial.seed_of(target) == 1
 
@@ -90,7 +94,9 @@ def test_each_method_has_its_own_grid_of_the_same_length(study):
 
 
 def test_a_wrong_value_of_the_matrix_is_a_mistake_at_its_line(study):
-    text = said(study, BASE + METHODS.replace("r: 4", "r: 0").replace("stages.mrpc.tuner: full", "stages.mrpc.tuner: ful"))
+    text = said(
+        study, BASE + METHODS.replace("r: 4", "r: 0").replace("stages.mrpc.tuner: full", "stages.mrpc.tuner: ful")
+    )
     assert text.splitlines() == [
         f"{text.split(':')[0]}:12  matrix.method.full.stages.mrpc.tuner.name: unknown tuner 'ful'. Did you mean 'full'? Available: "
         + text.splitlines()[0].partition("Available: ")[2],
@@ -106,13 +112,16 @@ def test_a_mistake_of_the_recipe_itself_is_told_once_at_its_own_line(study):
 
 def test_a_mistake_of_a_search_value_is_told_at_its_line(study):
     text = said(study, BASE + METHODS.replace("[1e-4, 1e-3]", "[1e-4, fast]"))
-    assert ":18  study.search.over.stages.mrpc.arguments.learning_rate: is \"fast\"" in text
+    assert ':18  study.search.over.stages.mrpc.arguments.learning_rate: is "fast"' in text
 
 
-UNFIT = BASE + """\
+UNFIT = (
+    BASE
+    + """\
 matrix:
   stages.mrpc.max_length: [64, 100000]
 """
+)
 
 
 def test_a_cell_whose_parts_do_not_fit_is_refused_and_the_others_run(study):
@@ -147,15 +156,28 @@ matrix:
 
 def test_ways_to_train_are_a_key_beside_tasks(study):
     found = study(WAYS)
-    assert [[stage.id for stage in cell.recipe.stages] for cell in found.cells] == [["tune", "evaluate"], ["together", "evaluate"], ["together", "tune", "evaluate"]] * 2
+    assert [[stage.id for stage in cell.recipe.stages] for cell in found.cells] == [
+        ["tune", "evaluate"],
+        ["together", "evaluate"],
+        ["together", "tune", "evaluate"],
+    ] * 2
     assert not found.refused
-    scored = [[(choice.model, choice.name) for choice in cell.recipe.stage("evaluate").choices(cell.recipe)[0]] for cell in found.cells]
-    assert scored == [[(model, f"glue/{task}")] for task in ("rte", "mrpc") for model in ("tune", f"together/{task}", "tune")]
+    scored = [
+        [(choice.model, choice.name) for choice in cell.recipe.stage("evaluate").choices(cell.recipe)[0]]
+        for cell in found.cells
+    ]
+    assert scored == [
+        [(model, f"glue/{task}")] for task in ("rte", "mrpc") for model in ("tune", f"together/{task}", "tune")
+    ]
 
 
 def test_an_override_holds_in_the_cells_that_keep_its_stage(study):
     found = study(WAYS, "stages.tune.arguments.num_train_epochs=5")
-    assert [cell.recipe.stage("tune").arguments["num_train_epochs"] for cell in found.cells if "tune" in [each.id for each in cell.recipe.stages]] == [5] * 4
+    assert [
+        cell.recipe.stage("tune").arguments["num_train_epochs"]
+        for cell in found.cells
+        if "tune" in [each.id for each in cell.recipe.stages]
+    ] == [5] * 4
     assert "never be used" in said(study, WAYS, "stages.tune.task=glue/cola")  # of mrpc it would not be
 
 
@@ -164,14 +186,21 @@ def test_an_override_holds_in_every_cell(study):
     assert {cell.recipe.stage("mrpc").arguments["num_train_epochs"] for cell in found.cells} == {1}
 
 
-@pytest.mark.parametrize("override", ["stages.mrpc.tuner.r=8", "stages.mrpc.seed=4", "stages.mrpc.arguments.learning_rate=1"])
+@pytest.mark.parametrize(
+    "override", ["stages.mrpc.tuner.r=8", "stages.mrpc.seed=4", "stages.mrpc.arguments.learning_rate=1"]
+)
 def test_an_override_that_the_matrix_would_undo_is_refused(study, override):
     assert "would never be used" in said(study, BASE + METHODS, override)
 
 
 def test_the_matrix_itself_can_be_overridden(study):
-    assert len(study(BASE + METHODS, "matrix.stages.mrpc.seed=[7]", "matrix.method.lora.stages.mrpc.tuner.r=16").cells) == 4
-    assert study(BASE + METHODS, "matrix.method.lora.stages.mrpc.tuner.r=16").cells[3].recipe.stage("mrpc").tuner.r == 16
+    assert (
+        len(study(BASE + METHODS, "matrix.stages.mrpc.seed=[7]", "matrix.method.lora.stages.mrpc.tuner.r=16").cells)
+        == 4
+    )
+    assert (
+        study(BASE + METHODS, "matrix.method.lora.stages.mrpc.tuner.r=16").cells[3].recipe.stage("mrpc").tuner.r == 16
+    )
     assert study(BASE + METHODS, "study.search=null", "matrix.method.full={stages.mrpc.tuner: full}").groups == ()
 
 
@@ -183,14 +212,18 @@ def test_cells_may_not_publish_to_one_place(study):
 def test_a_study_is_loaded_as_a_recipe_too_and_reads_back_equal(tmp_path):
     (tmp_path / "base").mkdir()
     path = tmp_path / "study.yaml"
-    path.write_text("name: s\nmodel: {checkpoint: x/y}\nstages: [{stage: supervised, task: glue/mrpc}]\nmatrix: {model: [{checkpoint: base}, {checkpoint: a/b}]}\n")
+    path.write_text(
+        "name: s\nmodel: {checkpoint: x/y}\nstages: [{stage: supervised, task: glue/mrpc}]\nmatrix: {model: [{checkpoint: base}, {checkpoint: a/b}]}\n"
+    )
     recipe = load(path)
     assert recipe.matrix == {"model": ({"checkpoint": str(tmp_path / "base")}, {"checkpoint": "a/b"})}
     assert loads(recipe.to_yaml()) == recipe  # from any folder
 
 
 def test_a_recipe_that_only_its_cells_complete_is_a_study(study):
-    found = study("name: s\nstages: [{stage: supervised, task: glue/mrpc}]\nmatrix: {model: [{checkpoint: a/a}, {checkpoint: b/b}]}\n")
+    found = study(
+        "name: s\nstages: [{stage: supervised, task: glue/mrpc}]\nmatrix: {model: [{checkpoint: a/a}, {checkpoint: b/b}]}\n"
+    )
     assert [cell.recipe.model.checkpoint for cell in found.cells] == ["a/a", "b/b"]
 
 
@@ -213,7 +246,9 @@ def test_a_study_cannot_be_run_as_a_recipe(tmp_path):
 
 
 def test_a_search_over_a_stage_that_is_not_there_is_a_mistake(study):
-    assert "'nli' is no stage of every cell" in said(study, BASE + METHODS.replace("learning_rate", "x").replace("stages.mrpc.arguments.x", "stages.nli.seed"))
+    assert "'nli' is no stage of every cell" in said(
+        study, BASE + METHODS.replace("learning_rate", "x").replace("stages.mrpc.arguments.x", "stages.nli.seed")
+    )
 
 
 def test_values_and_labels_as_text():
@@ -237,6 +272,15 @@ def test_a_search_chooses_by_any_score_of_the_task(study, metric):
 
 def test_a_score_that_the_searched_stage_does_not_measure_is_a_mistake_before_any_trial(study):
     told = said(study, BASE + METHODS, "study.search.metric=acuracy")
-    assert "study.search.metric: 'acuracy' is not measured on the rows that 'mrpc' sets aside. Did you mean 'accuracy'? Known: accuracy, f1, loss" in told
-    translating = BASE.replace("task: glue/mrpc", "task: multi30k/en-de").replace("bert-tiny", "transformer-tiny") + METHODS
-    assert "Known: loss" in said(study, translating.replace("{stage: pretrain, objective: masked_lm,", "{stage: pretrain, objective: span_corruption,"), "study.search.metric=bleu")
+    assert (
+        "study.search.metric: 'acuracy' is not measured on the rows that 'mrpc' sets aside. Did you mean 'accuracy'? Known: accuracy, f1, loss"
+        in told
+    )
+    translating = (
+        BASE.replace("task: glue/mrpc", "task: multi30k/en-de").replace("bert-tiny", "transformer-tiny") + METHODS
+    )
+    assert "Known: loss" in said(
+        study,
+        translating.replace("{stage: pretrain, objective: masked_lm,", "{stage: pretrain, objective: span_corruption,"),
+        "study.search.metric=bleu",
+    )

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines import checkpoints
-from pipelines.checkpoints import Checkpoint, config_of, family_of, find, open_checkpoint, positions_of, text_ids
-from pipelines.errors import CommandError, ModelError
-from pipelines.protocols import Head
-from pipelines.workspace import RECORD
+from pipelines.core.errors import CommandError, ModelError
+from pipelines.core.interfaces import Head
+from pipelines.models import checkpoint
+from pipelines.models.checkpoint import Checkpoint, config_of, family_of, find, open_checkpoint, positions_of, text_ids
+from pipelines.runs.workspace import RECORD
 from tests import tiny, writers
 
 
@@ -68,13 +68,22 @@ def test_what_is_no_folder_may_lie_on_the_hub(given: str, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("", "name is empty"), (" ", "name is empty"), ("runs/none", "there is no folder 'runs/none'"), ("./none", "no folder './none'"),
-        ("/none/at/all", "no folder '/none/at/all'"), ("a/b/c", "no folder 'a/b/c'"), ("what is this", "no folder"),
-        ("registry/none", "no folder 'registry/none'"), ("file.txt", "'file.txt' is a file"), ("short", "the run of that name is 'runs/short'"),
-        ("runs/short/stages/03-evaluate", "left no model"), ("runs/study", "is a study of several runs"), ("runs/empty", "no complete stage"),
+        ("", "name is empty"),
+        (" ", "name is empty"),
+        ("runs/none", "there is no folder 'runs/none'"),
+        ("./none", "no folder './none'"),
+        ("/none/at/all", "no folder '/none/at/all'"),
+        ("a/b/c", "no folder 'a/b/c'"),
+        ("what is this", "no folder"),
+        ("registry/none", "no folder 'registry/none'"),
+        ("file.txt", "'file.txt' is a file"),
+        ("short", "the run of that name is 'runs/short'"),
+        ("runs/short/stages/03-evaluate", "left no model"),
+        ("runs/study", "is a study of several runs"),
+        ("runs/empty", "no complete stage"),
         ("runs", "holds no checkpoint"),
     ],
-)  # fmt: skip
+)
 def test_where_there_is_no_model_the_sentence_says_what_to_give(run: Path, given: str, expected: str) -> None:
     Path("file.txt").write_text("x")
     Path("runs/study/cells").mkdir(parents=True)
@@ -83,7 +92,10 @@ def test_where_there_is_no_model_the_sentence_says_what_to_give(run: Path, given
         find(given)
 
 
-@pytest.mark.parametrize(("kind", "family"), [("bert", "encoder"), ("bert-classifier", "encoder"), ("gpt2", "decoder"), ("t5", "encoder-decoder")])
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("bert", "encoder"), ("bert-classifier", "encoder"), ("gpt2", "decoder"), ("t5", "encoder-decoder")],
+)
 def test_the_family_is_read_off_the_config(kind: str, family: str) -> None:
     assert family_of(config_of(find(str(writers.folder(kind))))) == family
 
@@ -91,11 +103,15 @@ def test_the_family_is_read_off_the_config(kind: str, family: str) -> None:
 @pytest.mark.parametrize(
     ("words", "family"),
     [
-        ({"model_type": "bert", "is_decoder": True}, "decoder"), ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "decoder"),
-        ({"model_type": "llama"}, "decoder"), ({"model_type": "xlnet"}, "decoder"), ({"model_type": "bart"}, "encoder-decoder"),
-        ({"model_type": "electra", "architectures": ["ElectraForPreTraining"]}, "encoder"), ({"model_type": "modernbert"}, "encoder"),
+        ({"model_type": "bert", "is_decoder": True}, "decoder"),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "decoder"),
+        ({"model_type": "llama"}, "decoder"),
+        ({"model_type": "xlnet"}, "decoder"),
+        ({"model_type": "bart"}, "encoder-decoder"),
+        ({"model_type": "electra", "architectures": ["ElectraForPreTraining"]}, "encoder"),
+        ({"model_type": "modernbert"}, "encoder"),
     ],
-)  # fmt: skip
+)
 def test_families_that_transformers_opens_in_several_ways(words: dict[str, object], family: str) -> None:
     from transformers import AutoConfig
 
@@ -137,7 +153,12 @@ def test_an_adapter_opens_merged_into_the_base_beside_it(tmp_path: Path, publish
 
 def test_what_is_to_be_continued_has_nothing_around_it() -> None:
     tokenizer = writers.tokenizer()
-    assert tokenizer.convert_ids_to_tokens(text_ids(tokenizer, "the cat", stays_open=False)) == ["[CLS]", "the", "cat", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(text_ids(tokenizer, "the cat", stays_open=False)) == [
+        "[CLS]",
+        "the",
+        "cat",
+        "[SEP]",
+    ]
     assert tokenizer.convert_ids_to_tokens(text_ids(tokenizer, "the cat", stays_open=True)) == ["the", "cat"]
     assert text_ids(tokenizer, "", stays_open=True) == []
 
@@ -147,7 +168,9 @@ def test_a_tokenizer_that_only_opens_texts_keeps_its_opening() -> None:
     from transformers import PreTrainedTokenizerFast
 
     inner = type(writers.tokenizer().backend_tokenizer).from_str(writers.tokenizer().backend_tokenizer.to_str())
-    inner.post_processor = processors.TemplateProcessing(single="[CLS] $0", special_tokens=[("[CLS]", inner.token_to_id("[CLS]"))])
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $0", special_tokens=[("[CLS]", inner.token_to_id("[CLS]"))]
+    )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="[CLS]", eos_token="[SEP]")
     assert tokenizer.convert_ids_to_tokens(text_ids(tokenizer, "the cat", stays_open=True)) == ["[CLS]", "the", "cat"]
 
@@ -163,6 +186,6 @@ def test_positions_end_where_the_model_or_its_tokenizer_ends() -> None:
 
 
 def test_the_heads_are_kinds_that_models_can_be_opened_with() -> None:
-    from pipelines.models import AUTO_CLASSES
+    from pipelines.models.opening import AUTO_CLASSES
 
-    assert {head.kind for head in checkpoints.HEADS.values()} <= set(AUTO_CLASSES)
+    assert {head.kind for head in checkpoint.HEADS.values()} <= set(AUTO_CLASSES)

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from pipelines.compare import compare
-from pipelines.errors import CommandError
-from pipelines.recipe import loads
+from pipelines.core.errors import CommandError
+from pipelines.core.recipe import loads
+from pipelines.studies.compare import compare
 from tests.pipelines.studies import finish, right
 
 RECIPE = """\
@@ -50,7 +50,9 @@ def test_other_examples_are_not_compared(run, tmp_path):
     a, b = run("a", right(0.8, 1)), run("b", right(0.7, 1))
     path = b / "stages" / "02-evaluate" / "predictions.parquet"
     table = pq.read_table(path)
-    pq.write_table(table.set_column(table.column_names.index("index"), "index", [[at + 1 for at in range(len(table))]]), path)
+    pq.write_table(
+        table.set_column(table.column_names.index("index"), "index", [[at + 1 for at in range(len(table))]]), path
+    )
     told = compare([a, b])
     assert "not scored on the same examples" in told["benchmarks"][0]["sentences"][0]
     assert told["benchmarks"][0]["models"][1]["metrics"]["accuracy"]["difference"] is None
@@ -89,20 +91,30 @@ def test_the_three_tests_stand_beside_each_other_and_agree_where_they_must(run):
 
 
 def test_p_values_are_corrected_for_all_comparisons_that_are_shown(run):
-    runs = [run(name, right(share, seed)) for name, share, seed in (("a", 0.8, 1), ("b", 0.74, 2), ("c", 0.79, 3), ("d", 0.60, 4))]
+    runs = [
+        run(name, right(share, seed))
+        for name, share, seed in (("a", 0.8, 1), ("b", 0.74, 2), ("c", 0.79, 3), ("d", 0.60, 4))
+    ]
     alone = compare(runs, test="mcnemar", correction="none")
     together = compare(runs, test="mcnemar")
     assert (together["comparisons"], together["correction"], together["tests"]) == (3, "holm", ["mcnemar"])
 
     def values(told, key):
-        return [each["metrics"]["accuracy"]["difference"][key]["mcnemar"] for each in told["benchmarks"][0]["models"][1:]]
+        return [
+            each["metrics"]["accuracy"]["difference"][key]["mcnemar"] for each in told["benchmarks"][0]["models"][1:]
+        ]
 
     plain = values(alone, "p")
     order = np.argsort(plain)
     by_hand = np.maximum.accumulate(np.minimum(1, np.array(plain)[order] * [3, 2, 1]))
     assert np.array(values(together, "corrected"))[order] == pytest.approx(by_hand)
     assert values(alone, "corrected") == plain
-    assert [each["verdict"] for each in together["benchmarks"][0]["models"]] == ["reference", "inside the noise", "inside the noise", "worse"]
+    assert [each["verdict"] for each in together["benchmarks"][0]["models"]] == [
+        "reference",
+        "inside the noise",
+        "inside the noise",
+        "worse",
+    ]
     assert len(together["warnings"]) == 2
     assert "inside the noise; do not choose by it" in together["warnings"][0]
     assert "after Holm for 3 comparisons" in together["benchmarks"][0]["sentences"][0]

@@ -4,18 +4,22 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelines import costs
 from pipelines.architectures import FineryConfig
 from pipelines.architectures.arithmetic import forward_flops, linear_layers, other_biases
-from pipelines.models import auto_class, head_settings
-from pipelines.protocols import Head
-from pipelines.shapes import PLAIN_HEADS, OwnShape
+from pipelines.core.interfaces import Head
+from pipelines.models.opening import auto_class, head_settings
+from pipelines.runs.planning import model_size
+from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
 from pipelines.tuners.lora import LoRA
 
 SIZES = {
-    "vocab_size": 211, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96,
+    "vocab_size": 211,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
     "max_position_embeddings": 64,
-}  # fmt: skip
+}
 DECISION = Head("sequence_classification", ("a", "b", "c"))
 DESIGNS = [
     {},
@@ -74,9 +78,11 @@ def test_modules_that_only_one_task_has_are_named():
 
 
 @pytest.mark.parametrize("family", sorted(PLAIN_HEADS))
-@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"])
+@pytest.mark.parametrize(
+    "kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
+)
 def test_they_are_those_that_a_model_from_scratch_names(family, kind):
-    from pipelines.models import _fresh_modules
+    from pipelines.models.opening import _fresh_modules
 
     head = Head(kind, ("a", "b", "c") if kind.endswith("classification") else ())
     assert sorted(lacking({"family": family}, head)) == _fresh_modules(build({"family": family}, head))
@@ -87,19 +93,19 @@ def test_a_named_head_is_a_target_too():
     model = build({}, PLAIN_HEADS["encoder"])
     model.finery_new_modules = []
     tuned = LoRA(**words).apply(model)
-    counted = costs.lora(linear_layers(SIZES, "masked_lm"), r=8, target_modules=("dense",))
+    counted = model_size.lora(linear_layers(SIZES, "masked_lm"), r=8, target_modules=("dense",))
     assert counted.learnt == sum(each.numel() for each in tuned.parameters() if each.requires_grad)
 
 
 def test_by_layer_says_where_the_weights_are():
-    counted = costs.lora(linear_layers(SIZES, "sequence_classification", 3), r=2, whole=["classifier"])
+    counted = model_size.lora(linear_layers(SIZES, "sequence_classification", 3), r=2, whole=["classifier"])
     assert sum(counted.by_layer.values()) == counted.learnt
     assert counted.by_layer["classifier"] == 48 * 3 + 3
     assert counted.by_layer["model.layers.0.feed_forward.output"] == 2 * (96 + 48)
 
 
 def test_all_biases_are_those_of_layers_and_all_others():
-    counted = costs.lora([], r=2, bias="all", other_biases=other_biases(SIZES, "masked_lm"))
+    counted = model_size.lora([], r=2, bias="all", other_biases=other_biases(SIZES, "masked_lm"))
     assert counted.learnt == (1 + 2 * 3 + 1) * 48 + 211  # of the embeddings, the layers, the head, the output matrix
 
 
@@ -119,6 +125,6 @@ def test_a_training_step_costs_three_forward_passes_and_under_lora_about_two(fam
     model = build(words, head)
     model.finery_new_modules = []
     tuned = LoRA(r=4).apply(model)
-    adapter = costs.lora(linear_layers({**SIZES, **words}, head.kind), r=4)
+    adapter = model_size.lora(linear_layers({**SIZES, **words}, head.kind), r=4)
     expected = 2 * forward + 3 * adapter.flops_per_token * 4 * (28 if more else 32)
     assert measured(tuned) == pytest.approx(expected, rel=0.1)

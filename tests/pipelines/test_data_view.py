@@ -4,10 +4,14 @@ import json
 
 import pytest
 
-from pipelines import data_view, recipe
-from pipelines.errors import CommandError
+from pipelines.commands import show_data
+from pipelines.core import recipe
+from pipelines.core.errors import CommandError
 
-ROWS = [{"prompt": f"row {at}, say it", "completion": "yes it is" if at % 2 else "no it is not", "class": at % 2} for at in range(24)]
+ROWS = [
+    {"prompt": f"row {at}, say it", "completion": "yes it is" if at % 2 else "no it is not", "class": at % 2}
+    for at in range(24)
+]
 HEAD = """
 name: seen
 model: {architecture: {preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64}}
@@ -27,26 +31,36 @@ def written(tmp_path):
 
 
 def test_a_dialogue_is_shown_with_its_loss_mask_and_a_class_with_its_text(written):
-    found = data_view.answer({"recipe": str(written), "rows": 2})
+    found = show_data.answer({"recipe": str(written), "rows": 2})
     (task,) = found["tasks"]
-    assert (found["stage"], task["kind"], task["format"], task["template"]) == ("talk", "causal", "prompt_completion", "zephyr")
+    assert (found["stage"], task["kind"], task["format"], task["template"]) == (
+        "talk",
+        "causal",
+        "prompt_completion",
+        "zephyr",
+    )
     assert len(task["rows"]) == 2
     assert [learnt for _, learnt in task["rows"][0]["pieces"]] == [False, True]
     assert task["rows"][0]["pieces"][0][0].endswith("<|assistant|>\n")
     assert task["rows"][0]["pieces"][1][0] in ("yes it is[SEP]", "no it is not[SEP]")
-    (other,) = data_view.answer({"recipe": str(written), "stage": "classes", "rows": 1})["tasks"]
+    (other,) = show_data.answer({"recipe": str(written), "stage": "classes", "rows": 1})["tasks"]
     assert other["rows"][0]["answer"] in ("0", "1")
     assert other["rows"][0]["pieces"][0][0].startswith("[CLS]row")
 
 
 def test_an_answer_that_is_written_is_shown_as_a_text(written):
     """The class of a row is named, as T5's is: not given to a head of classes."""
-    (written.parent / "moods.jsonl").write_text("\n".join(json.dumps({"text": row["prompt"], "mood": ("bad", "good")[row["class"]]}) for row in ROWS))
+    (written.parent / "moods.jsonl").write_text(
+        "\n".join(json.dumps({"text": row["prompt"], "mood": ("bad", "good")[row["class"]]}) for row in ROWS)
+    )
     task = "{kind: classification, columns: [text], label: mood, train: moods.jsonl}"
     tasks = f"[{{id: one, task: {task}, max_length: 60}}, {{id: two, task: {task}, max_length: 60}}]"
-    recipe_text = HEAD.replace("gpt-tiny", "t5-tiny") + f"  - {{stage: multi_task, id: both, form: text_to_text, tasks: {tasks}}}\n"
+    recipe_text = (
+        HEAD.replace("gpt-tiny", "t5-tiny")
+        + f"  - {{stage: multi_task, id: both, form: text_to_text, tasks: {tasks}}}\n"
+    )
     written.write_text(recipe_text)
-    first, _ = data_view.answer({"recipe": str(written), "rows": 2})["tasks"]
+    first, _ = show_data.answer({"recipe": str(written), "rows": 2})["tasks"]
     assert (first["id"], first["kind"]) == ("both/one", "seq2seq")
     for row in first["rows"]:
         (question, asked), (answer, learnt) = row["pieces"]
@@ -57,5 +71,5 @@ def test_an_answer_that_is_written_is_shown_as_a_text(written):
 
 def test_a_stage_that_learns_no_task_is_refused(written):
     with pytest.raises(CommandError, match=r"'nope' is no stage that learns a task\. Stages that do: talk, classes"):
-        data_view.chosen(recipe.load(written), "nope")
-    assert data_view.chosen(recipe.load(written), None).id == "talk"
+        show_data.chosen(recipe.load(written), "nope")
+    assert show_data.chosen(recipe.load(written), None).id == "talk"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines import data_view
-from pipelines.errors import CommandError
+from pipelines.commands import show_data
+from pipelines.core.errors import CommandError
 
 RECIPE = """\
 name: look
@@ -16,14 +16,16 @@ stages:
 
 def answered(tmp_path, stage, preset="gpt-tiny", train="byte_bpe"):
     (tmp_path / "recipe.yaml").write_text(RECIPE.format(stage=stage, preset=preset, train=train))
-    (task,) = data_view.answer({"recipe": str(tmp_path / "recipe.yaml"), "rows": 2})["tasks"]
+    (task,) = show_data.answer({"recipe": str(tmp_path / "recipe.yaml"), "rows": 2})["tasks"]
     return task
 
 
 def test_both_sides_of_a_pair_are_shown_with_what_is_learnt(tmp_path):
     task = answered(tmp_path, "dpo")
     assert (task["kind"], task["examples"], len(task["rows"])) == ("preference", 20, 4)
-    assert [row["answer"] for row in task["rows"]] == [f"the {side} answer of pair {at}" for at in (1, 2) for side in ("chosen", "rejected")]
+    assert [row["answer"] for row in task["rows"]] == [
+        f"the {side} answer of pair {at}" for at in (1, 2) for side in ("chosen", "rejected")
+    ]
     one, other = (row["pieces"] for row in task["rows"][:2])
     assert [learnt for _, learnt in one] == [False, True]
     assert one[0] == other[0]  # the same prompt
@@ -43,4 +45,4 @@ def test_a_recipe_that_learns_nothing_of_the_kind_is_refused(tmp_path):
         "name: x\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}]}]\n"
     )
     with pytest.raises(CommandError, match="stages that learn labelled rows or preferences"):
-        data_view.answer({"recipe": str(tmp_path / "recipe.yaml")})
+        show_data.answer({"recipe": str(tmp_path / "recipe.yaml")})

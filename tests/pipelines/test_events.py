@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.events import EventLog, read_events
+from pipelines.core.events import EventLog, read_events
 
 
 def test_an_event_is_one_json_line_with_id_time_and_its_fields(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import DataError, DiskFull, FineryError, OutOfMemory, StageError, Unforeseen
-from pipelines.failures import understood
+from pipelines.core.errors import DataError, DiskFull, FineryError, OutOfMemory, StageError, Unforeseen, understood
 
 
 @pytest.mark.parametrize(
@@ -19,16 +18,36 @@ from pipelines.failures import understood
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/b"), DiskFull, "the disk is full (/a/b)"),
         (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), DiskFull, "finery resume"),
         (OSError(errno.ENOSPC, "No space left on device", "/source", None, "/target"), DiskFull, "(/target)"),
-        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), DiskFull, "free some space"),
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 124096 vs 123984"), DiskFull, "free some space"),
+        (
+            RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+            DiskFull,
+            "free some space",
+        ),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 124096 vs 123984"),
+            DiskFull,
+            "free some space",
+        ),
         (RuntimeError("basic_ios::clear: iostream error"), DiskFull, "free some space"),
         (shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]), DiskFull, "free some space"),
         (MemoryError(), OutOfMemory, "per_device_train_batch_size"),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), OutOfMemory, "max_length"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), OutOfMemory, "activation_checkpointing"),
-        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"), OutOfMemory, "block_size"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            OutOfMemory,
+            "activation_checkpointing",
+        ),
+        (
+            RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+            OutOfMemory,
+            "block_size",
+        ),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfMemory, "memory ran out"),
-        (PermissionError(errno.EACCES, "Permission denied", "/a/b"), StageError, "/a/b may not be opened or written: Permission denied"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/a/b"),
+            StageError,
+            "/a/b may not be opened or written: Permission denied",
+        ),
         (OSError(errno.EROFS, "Read-only file system", "/a/b"), StageError, "FINERY_HOME"),
         (KeyError("weights"), Unforeseen, "KeyError: 'weights'"),
         (ValueError(), Unforeseen, "ValueError: no message"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import fingerprints
+from pipelines.runs import fingerprints
 
 
 @pytest.fixture
@@ -47,13 +47,15 @@ def test_code_counts_through_every_import_even_one_inside_a_function(package: Pa
     [
         'import importlib\nimportlib.import_module("pipelines.sandbox.c")',
         'LATE = ("pipelines.sandbox.c:y",)',
-        "from pipelines.registry import METRICS\nMETRICS.load(name)",
-        'from pipelines import registry\nfrom pipelines.registry import OBJECTIVES\nOBJECTIVES.load("seq2seq")',
+        "from pipelines.core.registry import METRICS\nMETRICS.load(name)",
+        'from pipelines import registry\nfrom pipelines.core.registry import OBJECTIVES\nOBJECTIVES.load("seq2seq")',
         "def asked(self):\n    return self.context.complete()",
         "def asked(context):\n    return context.complete()",
     ],
 )
-def test_code_counts_through_names_of_modules_registries_and_parts_of_the_context(package: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_counts_through_names_of_modules_registries_and_parts_of_the_context(
+    package: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for registry, name in (("metrics", "f1"), ("objectives", "seq2seq"), ("context", "complete")):
         monkeypatch.setitem(fingerprints.REGISTRIES[registry]._table, name, "pipelines.sandbox.c:y")
     (package / "b.py").write_text(f"name = ''\n{line}\n")
@@ -62,8 +64,13 @@ def test_code_counts_through_names_of_modules_registries_and_parts_of_the_contex
     assert code("pipelines.sandbox.a") != before
 
 
-@pytest.mark.parametrize("line", ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelines.sandbox import c", "store.complete()"])
-def test_types_and_other_things_of_the_same_name_do_not_count(package: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelines.sandbox import c", "store.complete()"],
+)
+def test_types_and_other_things_of_the_same_name_do_not_count(
+    package: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(fingerprints.CONTEXT._table, "complete", "pipelines.sandbox.c:y")
     (package / "b.py").write_text(f"{line}\n")
     before = code("pipelines.sandbox.a")
@@ -109,9 +116,13 @@ def test_a_change_of_any_module_of_a_stages_code_changes_its_fingerprint(tmp_pat
         shutil.copytree(repository / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     recipes = [str(repository / "configs" / "smoke" / f"{name}.yaml") for name in ("ppo", "feedback", "text-to-text")]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", CHANGE_EACH, str(tmp_path), *recipes], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PATH": ""},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", CHANGE_EACH, str(tmp_path), *recipes],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "{}"
 
@@ -124,7 +135,7 @@ def test_code_that_is_not_used_comments_and_docstrings_do_not_count(package: Pat
 
 
 def test_the_contract_does_not_count() -> None:
-    assert code("pipelines.errors", "pipelines.fields.arguments") == code()
+    assert code("pipelines.core.errors", "pipelines.core.training_arguments") == code()
 
 
 def test_the_loop_counts_for_the_stages_that_train() -> None:
@@ -135,7 +146,12 @@ def test_the_loop_counts_for_the_stages_that_train() -> None:
         if module not in seen:
             seen.add(module)
             waiting += fingerprints._read(module)[1]
-    assert {"pipelines.trainers.loop", "pipelines.objectives.losses", "pipelines.data.sentences", "pipelines.data.packing"} <= seen
+    assert {
+        "pipelines.trainers.trainer",
+        "pipelines.models.log_probabilities",
+        "pipelines.data.sentences",
+        "pipelines.data.packing",
+    } <= seen
     assert not any(name.startswith(("pipelines.evaluation", "pipelines.publishing")) for name in seen)
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from pipelines.errors import CommandError, ModelError
-from pipelines.generation import answer, distinct_2
+from pipelines.commands.generate import answer, distinct_2
+from pipelines.core.errors import CommandError, ModelError
 from tests import writers
 from tests.writers import TEXT
 
@@ -33,7 +33,9 @@ def ways(kind: str | Path, prompt: str = TEXT, **asked: Any) -> dict[str, Any]:
 def without_speed(found: Any) -> Any:
     """What must be the same on every run."""
     if isinstance(found, dict):
-        return {name: without_speed(value) for name, value in found.items() if name not in ("seconds", "tokens_per_second")}
+        return {
+            name: without_speed(value) for name, value in found.items() if name not in ("seconds", "tokens_per_second")
+        }
     return [without_speed(each) for each in found] if isinstance(found, list) else found
 
 
@@ -42,7 +44,9 @@ def start_of(kind: str, prompt: str = TEXT) -> tuple[dict[str, Any], list[int]]:
     tokenizer = writers.tokenizer()
     if kind == "gpt2":
         return {}, tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    return {"input_ids": torch.tensor([tokenizer(prompt)["input_ids"]])}, [writers.model("t5").config.decoder_start_token_id]
+    return {"input_ids": torch.tensor([tokenizer(prompt)["input_ids"]])}, [
+        writers.model("t5").config.decoder_start_token_id
+    ]
 
 
 def chances_of(kind: str, given: dict[str, Any], ids: list[int]) -> torch.Tensor:
@@ -85,7 +89,9 @@ def test_a_beam_as_wide_as_the_vocabulary_finds_the_best_pair_of_tokens() -> Non
     given, ids = start_of("gpt2")
     size, end = len(writers.tokenizer()), writers.tokenizer().eos_token_id
     first = chances_of("gpt2", given, ids)
-    pairs = torch.stack([first[token] + chances_of("gpt2", given, [*ids, token]) for token in range(size)])  # (first, second)
+    pairs = torch.stack(
+        [first[token] + chances_of("gpt2", given, [*ids, token]) for token in range(size)]
+    )  # (first, second)
     pairs[end] = -math.inf  # an ended text has one token
     best = divmod(int(pairs.argmax()), size)
     assert float(pairs.max()) / 2 > float(first[end])  # the pair beats ending at once, token for token
@@ -159,17 +165,21 @@ def test_an_encoder_fills_each_mask_with_its_likeliest_words() -> None:
     for each in found["masks"]:
         best = chances[each["position"]].topk(5)
         assert [candidate["id"] for candidate in each["candidates"]] == best.indices.tolist()
-        assert [candidate["probability"] for candidate in each["candidates"]] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert [candidate["probability"] for candidate in each["candidates"]] == pytest.approx(
+            best.values.tolist(), abs=1e-5
+        )
 
 
 @pytest.mark.parametrize(
     ("kind", "prompt", "expected"),
     [
-        ("gpt2", " ", "the prompt is empty"), ("bert", TEXT, r"is an encoder, which continues no text: put its mask token \[MASK\]"),
-        ("bert", "the <mask> sat", r"put its mask token \[MASK\]"), ("gpt2", "cat " * 40, "has 40 tokens, but .* has positions for 40"),
+        ("gpt2", " ", "the prompt is empty"),
+        ("bert", TEXT, r"is an encoder, which continues no text: put its mask token \[MASK\]"),
+        ("bert", "the <mask> sat", r"put its mask token \[MASK\]"),
+        ("gpt2", "cat " * 40, "has 40 tokens, but .* has positions for 40"),
         ("bert", "[MASK] " * 60, "has 62 tokens, but .* has positions for 40"),
     ],
-)  # fmt: skip
+)
 def test_a_prompt_that_cannot_be_continued_is_refused_in_a_sentence(kind: str, prompt: str, expected: str) -> None:
     with pytest.raises(CommandError, match=expected):
         told(kind, prompt)
@@ -178,10 +188,13 @@ def test_a_prompt_that_cannot_be_continued_is_refused_in_a_sentence(kind: str, p
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("none.txt", None, "cannot be read: No such file"), ("empty.txt", b"\n \n", "holds no prompt"), ("bad.txt", b"\xff\xfe", "is not UTF-8 text"),
-        ("bad.jsonl", b'{"prompt": "x"}\n{"text": "y"}', r'line 2: must be an object such as \{"prompt"'), ("bad.jsonl", b"[", "line 1: must be"),
+        ("none.txt", None, "cannot be read: No such file"),
+        ("empty.txt", b"\n \n", "holds no prompt"),
+        ("bad.txt", b"\xff\xfe", "is not UTF-8 text"),
+        ("bad.jsonl", b'{"prompt": "x"}\n{"text": "y"}', r'line 2: must be an object such as \{"prompt"'),
+        ("bad.jsonl", b"[", "line 1: must be"),
     ],
-)  # fmt: skip
+)
 def test_a_file_without_prompts_is_refused(tmp_path: Path, name: str, content: bytes | None, expected: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -214,10 +227,16 @@ def test_our_own_family_writes(head: str, tmp_path: Path) -> None:
     found = ways(writers.saved(made, tmp_path))
     tokenizer = writers.tokenizer()
     given: dict[str, Any] = {} if head == "causal_lm" else {"input_ids": torch.tensor([tokenizer(TEXT)["input_ids"]])}
-    ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"] if head == "causal_lm" else [made.config.decoder_start_token_id]
+    ids = (
+        tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+        if head == "causal_lm"
+        else [made.config.decoder_start_token_id]
+    )
     for token, chance in zip(found["greedy"]["ids"], found["greedy"]["log_probabilities"], strict=True):
         with torch.no_grad():
-            logits = made(**given, **{"input_ids" if head == "causal_lm" else "decoder_input_ids": torch.tensor([ids])}).logits[0, -1]
+            logits = made(
+                **given, **{"input_ids" if head == "causal_lm" else "decoder_input_ids": torch.tensor([ids])}
+            ).logits[0, -1]
         assert token == int(logits.argmax())
         assert chance == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-4)
         ids = [*ids, token]
@@ -246,7 +265,9 @@ def test_a_model_that_writes_at_once_does_so_its_own_way(tmp_path: Path) -> None
     found = told(writers.saved(made, tmp_path))
     tokenizer = writers.tokenizer()
     source = torch.tensor([tokenizer(TEXT)["input_ids"]])
-    expected = made.mask_predict(source, mask_token_id=tokenizer.mask_token_id, excluded=tuple(tokenizer.all_special_ids))[0]
+    expected = made.mask_predict(
+        source, mask_token_id=tokenizer.mask_token_id, excluded=tuple(tokenizer.all_special_ids)
+    )[0]
     assert found["method"] == "mask_predict"
     [each] = found["prompts"][0]["continuations"]
     assert each["ids"] == expected.tolist()

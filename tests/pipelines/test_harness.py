@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from pipelines import harness
-from pipelines.errors import CommandError, DataError
+from pipelines.commands import harness
+from pipelines.core.errors import CommandError, DataError
 from tests import writers
 
 pytest.importorskip("lm_eval")
@@ -25,14 +25,18 @@ metadata: {{version: 3}}
 @pytest.fixture
 def tasks(tmp_path):
     """A folder with one task and its data."""
-    rows = [{"text": f"the {word} book", "label": at % 2} for at, word in enumerate(("cat", "dog", "film", "fine", "dull"))]
+    rows = [
+        {"text": f"the {word} book", "label": at % 2} for at, word in enumerate(("cat", "dog", "film", "fine", "dull"))
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "own.yaml").write_text(CHOICE.format(folder=tmp_path))
     return tmp_path
 
 
 def ask(tasks, model="gpt2", **words):
-    return harness.answer({"model": str(writers.folder(model)), "tasks": ["own_choice"], "include_path": str(tasks), **words})
+    return harness.answer(
+        {"model": str(writers.folder(model)), "tasks": ["own_choice"], "include_path": str(tasks), **words}
+    )
 
 
 def test_a_task_of_ones_own_is_asked_without_a_network(tasks):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import pipelines.run
 from pipelines.__main__ import main
-from pipelines.errors import Busy, CommandError, DataError, FineryError, Stopped
-from pipelines.workspace import StageStore
+from pipelines.core.errors import Busy, CommandError, DataError, FineryError, Stopped
+from pipelines.runs import run
+from pipelines.runs.workspace import StageStore
 
 RECIPE = """\
 name: short
@@ -48,7 +48,9 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_exits_2_with_a_sentence(words: list[str], expected: str, recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_exits_2_with_a_sentence(
+    words: list[str], expected: str, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
     said = capsys.readouterr()
     assert expected.lower() in said.err.lower()
@@ -58,31 +60,40 @@ def test_a_wrong_command_exits_2_with_a_sentence(words: list[str], expected: str
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(DataError("no rows", stage="mrpc"), 1), (Busy("in use"), 1), (Stopped("stopped by SIGTERM"), 75), (CommandError("no such verb"), 2)],
+    [
+        (DataError("no rows", stage="mrpc"), 1),
+        (Busy("in use"), 1),
+        (Stopped("stopped by SIGTERM"), 75),
+        (CommandError("no such verb"), 2),
+    ],
 )
-def test_an_error_of_a_run_becomes_its_exit_code(error: FineryError, code: int, recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_run_becomes_its_exit_code(
+    error: FineryError, code: int, recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(pipelines.run, "run", fail)
+    monkeypatch.setattr(run, "run", fail)
     assert main(["run", recipe]) == code
     assert capsys.readouterr().err == f"finery: {error}\n"
 
 
 def test_run_goes_into_the_folder_of_its_name(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(pipelines.run, "run", lambda recipe, folder: seen.append((recipe.seed, folder)))
+    monkeypatch.setattr(run, "run", lambda recipe, folder: seen.append((recipe.seed, folder)))
     assert main(["run", recipe, "name=other", "seed=5"]) == 0
     assert seen == [(5, Path("runs/other"))]
 
 
-def test_resume_goes_on_in_the_folder_where_the_run_was_started(tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_goes_on_in_the_folder_where_the_run_was_started(
+    tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, start = tmp_path / "there" / "runs" / "short", tmp_path / "there"
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_text(RECIPE)
     (run / "manifest.json").write_text(json.dumps({"working_folder": str(start)}))
     seen = []
-    monkeypatch.setattr(pipelines.run, "run", lambda recipe, folder: seen.append((Path.cwd(), folder)))
+    monkeypatch.setattr(run, "run", lambda recipe, folder: seen.append((Path.cwd(), folder)))
     assert main(["resume", "there/runs/short"]) == 0
     assert seen == [(start, run)]
 
@@ -101,14 +112,16 @@ def test_gc_prints_one_json_object(tmp_path: Path, home: Path, capsys: pytest.Ca
     assert not (home / "stages" / "abc").exists()
 
 
-def test_an_answer_is_one_json_object_and_noise_goes_elsewhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import pipelines.generation
+def test_an_answer_is_one_json_object_and_noise_goes_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pipelines.commands import generate
 
     def answer(request: dict[str, int]) -> dict[str, int]:
         print("noise")
         return {"twice": 2 * request["x"]}
 
-    monkeypatch.setattr(pipelines.generation, "answer", answer)
+    monkeypatch.setattr(generate, "answer", answer)
     assert main(["generate", '{"x": 4}']) == 0
     told = capsys.readouterr()
     assert (told.out, told.err) == ('{"twice": 8}\n', "noise\n")
@@ -117,20 +130,26 @@ def test_an_answer_is_one_json_object_and_noise_goes_elsewhere(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("error", "code", "reason", "expected"),
     [
-        (CommandError("no such model"), 2, "bad_recipe", "no such model"), (DataError("no text"), 1, "data_error", "no text"),
+        (CommandError("no such model"), 2, "bad_recipe", "no such model"),
+        (DataError("no text"), 1, "data_error", "no text"),
         (MemoryError(), 1, "out_of_memory", "take a shorter text or a smaller model"),
         (ZeroDivisionError("odd"), 1, "internal", "not foreseen: ZeroDivisionError: odd"),
     ],
-)  # fmt: skip
+)
 def test_a_question_without_an_answer_is_told_twice(
-    error: Exception, code: int, reason: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    code: int,
+    reason: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import pipelines.attention_maps
+    from pipelines.commands import attention
 
     def fail(request: object) -> None:
         raise error
 
-    monkeypatch.setattr(pipelines.attention_maps, "answer", fail)
+    monkeypatch.setattr(attention, "answer", fail)
     assert main(["attention", "{}"]) == code
     told = capsys.readouterr()
     assert json.loads(told.out)["error"]["reason"] == reason

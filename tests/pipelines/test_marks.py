@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.errors import RecipeError
-from pipelines.marks import line_of, read_yaml, read_yaml_text, scalar, write_yaml
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import line_of, read_yaml, read_yaml_text, scalar, write_yaml
 
 
 def test_numbers_with_exponents_are_numbers_and_no_and_on_are_texts() -> None:
@@ -19,7 +19,9 @@ def test_numbers_with_exponents_are_numbers_and_no_and_on_are_texts() -> None:
 
 
 def test_every_place_knows_its_line() -> None:
-    _, lines = read_yaml_text("name: x\nstages:\n  - stage: pretrain\n    arguments:\n      max_steps: 3\n  - {stage: publish}\n")
+    _, lines = read_yaml_text(
+        "name: x\nstages:\n  - stage: pretrain\n    arguments:\n      max_steps: 3\n  - {stage: publish}\n"
+    )
     assert lines["name",] == 1
     assert lines["stages", 0, "arguments", "max_steps"] == 5
     assert lines["stages", 1, "stage"] == 6
@@ -49,7 +51,12 @@ def test_a_file_that_unfolds_without_end_is_refused() -> None:
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
     (tmp_path / "large.yaml").write_bytes(b"#" * (2 << 20))
-    for name, words in [("absent.yaml", "no such file"), (".", "is a folder"), ("latin.yaml", "UTF-8"), ("large.yaml", "larger than")]:
+    for name, words in [
+        ("absent.yaml", "no such file"),
+        (".", "is a folder"),
+        ("latin.yaml", "UTF-8"),
+        ("large.yaml", "larger than"),
+    ]:
         with pytest.raises(RecipeError, match=words):
             read_yaml(tmp_path / name)
 
@@ -62,8 +69,15 @@ def test_values_of_the_command_line_read_as_in_a_file() -> None:
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20),
-    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 

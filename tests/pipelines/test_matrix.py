@@ -1,11 +1,11 @@
 import pytest
 
-from pipelines.blocks import Mistakes
-from pipelines.matrix import Search, StudyOptions, axes_of, combinations, labels_of, unfit_options, within
+from pipelines.core.config import ConfigIssues
+from pipelines.core.study_matrix import Search, StudyOptions, axes_of, combinations, labels_of, unfit_options, within
 
 
 def mistakes(matrix):
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigIssues) as caught:
         axes_of(matrix)
     return dict(caught.value.found)
 
@@ -20,7 +20,10 @@ def test_cells_are_the_product_and_the_last_key_changes_fastest():
 
 def test_a_named_entry_sets_several_paths_together():
     [axis] = axes_of({"method": {"slow": {"stages.a.tuner": "full", "stages.a.max_length": 64}, "fast": {}}})
-    assert [(entry.label, dict(entry.values)) for entry in axis.entries] == [("slow", {"stages.a.tuner": "full", "stages.a.max_length": 64}), ("fast", {})]
+    assert [(entry.label, dict(entry.values)) for entry in axis.entries] == [
+        ("slow", {"stages.a.tuner": "full", "stages.a.max_length": 64}),
+        ("fast", {}),
+    ]
     assert axis.entry("slow").place_of("stages.a.tuner") == ("matrix", "method", "slow", "stages.a.tuner")
 
 
@@ -81,7 +84,13 @@ def test_two_keys_may_not_set_one_path_nor_a_path_and_one_below_it():
     assert not within("stages.a", "stages.ab")
 
 
-AXES = {"method": {"full": {"stages.a.tuner": "full"}, "lora": {"stages.a.tuner": "lora", "search": {"stages.a.arguments.lr": (1, 2)}}}, "stages.a.seed": (1, 2)}
+AXES = {
+    "method": {
+        "full": {"stages.a.tuner": "full"},
+        "lora": {"stages.a.tuner": "lora", "search": {"stages.a.arguments.lr": (1, 2)}},
+    },
+    "stages.a.seed": (1, 2),
+}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +120,10 @@ def test_options_that_do_not_fit_the_matrix_are_named(options, said):
         ({"over": {"stages.a.x": (1, 2)}, "budget": {"stages.a.x": 3}}, "is searched over"),
         ({"over": {"stages.a.x": (1, 2)}, "halving": {"stages.a.y": (4, 2)}}, "each larger than the one before"),
         ({"over": {"stages.a.x": (1, 2)}, "halving": {"stages.a.y": (1, 2), "stages.a.z": (1, 2)}}, "must name one"),
-        ({"over": {"stages.a.x": (1, 2)}, "halving": {"stages.a.y": (1, 2)}, "budget": {"stages.a.y": 1}}, "stands in 'budget' too"),
+        (
+            {"over": {"stages.a.x": (1, 2)}, "halving": {"stages.a.y": (1, 2)}, "budget": {"stages.a.y": 1}},
+            "stands in 'budget' too",
+        ),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(search, said):

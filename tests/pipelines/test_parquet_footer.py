@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from pipelines.parquet_footer import Footer, read_footer
+from pipelines.runs.planning.sizes import Footer, read_footer
 
 
 def by_pyarrow(file) -> Footer:
@@ -25,10 +25,12 @@ def test_it_says_what_pyarrow_says(tmp_path, rows, compression):
             "text": pa.array([f"sentence {number}" * 9 for number in range(rows)], pa.string()),
             "label": pa.array(range(rows), pa.int64()),
             "share": pa.array([number / 7 for number in range(rows)], pa.float64()),
-            "answers": pa.array([{"start": [number], "text": ["x"]} for number in range(rows)],
-                                pa.struct([("start", pa.list_(pa.int32())), ("text", pa.list_(pa.string()))])),
+            "answers": pa.array(
+                [{"start": [number], "text": ["x"]} for number in range(rows)],
+                pa.struct([("start", pa.list_(pa.int32())), ("text", pa.list_(pa.string()))]),
+            ),
         }
-    )  # fmt: skip
+    )
     file = tmp_path / "rows.parquet"
     parquet.write_table(table, file, row_group_size=700, compression=compression)
     assert read_footer(file) == by_pyarrow(file)

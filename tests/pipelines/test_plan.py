@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import plan as planning
-from pipelines.fields.devices import Device, gpu
-from pipelines.plan import plan
-from pipelines.protocols import Head
-from pipelines.recipe import loads
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
+from pipelines.runs.hardware import Device, gpu
+from pipelines.runs.planning import plan as planning
+from pipelines.runs.planning.plan import plan
 
 CPU = Device("2 CPU cores", "cpu", 2, "no", {"no": 1e9, "bf16": 2e9})
 ROWS = 57
@@ -51,7 +51,7 @@ def planned(folder, *overrides, text=RECIPE, **keywords):
 
 
 def built(head: Head, tuner=None, **words):
-    from pipelines.models import build
+    from pipelines.models.opening import build
 
     class Tokenizer:
         pad_token_id, bos_token_id, eos_token_id, cls_token_id, sep_token_id = 0, None, None, None, None
@@ -68,7 +68,7 @@ def weights(model, only_learning=False) -> int:
 
 
 def test_parameters_are_those_of_the_models_that_the_stages_build(folder):
-    from pipelines.fields.architectures import resolve
+    from pipelines.core.architecture_fields import resolve
     from pipelines.tuners.lora import LoRA
 
     words = resolve({"preset": "bert-tiny", "position": "sinusoidal", "norm_position": "pre", "vocab_size": 1000})
@@ -84,7 +84,7 @@ def test_parameters_are_those_of_the_models_that_the_stages_build(folder):
 
 def test_modules_that_learn_whole_are_those_the_opened_checkpoint_lacks(folder, tmp_path):
     """The plan's rule for a stage after pretraining, against what loading the pretrained folder reports."""
-    from pipelines.models import open_folder
+    from pipelines.models.opening import open_folder
 
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     built(Head("masked_lm"), **small).save_pretrained(tmp_path / "pretrained")
@@ -113,7 +113,9 @@ def test_steps_by_hand(folder, arguments, processes, steps, per_step):
     assert (found.steps, found.examples_per_step) == (steps, per_step)
 
 
-@pytest.mark.parametrize("words", [{"num_train_epochs": 2}, {"num_train_epochs": 1.5, "gradient_accumulation_steps": 3}])
+@pytest.mark.parametrize(
+    "words", [{"num_train_epochs": 2}, {"num_train_epochs": 1.5, "gradient_accumulation_steps": 3}]
+)
 def test_steps_are_those_of_the_live_trainer(words, tmp_path):
     import torch
     from transformers import Trainer, TrainingArguments
@@ -138,7 +140,7 @@ def test_steps_are_those_of_the_live_trainer(words, tmp_path):
 def test_operations_and_time_of_a_stage_by_hand(folder):
     """Ten steps of four blocks, three forward passes each, at 2 GFLOP/s (two cores of 1 GFLOP/s)."""
     from pipelines.architectures.arithmetic import forward_flops
-    from pipelines.fields.architectures import resolve
+    from pipelines.core.architecture_fields import resolve
 
     words = resolve({"preset": "bert-tiny", "position": "sinusoidal", "norm_position": "pre", "vocab_size": 1000})
     words.pop("model_type")
@@ -212,7 +214,9 @@ def test_a_plan_is_plain_data_and_lines(folder):
     assert data["stages"][1]["trainable_parameters"] == found.stages[1].trainable_parameters
     assert data["stages"][0]["memory"]["peak"] == found.stages[0].memory.peak
     assert data["growth"]["lengths"][0]["length"] == 128
-    assert data["growth"]["crossover"] == 6 * 128 + 1  # the inner width is four times the hidden one: see test_arithmetic
+    assert (
+        data["growth"]["crossover"] == 6 * 128 + 1
+    )  # the inner width is four times the hidden one: see test_arithmetic
     text = "\n".join(found.lines())
     assert f"{found.stages[0].parameters['total']:,}" in text
     assert "as given" not in text
@@ -225,7 +229,7 @@ def test_a_plan_is_plain_data_and_lines(folder):
 def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
     (folder / "recipe.yaml").write_text(RECIPE)
     program = (
-        "import sys; from pipelines.recipe import load; from pipelines.plan import plan; "
+        "import sys; from pipelines.core.recipe import load; from pipelines.runs.planning.plan import plan; "
         f"found = plan(load({str(folder / 'recipe.yaml')!r})); print(found.lines()[0]); "
         "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'numpy') if name in sys.modules])"
     )
@@ -250,8 +254,14 @@ OBJECTIVES = [
 
 @pytest.mark.parametrize(("preset", "objective", "passes"), OBJECTIVES)
 def test_every_objective_has_its_plan(folder, preset, objective, passes):
-    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("position: sinusoidal, norm_position: pre", "vocab_size: 1000")
-    text = text.replace("bert-tiny", preset).replace("tokenizer: {train: wordpiece, vocab_size: 1000}\n", "").replace(", vocab_size: 1000", "")
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "position: sinusoidal, norm_position: pre", "vocab_size: 1000"
+    )
+    text = (
+        text.replace("bert-tiny", preset)
+        .replace("tokenizer: {train: wordpiece, vocab_size: 1000}\n", "")
+        .replace(", vocab_size: 1000", "")
+    )
     found = planned(folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=64", text=text)
     (stage,) = found.stages
     recipe = loads(text, folder=folder, overrides=[f"stages.pretrain.objective={objective}"])
@@ -267,7 +277,9 @@ def test_every_objective_has_its_plan(folder, preset, objective, passes):
 
 
 def test_text_taken_from_a_file_is_counted_in_what_an_example_takes(folder):
-    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("bert-tiny, position: sinusoidal, norm_position: pre", "t5-tiny")
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "t5-tiny"
+    )
     words = ["stages.pretrain.objective=span_corruption", "stages.pretrain.arguments={num_train_epochs: 1}"]
     found = planned(folder, *words, text=text).stages[0]
     raw = loads(text, folder=folder, overrides=words).stages[0].objective.raw_length(128)
@@ -276,7 +288,9 @@ def test_text_taken_from_a_file_is_counted_in_what_an_example_takes(folder):
 
 
 def test_held_out_text_is_read_once(folder):
-    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("bert-tiny, position: sinusoidal, norm_position: pre", "gpt-tiny")
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "gpt-tiny"
+    )
     text += "  - {stage: evaluate, datasets: [{path: text.txt}]}\n"
     objective = "stages.pretrain.objective=causal_lm"
     found = planned(folder, objective, text=text)
@@ -293,7 +307,9 @@ def test_held_out_text_is_read_once(folder):
 def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
     (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
     task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
-    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace("bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny")
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny"
+    )
     text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, max_target_length: 20, arguments: {{num_train_epochs: 1}}}}\n"
     text += "  - {stage: evaluate, generation: {num_beams: 3}}\n"
     trained, evaluated = planned(folder, text=text).stages
@@ -309,7 +325,9 @@ def test_mask_predict_reads_every_length_in_every_pass(folder):
     (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
     task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
     words = "transformer-tiny, bidirectional_decoder: true, length_prediction: true"
-    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace("bert-tiny, position: sinusoidal, norm_position: pre", words)
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", words
+    )
     text += f"  - {{stage: supervised, id: mine, task: {task}, objective: mask_predict, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
     text += "  - {stage: evaluate, generation: {iterations: 3, length_beam: 2, num_beams: 7}}\n"
     shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
@@ -327,13 +345,17 @@ GPT2 = "{model_type: gpt2, n_embd: 32, n_layer: 2, n_head: 2}"
 def test_a_foreign_model_is_counted_as_transformers_builds_it(folder, architecture):
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from pipelines.fields.architectures import resolve
-    from pipelines.marks import scalar
-    from pipelines.models import _fresh_modules
+    from pipelines.core.architecture_fields import resolve
+    from pipelines.core.yaml_positions import scalar
+    from pipelines.models.opening import _fresh_modules
     from pipelines.tuners.lora import LoRA
 
     text = RECIPE.replace(PRETRAIN, "") if architecture == GPT2 else RECIPE  # a decoder has no masked-LM head
-    found = next(stage for stage in planned(folder, f"model.architecture={architecture}", text=text).stages if stage.id == "tuned")
+    found = next(
+        stage
+        for stage in planned(folder, f"model.architecture={architecture}", text=text).stages
+        if stage.id == "tuned"
+    )
     words = resolve(scalar(architecture))
     config = AutoConfig.for_model(words.pop("model_type"), **words, vocab_size=1000, num_labels=3)
     live = AutoModelForSequenceClassification.from_config(config)
@@ -350,11 +372,17 @@ T5 = "{model_type: t5, d_model: 32, num_layers: 2, num_heads: 2, d_kv: 16, d_ff:
 BART = "{model_type: bart, d_model: 32, encoder_layers: 2, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2, encoder_ffn_dim: 64, decoder_ffn_dim: 64}"
 
 
-@pytest.mark.parametrize(("architecture", "objective"), [("BART", "causal_lm"), ("BART", "masked_lm"), ("BERT", "causal_lm")])
+@pytest.mark.parametrize(
+    ("architecture", "objective"), [("BART", "causal_lm"), ("BART", "masked_lm"), ("BERT", "causal_lm")]
+)
 def test_a_head_that_our_families_do_not_have_is_planned_without_memory(folder, architecture, objective):
     shape = {"BART": BART, "BERT": BERT.replace("}", ", is_decoder: true}")}[architecture]
-    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("{preset: bert-tiny, position: sinusoidal, norm_position: pre}", shape)
-    (found,) = planned(folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=16", text=text).stages
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "{preset: bert-tiny, position: sinusoidal, norm_position: pre}", shape
+    )
+    (found,) = planned(
+        folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=16", text=text
+    ).stages
     assert found.parameters["total"] > 0
     assert found.flops > 0
     assert found.memory is None
@@ -367,9 +395,9 @@ def test_a_foreign_encoder_decoder_is_counted_as_transformers_builds_it(architec
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-    from pipelines.fields.architectures import resolve
-    from pipelines.marks import scalar
-    from pipelines.shapes import ForeignShape
+    from pipelines.core.architecture_fields import resolve
+    from pipelines.core.yaml_positions import scalar
+    from pipelines.runs.planning.model_size import ForeignShape
 
     words = resolve(scalar(architecture)) | {"vocab_size": 500}
     shape = ForeignShape(words)
@@ -399,7 +427,7 @@ def test_a_foreign_encoder_decoder_is_counted_as_transformers_builds_it(architec
     ],
 )
 def test_every_head_of_a_foreign_model_has_its_costs(model_type, kinds):
-    from pipelines.shapes import PLAIN_HEADS, ForeignShape
+    from pipelines.runs.planning.model_size import PLAIN_HEADS, ForeignShape
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 64} if model_type == "t5" else sizes
@@ -415,7 +443,7 @@ def test_every_head_of_a_foreign_model_has_its_costs(model_type, kinds):
 
 
 def test_a_foreign_head_that_was_trained_before_is_not_fresh():
-    from pipelines.shapes import ForeignShape
+    from pipelines.runs.planning.model_size import ForeignShape
 
     words = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     shape = ForeignShape({"model_type": "bert", **words, "vocab_size": 100})
@@ -455,8 +483,10 @@ def test_a_head_that_the_model_cannot_have_is_noted(folder):
     from transformers import XLNetConfig
 
     XLNetConfig(d_model=32, n_layer=2, n_head=2).save_pretrained(folder / "checkpoint")
-    text = RECIPE.replace("architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
-                          f"checkpoint: {folder / 'checkpoint'}")  # fmt: skip
+    text = RECIPE.replace(
+        "architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
+        f"checkpoint: {folder / 'checkpoint'}",
+    )
     found = planned(folder, text=text)
     pretrain, tuned, _ = found.stages
     assert any("cannot be built" in note and "MaskedLM" in note for note in pretrain.notes)
@@ -467,14 +497,17 @@ def test_a_head_that_the_model_cannot_have_is_noted(folder):
 def test_a_checkpoint_in_a_folder_is_read_from_its_config(folder):
     model = built(Head("masked_lm"), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
     model.save_pretrained(folder / "checkpoint")
-    text = RECIPE.replace("architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
-                          f"checkpoint: {folder / 'checkpoint'}")  # fmt: skip
+    text = RECIPE.replace(
+        "architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
+        f"checkpoint: {folder / 'checkpoint'}",
+    )
     assert planned(folder, text=text).stages[0].parameters["total"] == weights(model)
 
 
 def test_a_checkpoint_that_is_not_there_is_noted(folder):
-    text = RECIPE.replace("architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
-                          "checkpoint: nobody/nothing")  # fmt: skip
+    text = RECIPE.replace(
+        "architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}", "checkpoint: nobody/nothing"
+    )
     found = planned(folder, text=text)
     assert found.stages[0].steps == 10
     assert found.stages[0].parameters == {}
@@ -490,8 +523,9 @@ def test_a_pretrained_tokenizer_brings_its_vocabulary(folder):
     tokenizer.add_special_tokens(["[MASK]"])
     (folder / "tokenizer").mkdir()
     tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
-    text = RECIPE.replace("tokenizer: {train: wordpiece, vocab_size: 1000}",
-                          f"tokenizer: {{pretrained: {folder / 'tokenizer'}}}")  # fmt: skip
+    text = RECIPE.replace(
+        "tokenizer: {train: wordpiece, vocab_size: 1000}", f"tokenizer: {{pretrained: {folder / 'tokenizer'}}}"
+    )
     default = planned(folder, text=RECIPE.replace("tokenizer: {train: wordpiece, vocab_size: 1000}", ""))
     taken = planned(folder, text=text)
     assert default.stages[0].parameters["embeddings"] - taken.stages[0].parameters["embeddings"] == (8192 - 322) * 128
@@ -499,7 +533,7 @@ def test_a_pretrained_tokenizer_brings_its_vocabulary(folder):
 
 def test_only_tokens_that_get_logits_pay_for_a_foreign_output_matrix():
     """ELECTRA's embeddings are narrower than its layers: the matrix has 8 columns, not 32."""
-    from pipelines.shapes import ForeignShape
+    from pipelines.runs.planning.model_size import ForeignShape
 
     words = {"hidden_size": 32, "embedding_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     shape = ForeignShape({"model_type": "electra", **words, "vocab_size": 1000})
@@ -508,7 +542,7 @@ def test_only_tokens_that_get_logits_pay_for_a_foreign_output_matrix():
 
 
 def test_a_model_that_cannot_run_without_numbers_is_estimated_by_its_weights():
-    from pipelines.shapes import ForeignShape
+    from pipelines.runs.planning.model_size import ForeignShape
 
     words = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     shape = ForeignShape({"model_type": "deberta-v2", **words, "vocab_size": 1000})

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.plan import plan
-from pipelines.recipe import loads
+from pipelines.core.recipe import loads
+from pipelines.runs.planning.plan import plan
 
 RECIPE = """\
 name: priced

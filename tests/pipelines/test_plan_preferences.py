@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from pipelines.fields.devices import Device
-from pipelines.plan import plan
-from pipelines.recipe import loads
+from pipelines.core.recipe import loads
+from pipelines.runs.hardware import Device
+from pipelines.runs.planning.plan import plan
 
 CPU = Device("2 CPU cores", "cpu", 2, "no", {"no": 1e9, "bf16": 2e9})
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
@@ -35,7 +35,10 @@ def dpo(folder, settings=STEPS, more="", architecture=DECODER):
 
 
 def test_a_pair_is_two_sequences_and_the_reference_one_more_pass_of_each(folder):
-    plain = planned(folder, f"{{stage: supervised, task: {{kind: causal, train: rows.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}")
+    plain = planned(
+        folder,
+        f"{{stage: supervised, task: {{kind: causal, train: rows.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}",
+    )
     found = dpo(folder)
     assert found.flops == pytest.approx(plain.flops * 2 * 4 / 3, rel=1e-6)
     assert found.tokens == 2 * plain.tokens
@@ -65,13 +68,19 @@ def test_an_encoder_decoder_reads_the_prompt_once_for_each_answer(folder):
 
 
 def test_a_reward_model_needs_no_reference(folder):
-    found = planned(folder, f"{{stage: reward, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}")
+    found = planned(
+        folder,
+        f"{{stage: reward, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}",
+    )
     assert found.tokens == 10 * 4 * 2 * 32
     assert found.flops is not None
 
 
 def test_single_answers_cost_the_passes_of_the_kl_too(folder):
-    kto = planned(folder, f"{{stage: kto, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}")
+    kto = planned(
+        folder,
+        f"{{stage: kto, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}",
+    )
     assert kto.flops == pytest.approx(dpo(folder).flops / 2 * 6 / 4, rel=1e-6)
 
 
@@ -81,5 +90,7 @@ def test_a_completion_is_sampled_learnt_and_asked_of_the_reference(folder, beta,
     words = f"num_train_epochs: 1, num_generations: 2, global_batch_size: 4, max_completion_length: 24, beta: {beta}"
     found = planned(folder, f"{{stage: grpo, {sampling}, arguments: {{{words}}}}}")
     assert (found.steps, found.sequence_length) == (10, 32)
-    single = planned(folder, f"{{stage: grpo, {sampling}, arguments: {{{words.replace(f'beta: {beta}', 'beta: 0.0')}}}}}")
+    single = planned(
+        folder, f"{{stage: grpo, {sampling}, arguments: {{{words.replace(f'beta: {beta}', 'beta: 0.0')}}}}}"
+    )
     assert found.flops == pytest.approx(single.flops * passes / 4, rel=1e-6)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.fields.devices import Device
-from pipelines.plan import plan
-from pipelines.recipe import loads
+from pipelines.core.recipe import loads
+from pipelines.runs.hardware import Device
+from pipelines.runs.planning.plan import plan
 from tests.pipelines.test_plan import CPU
 
 RECIPE = """\
@@ -19,9 +19,13 @@ stages:
 """
 
 
-def planned(folder: Path, preset: str = "gpt-tiny", objective: str = "causal_lm", more: str = "", device: Device = CPU) -> dict:
+def planned(
+    folder: Path, preset: str = "gpt-tiny", objective: str = "causal_lm", more: str = "", device: Device = CPU
+) -> dict:
     (folder / "text.jsonl").write_text('{"text": "some words of a text"}\n' * 50)
-    return plan(loads(RECIPE.format(preset=preset, objective=objective, more=more), folder=folder), device=device).to_json()["stages"][1]
+    return plan(
+        loads(RECIPE.format(preset=preset, objective=objective, more=more), folder=folder), device=device
+    ).to_json()["stages"][1]
 
 
 def test_completions_are_counted_and_questions_told(tmp_path: Path) -> None:
@@ -39,10 +43,10 @@ def test_an_encoder_decoder_reads_its_prompt_once(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_counted_leave_it_open(tmp_path: Path) -> None:
     (tmp_path / "prompts.json").write_text('[{"text": "x"}]')
-    text = RECIPE.format(preset="gpt-tiny", objective="causal_lm", more="").replace("prompts: {path: text.jsonl", "prompts: {path: prompts.json")
+    text = RECIPE.format(preset="gpt-tiny", objective="causal_lm", more="").replace(
+        "prompts: {path: text.jsonl", "prompts: {path: prompts.json"
+    )
     (tmp_path / "text.jsonl").write_text('{"text": "some words of a text"}\n')
     found = plan(loads(text, folder=tmp_path), device=CPU).to_json()["stages"][1]
     assert found["flops"] is None
     assert any("max_samples" in note for note in found["notes"])
-
-

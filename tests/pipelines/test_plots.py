@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from pipelines.plots import Dot, Line, Point, Scale, dot_plot, free_places, lines, pareto, scatter, seen, short
+from pipelines.reports.plots import Dot, Line, Point, Scale, dot_plot, free_places, lines, pareto, scatter, seen, short
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -36,7 +36,7 @@ def test_a_scale_is_linear_or_logarithmic_and_its_ticks_are_round():
     assert linear(5.0) == 50.0
     assert linear.ticks() == [0, 2, 4, 6, 8, 10]
     logarithmic = Scale([1.0, 1000.0], 0, 100, log=True)
-    assert logarithmic(10 ** 1.5) == 50.0
+    assert logarithmic(10**1.5) == 50.0
     assert logarithmic.ticks() == [1, 10, 100, 1000]
 
 
@@ -46,7 +46,12 @@ def test_a_single_value_has_a_scale_too():
 
 
 def test_a_dot_stands_where_its_value_is_and_its_interval_around_it():
-    root = parse(dot_plot([Dot("full", 0.8, 0.7, 0.9, (0.79, 0.81), "reference"), Dot("lo<ra", 0.6, 0.5, 0.7, kind="worse")], "accuracy"))
+    root = parse(
+        dot_plot(
+            [Dot("full", 0.8, 0.7, 0.9, (0.79, 0.81), "reference"), Dot("lo<ra", 0.6, 0.5, 0.7, kind="worse")],
+            "accuracy",
+        )
+    )
     groups = list(root.iter(f"{SVG}g"))
     assert [group.get("class") for group in groups] == ["reference", "worse"]
     mean = [float(group.findall(f"{SVG}circle[@class='mean']")[0].get("cx")) for group in groups]
@@ -58,7 +63,9 @@ def test_a_dot_stands_where_its_value_is_and_its_interval_around_it():
 
 
 def test_a_scatter_draws_the_front_through_its_points():
-    root = parse(scatter([Point("full", 100.0, 0.9), Point("lora", 1.0, 0.8), Point("bad", 50.0, 0.7)], "share", "accuracy"))
+    root = parse(
+        scatter([Point("full", 100.0, 0.9), Point("lora", 1.0, 0.8), Point("bad", 50.0, 0.7)], "share", "accuracy")
+    )
     [front] = [line for line in root.iter(f"{SVG}polyline") if line.get("class") == "front"]
     assert len(front.get("points").split()) == 2
     assert [group.get("class") for group in root.iter(f"{SVG}g")] == ["on-front", "on-front", "off-front"]
@@ -107,6 +114,8 @@ def test_a_unit_stands_behind_a_tick():
     assert (short(2.2e7, "B"), short(1500.0, "s"), short(0.1, "%")) == ("22 MB", "1500 s", "0.1 %")
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.82, "0.82"), (1500.0, "1.5k"), (22e6, "22M"), (0.30000000000000004, "0.3")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.82, "0.82"), (1500.0, "1.5k"), (22e6, "22M"), (0.30000000000000004, "0.3")]
+)
 def test_ticks_are_short(value, text):
     assert short(value) == text

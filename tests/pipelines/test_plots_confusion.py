@@ -1,4 +1,4 @@
-from pipelines.plots_confusion import matrix
+from pipelines.reports.run_plots import matrix
 
 
 def test_every_count_stands_in_its_cell_and_the_shade_is_the_share_of_the_row():

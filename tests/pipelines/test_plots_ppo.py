@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.plots_ppo import figures, running_mean, samples, signals
+from pipelines.reports.run_plots import figures, running_mean, samples, signals
 
 
 @pytest.fixture
@@ -16,10 +16,19 @@ def run(tmp_path: Path) -> Path:
     for step in range(1, 61):
         metrics = {"reward": step / 60, "kl": step * 0.1, "kl_coef": 0.05, "loss": 0.1, "ended": 1.0, "distinct": 0.5}
         events.append({"event": "metric", "stage": "ppo", "step": step, "metrics": metrics})
-        events.append({"event": "sample", "stage": "ppo", "step": step, "completions": [{"prompt": "<b>", "completion": "x", "reward": 1, "kl": 0}]})
+        events.append(
+            {
+                "event": "sample",
+                "stage": "ppo",
+                "step": step,
+                "completions": [{"prompt": "<b>", "completion": "x", "reward": 1, "kl": 0}],
+            }
+        )
     events.append({"event": "metric", "stage": "other", "step": 1, "metrics": {"reward": 9.0}})
     events.append({"event": "metric", "stage": "ppo", "step": 60, "metrics": {"reward": 2.0}})  # done again
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps({"id": number + 1, "time": "", **event}) + "\n" for number, event in enumerate(events)))
+    (tmp_path / "events.jsonl").write_text(
+        "".join(json.dumps({"id": number + 1, "time": "", **event}) + "\n" for number, event in enumerate(events))
+    )
     return tmp_path
 
 

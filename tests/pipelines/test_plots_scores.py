@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from pipelines.plots_scores import scores
+from pipelines.reports.run_plots import scores
 
 HISTOGRAM = {"edges": [-1.0, 0.0, 1.0], "chosen": [0, 4], "rejected": [2, 1]}
 

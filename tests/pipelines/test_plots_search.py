@@ -1,8 +1,12 @@
-from pipelines.plots_search import Series, Tried, search
+from pipelines.reports.plots import Series, Tried, search
 
 
 def test_values_stand_in_order_and_the_winner_is_filled():
-    text = search([Series("lora <r>", [Tried(1e-2, 0.5, False), Tried(1e-4, 0.6, True), Tried(1e-3, 0.7, False)])], "learning_rate", "f1")
+    text = search(
+        [Series("lora <r>", [Tried(1e-2, 0.5, False), Tried(1e-4, 0.6, True), Tried(1e-3, 0.7, False)])],
+        "learning_rate",
+        "f1",
+    )
     places = [float(part.split('"')[0]) for part in text.split('cx="')[1:]]
     assert places == sorted(places)
     assert abs((places[1] - places[0]) - (places[2] - places[1])) < 0.2  # equal factors, equal distances

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import CommandError, DataError, ModelError
-from pipelines.evaluation.predictions import read_predictions
-from pipelines.evaluation.score_files import answer as score
-from pipelines.predicting import answer
-from pipelines.protocols import Head
+from pipelines.commands.predict import answer
+from pipelines.commands.score import answer as score
+from pipelines.core.errors import CommandError, DataError, ModelError
+from pipelines.core.interfaces import Head
+from pipelines.tasks.predictions import read_predictions
 from tests import tiny
 from tests.finished_run import finished, inside
 
@@ -63,7 +63,9 @@ def test_classes_have_the_probabilities_of_their_logits(tmp_path, ending):
 def test_what_is_predicted_scores_as_the_stage_measured(tmp_path):
     predicted(tmp_path, ".tsv", task="glue/mrpc", split="validation")
     references = finished().root / "data" / "glue" / "mrpc" / "validation-00000-of-00001.parquet"
-    found = score({"benchmark": "glue/mrpc", "predictions": str(tmp_path / "said.tsv"), "references": str(references)})["scores"]
+    found = score({"benchmark": "glue/mrpc", "predictions": str(tmp_path / "said.tsv"), "references": str(references)})[
+        "scores"
+    ]
     assert found == {**finished().scores["glue/mrpc"], "total": 16}
 
 
@@ -72,7 +74,9 @@ def test_numbers_answers_and_options_are_those_of_the_stage(tmp_path):
     assert [row["prediction"] for row in numbers] == pytest.approx(stage("glue/stsb")["logits"][:, 0])
     answers = predicted(tmp_path, ".jsonl", task="squad")  # it has no test split: the validation split is taken
     assert [row["prediction"] for row in answers] == stage("squad")["answer"]
-    assert all(row["text_pair"][row["answer_start"] :].startswith(row["prediction"]) for row in answers if row["prediction"])
+    assert all(
+        row["text_pair"][row["answer_start"] :].startswith(row["prediction"]) for row in answers if row["prediction"]
+    )
     assert all(0 < row["probability"] <= 1 for row in answers if row["prediction"])
     options = predicted(tmp_path, task="race/middle", split="validation")
     letters = ["ABCD"[int(at)] for at in stage("race/middle")["prediction"]]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pipelines.errors import CommandError, PublishError, RecipeError
-from pipelines.publishing_again import answer
+from pipelines.commands.publish import answer
+from pipelines.core.errors import CommandError, PublishError, RecipeError
 from tests.finished_run import finished, inside
 
 STAGE = "runs/finished/stages/01-para"
@@ -23,7 +23,10 @@ def test_a_stage_is_published_as_the_run_published_it(tmp_path):
     told = answer({"source": STAGE, "to": str(tmp_path / "again"), "require": {"glue/mrpc.accuracy": ">= 0"}})
     assert told["location"] == str(tmp_path / "again")
     assert told["model"] == "para"
-    here, there = (json.loads((folder / "publication.json").read_text()) for folder in (tmp_path / "again", finished().root / "published"))
+    here, there = (
+        json.loads((folder / "publication.json").read_text())
+        for folder in (tmp_path / "again", finished().root / "published")
+    )
     assert here["complete"]
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert here["checksums"][name] == there["checksums"][name]
@@ -36,7 +39,9 @@ def test_a_stage_is_published_as_the_run_published_it(tmp_path):
 
 
 def test_a_requirement_that_is_not_met_publishes_nothing(tmp_path):
-    with pytest.raises(PublishError, match=r"nothing was published, because glue/mrpc.accuracy is .*, must be >= 0.999"):
+    with pytest.raises(
+        PublishError, match=r"nothing was published, because glue/mrpc.accuracy is .*, must be >= 0.999"
+    ):
         answer({"source": STAGE, "to": str(tmp_path / "no"), "require": {"glue/mrpc.accuracy": ">= 0.999"}})
     assert not (tmp_path / "no").exists()
 
@@ -47,7 +52,10 @@ def test_a_requirement_that_is_not_met_publishes_nothing(tmp_path):
         ({"source": "runs/gone"}, "neither a finished run nor one of its stages"),
         ({"source": "published"}, "is published already"),
         ({"source": "runs/finished/stages/06-evaluate"}, "'evaluate' is no stage that trains a model"),
-        ({"source": "runs/finished/stages/04-several"}, "leaves a model for each task; name one: several/rte, several/stsb"),
+        (
+            {"source": "runs/finished/stages/04-several"},
+            "leaves a model for each task; name one: several/rte, several/stsb",
+        ),
         ({"require": {"glue/mrpc.f2": ">= 0"}}, "--require glue/mrpc.f2 unknown metric 'f2'"),
         ({"require": {"glue/sst2.accuracy": ">= 0"}}, "no earlier evaluate stage scores 'glue/sst2'"),
         ({"require": {"glue/mrpc.f1": "0.8"}}, "write an operator and a number"),

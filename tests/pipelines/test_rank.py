@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipelines.rank import complete_stages
+from pipelines.runs.run import complete_stages
 
 
 def test_complete_stages_are_found_by_id_and_attempts_are_not(tmp_path: Path) -> None:

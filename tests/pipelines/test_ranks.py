@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pipelines.protocols import World
-from pipelines.ranks import barrier, gather
+from pipelines.core.interfaces import World
+from pipelines.runs.distributed import barrier, gather
 
 
 def test_one_process_waits_for_nobody() -> None:
@@ -20,8 +20,8 @@ def test_one_process_waits_for_nobody() -> None:
 PROGRAM = """
 import os, sys, time
 import torch.distributed as distributed
-from pipelines.protocols import World
-from pipelines.ranks import barrier, gather
+from pipelines.core.interfaces import World
+from pipelines.runs.distributed import barrier, gather
 rank, port = int(sys.argv[1]), sys.argv[2]
 distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 world = World(rank, 2)
@@ -41,7 +41,10 @@ def test_two_processes_collect_in_the_order_of_ranks() -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     children = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in (0, 1)
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
     ]
     for child in children:
         said, wrong = child.communicate(timeout=120)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import recipe as recipes
-from pipelines.errors import RecipeError
-from pipelines.fields.architectures import KINDS
+from pipelines.core import recipe as recipes
+from pipelines.core.architecture_fields import KINDS
+from pipelines.core.errors import RecipeError
 
 GOOD = """\
 name: mini
@@ -77,25 +77,49 @@ stages:
     ("change", "key", "words"),
     [
         (("name: mini", "title: mini"), "name", "is missing"),
-        (("{preset: bert-tiny}", "{preset: bert-tiny, hidden_size: 130, num_attention_heads: 4}"), "model.architecture", "130"),
-        (("tokenizer: {train: wordpiece, vocab_size: 1000}", "tokenizer: {vocab_size: 1000}"), "tokenizer", "neither was given"),
+        (
+            ("{preset: bert-tiny}", "{preset: bert-tiny, hidden_size: 130, num_attention_heads: 4}"),
+            "model.architecture",
+            "130",
+        ),
+        (
+            ("tokenizer: {train: wordpiece, vocab_size: 1000}", "tokenizer: {vocab_size: 1000}"),
+            "tokenizer",
+            "neither was given",
+        ),
         (("architecture: {preset: bert-tiny}", "checkpoint: '!!'"), "model.checkpoint", "neither a folder"),
         (("{stage: evaluate}", "{stage: evaluate, id: docs}"), "stages.docs.id", "an earlier stage too"),
         (("{stage: evaluate}", "{stage: evaluate, from: publish}"), "stages.evaluate.from", "it comes later"),
-        (("id: docs,", "id: docs, from: pretrained,"), "stages.docs.from", "'pretrained' is no earlier stage. Did you mean 'pretrain'?"),
+        (
+            ("id: docs,", "id: docs, from: pretrained,"),
+            "stages.docs.from",
+            "'pretrained' is no earlier stage. Did you mean 'pretrain'?",
+        ),
         (("id: docs,", "id: docs, from: docs,"), "stages.docs.from", "it is this stage"),
         (("id: docs,", "id: docs, from: docs/one,"), "stages.docs.from", "it is this stage"),
         (("id: docs,", "id: docs, from: model/one,"), "stages.docs.from", "'model/one' is no earlier stage"),
         (("stage: pretrain,", "stage: pretrain, from: docs,"), "stages.pretrain.from", "it comes later"),
         (("stage: pretrain,", "stage: pretrain, seed: -1,"), "stages.pretrain.seed", "at least 0"),
-        (("stage: pretrain,", "stage: pretrain, block_size: 4096,"), "stages.pretrain.block_size", "max_position_embeddings"),
+        (
+            ("stage: pretrain,", "stage: pretrain, block_size: 4096,"),
+            "stages.pretrain.block_size",
+            "max_position_embeddings",
+        ),
         (("max_steps: 10", "max_steps: 1e1"), "stages.pretrain.arguments.max_steps", "whole number"),
         (("{path: builtin/python-docs}", "{path: absent.jsonl}"), "stages.pretrain.datasets[0].path", "does not exist"),
         (("name: mini", "name: mini\nmatrix: {}"), "matrix", "is empty, must have at least one key"),
-        (("name: mini", "name: mini\nlaunch: {num_processes: 0}"), "launch.num_processes: is 0, must be auto or", "1024"),
-        (("name: mini", "name: mini\nlaunch: {mixed_precision: bf17}"), "launch.mixed_precision", "Did you mean 'bf16'?"),
+        (
+            ("name: mini", "name: mini\nlaunch: {num_processes: 0}"),
+            "launch.num_processes: is 0, must be auto or",
+            "1024",
+        ),
+        (
+            ("name: mini", "name: mini\nlaunch: {mixed_precision: bf17}"),
+            "launch.mixed_precision",
+            "Did you mean 'bf16'?",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_names_its_key_and_what_is_allowed(change: tuple[str, str], key: str, words: str) -> None:
     assert change[0] in GOOD
     found = mistakes(GOOD.replace(*change))
@@ -116,12 +140,21 @@ def test_a_list_with_one_wrong_entry_is_not_called_too_short() -> None:
 @pytest.mark.parametrize("source", ["evaluate", "publish"])
 def test_training_on_a_stage_that_leaves_no_model_is_refused(source: str) -> None:
     found = mistakes(GOOD + f"  - {{stage: supervised, task: builtin/python-docs, from: {source}}}\n")
-    assert found == [f"recipe.yaml:10  stages.supervised.from: '{source}' is no stage that trains a model. Allowed: model, pretrain, docs"]
+    assert found == [
+        f"recipe.yaml:10  stages.supervised.from: '{source}' is no stage that trains a model. Allowed: model, pretrain, docs"
+    ]
 
 
 def test_overrides_change_stages_by_id_or_number() -> None:
-    recipe = recipes.loads(GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"])
-    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments["max_steps"], recipe.seed, recipe.name) == (2, 3, 7, "other")
+    recipe = recipes.loads(
+        GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"]
+    )
+    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments["max_steps"], recipe.seed, recipe.name) == (
+        2,
+        3,
+        7,
+        "other",
+    )
 
 
 def test_an_override_opens_a_short_form_and_missing_mappings() -> None:
@@ -147,7 +180,10 @@ def test_a_wrong_override_names_the_command_line(override: str, words: str) -> N
 
 
 def test_default_ids_number_the_repeats_and_step_around_given_ones() -> None:
-    text = GOOD.replace("  - {stage: evaluate}\n", "  - {stage: evaluate}\n  - {stage: evaluate, id: evaluate-2}\n  - {stage: evaluate}\n")
+    text = GOOD.replace(
+        "  - {stage: evaluate}\n",
+        "  - {stage: evaluate}\n  - {stage: evaluate, id: evaluate-2}\n  - {stage: evaluate}\n",
+    )
     assert [stage.id for stage in recipes.loads(text).stages][2:5] == ["evaluate", "evaluate-2", "evaluate-3"]
 
 
@@ -160,7 +196,17 @@ def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
     assert again.to_yaml() == recipe.to_yaml()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "just words", "name: x\nstages: 3\n", "name: x\nstages: [1, null]\n", "name: [x]\nmodel: 3\nstages: []\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "just words",
+        "name: x\nstages: 3\n",
+        "name: x\nstages: [1, null]\n",
+        "name: [x]\nmodel: 3\nstages: []\n",
+    ],
+)
 def test_what_is_no_recipe_at_all_is_refused_in_sentences(text: str) -> None:
     assert mistakes(text)
 

@@ -1,8 +1,8 @@
 from html.parser import HTMLParser
 
-from pipelines.report import page
-from pipelines.study_statistics import Estimate
-from pipelines.study_table import Figure, Row
+from pipelines.evaluation.resampling import Estimate
+from pipelines.studies.page import page
+from pipelines.studies.table import Figure, Row
 
 
 class Balanced(HTMLParser):
@@ -30,8 +30,26 @@ class Balanced(HTMLParser):
 def row(name, mean, share, reference=False):
     difference = None if reference else Estimate(-0.1, -0.15, -0.05)
     figure = Figure(mean, 0.01, (mean - 0.01, mean + 0.01), (mean - 0.02, mean + 0.02), difference)
-    costs = {"trainable_parameters": share * 1000, "all_parameters": 1000.0, "train_runtime": 10 * share, "peak_memory_bytes": 1e8, "saved_bytes": share * 4000}
-    return Row({"method": name}, name, "glue/mrpc", "evaluate", "mrpc", 2, {"done": 2}, figures={"accuracy": figure}, costs=costs, is_reference=reference, curve=[(1, 1.0), (2, 0.5)])
+    costs = {
+        "trainable_parameters": share * 1000,
+        "all_parameters": 1000.0,
+        "train_runtime": 10 * share,
+        "peak_memory_bytes": 1e8,
+        "saved_bytes": share * 4000,
+    }
+    return Row(
+        {"method": name},
+        name,
+        "glue/mrpc",
+        "evaluate",
+        "mrpc",
+        2,
+        {"done": 2},
+        figures={"accuracy": figure},
+        costs=costs,
+        is_reference=reference,
+        curve=[(1, 1.0), (2, 0.5)],
+    )
 
 
 DATA = {
@@ -42,15 +60,31 @@ DATA = {
 
 
 def test_the_page_stands_alone_and_shows_every_plot_and_number():
-    text = page(DATA, [row("full", 0.8, 1.0, True), row("lora", 0.7, 0.01), Row({"method": "ia3"}, "ia3", expected=2, counts={"failed": 2})])
+    text = page(
+        DATA,
+        [
+            row("full", 0.8, 1.0, True),
+            row("lora", 0.7, 0.01),
+            Row({"method": "ia3"}, "ia3", expected=2, counts={"failed": 2}),
+        ],
+    )
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []
     assert parser.addresses == []
     assert text.count("<svg") == 5  # scores; share, time and disk, as memory is the same for both; curves
     words = " ".join(parser.text)
-    for told in ("0.800 ± 0.010", "-0.100 (-0.150 to -0.050)", "lora: worse than full", "learning_rate 0.001", "loss 0.500", "chosen", "4 of 5 cells are done; 1 failed.",
-                 "Highest accuracy: full, 0.800 ± 0.010; no other is better than it outside the noise. 1 of 3 rows lack seeds.", "glue/mrpc"):
+    for told in (
+        "0.800 ± 0.010",
+        "-0.100 (-0.150 to -0.050)",
+        "lora: worse than full",
+        "learning_rate 0.001",
+        "loss 0.500",
+        "chosen",
+        "4 of 5 cells are done; 1 failed.",
+        "Highest accuracy: full, 0.800 ± 0.010; no other is better than it outside the noise. 1 of 3 rows lack seeds.",
+        "glue/mrpc",
+    ):
         assert told in words
     assert "<script>" not in text
     assert "<script>alert(1)</script>" in words
@@ -81,13 +115,25 @@ def test_the_best_stands_on_top_and_half_a_row_says_so():
 
 def test_the_search_is_drawn_with_its_winner_and_its_edge():
     def trial(value, score, chosen=False):
-        return {"values": {"stages.a.arguments.learning_rate": value}, "rung": 1, "status": "done", "message": "", "metric": "f1", "score": score, "chosen": chosen}
+        return {
+            "values": {"stages.a.arguments.learning_rate": value},
+            "rung": 1,
+            "status": "done",
+            "message": "",
+            "metric": "f1",
+            "score": score,
+            "chosen": chosen,
+        }
 
     groups = [
-        {"labels": {"method": name}, "trials": [trial(1e-4, 0.4), trial(1e-3, 0.5 + at), trial(1e-2, 0.6 + at, True)],
-         "grid": {"stages.a.arguments.learning_rate": [1e-4, 1e-3, 1e-2]}, "edge": "learning_rate 0.01 is the largest that was tried, so a wider grid may do better" if at else ""}
+        {
+            "labels": {"method": name},
+            "trials": [trial(1e-4, 0.4), trial(1e-3, 0.5 + at), trial(1e-2, 0.6 + at, True)],
+            "grid": {"stages.a.arguments.learning_rate": [1e-4, 1e-3, 1e-2]},
+            "edge": "learning_rate 0.01 is the largest that was tried, so a wider grid may do better" if at else "",
+        }
         for at, name in enumerate(("full", "lora"))
-    ]  # fmt: skip
+    ]
     text = page(DATA | {"search": groups}, [row("full", 0.8, 1.0, True)])
     assert text.count('class="won"') == 2
     assert text.count('class="lost"') == 4
@@ -114,9 +160,10 @@ def test_seeds_lie_in_a_band_around_their_mean():
 def test_rewards_stand_over_their_divergence():
     def policy(name, kl, reward):
         figures = {
-            "reward": Figure(reward, 0.01, (reward - 0.1, reward + 0.1), None), "kl": Figure(kl, 0.1, (kl - 1, kl + 1), None),
+            "reward": Figure(reward, 0.01, (reward - 0.1, reward + 0.1), None),
+            "kl": Figure(kl, 0.1, (kl - 1, kl + 1), None),
             "reward_against": Figure(0.2, 0.0, (0.2, 0.2), None),
-        }  # fmt: skip
+        }
         return Row({"method": name}, name, "policy", "evaluate", name, 2, {"done": 2}, figures=figures)
 
     made = page(DATA, [policy("dpo", 4.0, 0.6), policy("ppo", 9.0, 0.8)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines import report_feedback
+from pipelines.reports import run_page
 
 SHARE = {"value": 0.8, "low": 0.7, "high": 0.9, "count": 1234}
 DETAILS: dict[str, Any] = {
@@ -15,13 +15,17 @@ DETAILS: dict[str, Any] = {
 
 
 def test_shares_that_were_measured_are_shown() -> None:
-    (block,) = report_feedback.blocks([{"stage": "feedback", "page": "stages/02-feedback/audit.html", "details": DETAILS}])
+    (block,) = run_page.blocks([{"stage": "feedback", "page": "stages/02-feedback/audit.html", "details": DETAILS}])
     assert "same verdict in both orders" in block["plot"]
     assert "what is shown first" not in block["plot"]
-    assert block["told"].endswith("3 were abstentions, 7 ties. The judge answered 2,468 questions with 11,468 tokens for 0.0123.")
+    assert block["told"].endswith(
+        "3 were abstentions, 7 ties. The judge answered 2,468 questions with 11,468 tokens for 0.0123."
+    )
 
 
 def test_nothing_measured_is_no_plot() -> None:
-    (block,) = report_feedback.blocks([{"stage": "f", "page": "x", "details": {**DETAILS, "order_consistency": {"value": None}, "spent": {}}}])
+    (block,) = run_page.blocks(
+        [{"stage": "f", "page": "x", "details": {**DETAILS, "order_consistency": {"value": None}, "spent": {}}}]
+    )
     assert block["plot"] == ""
     assert block["told"].endswith("7 ties.")

@@ -5,17 +5,27 @@ import pytest
 import sacrebleu
 from sklearn.metrics import f1_score
 
-from pipelines.data.tasks import resolve
-from pipelines.rescoring import rescored
+from pipelines.evaluation.resampling import rescored
+from pipelines.tasks.base import resolve
 
 DRAWS = np.random.default_rng(0).integers(12, size=(20, 12))
 
 
 def test_texts_are_resampled_as_their_metric_scores_them():
-    texts = ["the cat sat on the mat today", "a dog ran in the park at noon", "birds sing early in the morning light"] * 4
-    references = ["the cat sat on a mat today", "a dog ran in the park at noon", "birds sang early in the bright morning"] * 4
+    texts = [
+        "the cat sat on the mat today",
+        "a dog ran in the park at noon",
+        "birds sing early in the morning light",
+    ] * 4
+    references = [
+        "the cat sat on a mat today",
+        "a dog ran in the park at noon",
+        "birds sang early in the bright morning",
+    ] * 4
     whole = sacrebleu.corpus_bleu(texts, [references]).score
-    found = rescored(SimpleNamespace(metrics=("bleu",)), {"hypothesis": texts, "reference": references}, {"bleu": whole})
+    found = rescored(
+        SimpleNamespace(metrics=("bleu",)), {"hypothesis": texts, "reference": references}, {"bleu": whole}
+    )
     drawn = found.resampled(DRAWS)["bleu"]
     expected = sacrebleu.corpus_bleu([texts[at] for at in DRAWS[7]], [[references[at] for at in DRAWS[7]]]).score
     assert drawn[7] == pytest.approx(expected)
@@ -33,8 +43,16 @@ def test_spans_are_right_where_they_match_exactly():
 def test_tags_are_resampled_by_their_entities():
     true = [["B-PER", "I-PER", "O"], ["O", "B-LOC", "O"], ["O", "O", "O"]] * 4
     said = [["B-PER", "O", "O"], ["O", "B-LOC", "O"], ["B-LOC", "O", "O"]] * 4
-    right, predicted, there = np.tile([0, 1, 0], 4), np.tile([1, 1, 1], 4), np.tile([1, 1, 0], 4)  # entities of the rows above
-    found = rescored(SimpleNamespace(metrics=("seqeval",)), {"tokens": true, "tags": true, "predicted_tags": said}, {"f1": 2 * 4 / (12 + 8)})
+    right, predicted, there = (
+        np.tile([0, 1, 0], 4),
+        np.tile([1, 1, 1], 4),
+        np.tile([1, 1, 0], 4),
+    )  # entities of the rows above
+    found = rescored(
+        SimpleNamespace(metrics=("seqeval",)),
+        {"tokens": true, "tags": true, "predicted_tags": said},
+        {"f1": 2 * 4 / (12 + 8)},
+    )
     expected = [2 * right[taken].sum() / (predicted[taken].sum() + there[taken].sum()) for taken in DRAWS]
     assert found.resampled(DRAWS)["f1"] == pytest.approx(expected)
 
@@ -50,7 +68,9 @@ def test_mixed_answers_are_scored_as_if_one_model_had_given_them():
         reported = {"accuracy": float((said == labels).mean()), "f1": float(f1_score(labels, said))}
         both.append(rescored(resolve("glue/mrpc", "x"), {"label": labels, "logits": each}, reported))
     said = np.where(swapped, logits[1].argmax(axis=1), logits[0].argmax(axis=1))
-    assert both[0].mixed(both[1], swapped) == pytest.approx({"accuracy": (said == labels).mean(), "f1": f1_score(labels, said)})
+    assert both[0].mixed(both[1], swapped) == pytest.approx(
+        {"accuracy": (said == labels).mean(), "f1": f1_score(labels, said)}
+    )
 
 
 def test_scores_that_cannot_be_had_again_are_not_used():

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import recipe as recipes
-from pipelines.context import shape_of
-from pipelines.errors import DataError, DiskFull, StageError, Stopped
-from pipelines.events import read_events
-from pipelines.run import run, working_folder
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import DataError, DiskFull, StageError, Stopped
+from pipelines.core.events import read_events
+from pipelines.runs.context import shape_of
+from pipelines.runs.run import run, working_folder
+from pipelines.runs.workspace import StageStore
 from pipelines.trainers.pretrain import Pretrain
-from pipelines.workspace import StageStore
 
 RECIPE = """\
 name: story
@@ -47,7 +47,11 @@ class Story:
 
     def run(self, *overrides: str) -> Path:
         self.made.clear()
-        return run(recipes.load(self.root / "recipe.yaml", overrides), self.root / "runs" / "story", StageStore(self.root / "home"))
+        return run(
+            recipes.load(self.root / "recipe.yaml", overrides),
+            self.root / "runs" / "story",
+            StageStore(self.root / "home"),
+        )
 
     def events(self) -> list[dict[str, Any]]:
         return list(read_events(self.root / "runs" / "story" / "events.jsonl"))
@@ -138,7 +142,9 @@ def test_checkpoints_of_a_complete_stage_may_be_removed(story: Story) -> None:
         (Stopped("stopped by SIGTERM"), Stopped, "stopped"),
     ],
 )
-def test_an_end_is_told_and_leaves_nothing_half_made(error: Exception, kind: type[Exception], reason: str, story: Story) -> None:
+def test_an_end_is_told_and_leaves_nothing_half_made(
+    error: Exception, kind: type[Exception], reason: str, story: Story
+) -> None:
     def fail(context: Any) -> None:
         if context.stage_id == "two":
             raise error
@@ -174,12 +180,15 @@ def test_whole_checkpoints_outlive_an_end_and_nothing_else_does(error: Exception
         story.run()
     link = story.root / "runs" / "story" / "stages" / "01-one"
     assert sorted(str(path.relative_to(link)) for path in link.rglob("*") if path.is_file()) == [
-        "checkpoints/checkpoint-3/complete.json", "checkpoints/checkpoint-3/weights"
-    ]  # fmt: skip
+        "checkpoints/checkpoint-3/complete.json",
+        "checkpoints/checkpoint-3/weights",
+    ]
 
 
-def test_a_run_that_cannot_write_its_last_words_fails_with_a_sentence(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.workspace import RunFolder
+def test_a_run_that_cannot_write_its_last_words_fails_with_a_sentence(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.runs.workspace import RunFolder
 
     saved = RunFolder.save_manifest
 
@@ -210,11 +219,15 @@ def test_a_working_folder_that_is_gone_is_replaced_by_the_current_one(tmp_path: 
 
 def test_the_vocabulary_is_the_tokenizers_unless_the_recipe_says(story: Story) -> None:
     assert "vocab_size" not in shape_of(recipes.load(story.root / "recipe.yaml"))
-    assert shape_of(recipes.load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]))["vocab_size"] == 512
+    assert (
+        shape_of(recipes.load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]))["vocab_size"] == 512
+    )
 
 
-def test_the_stages_tokens_and_the_models_segments_are_part_of_the_tokenizer(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.tokenizers import open_tokenizer
+def test_the_stages_tokens_and_the_models_segments_are_part_of_the_tokenizer(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.models.tokenizer import open_tokenizer
 
     folder = story.run() / "stages" / "tokenizer" / "model"
     folder = folder if folder.is_dir() else story.root / "runs" / "story" / "tokenizer" / "model"

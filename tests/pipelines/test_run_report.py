@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from pipelines.events import EventLog
-from pipelines.recipe import loads
-from pipelines.run_report import write_run_report
-from pipelines.run_results import run_results
+from pipelines.core.events import EventLog
+from pipelines.core.recipe import loads
+from pipelines.reports.results import run_results
+from pipelines.reports.run_page import write_run_report
 from tests.pipelines.test_report import Balanced
 
 RECIPE = """\
@@ -30,21 +30,47 @@ DETAILS = {
                                "sources": [{"stage": "mrpc", "texts": 3668, "words": 144899}], "clean": {"examples": 368, "scores": {"accuracy": 0.7}},
                                "found": [{"index": 4, "text": "the old text", "stage": "mrpc", "exact": False, "words": "the old text again"}]}},
 }  # fmt: skip
-MISTAKE = {"benchmark": "glue/mrpc", "split": "validation", "index": 76, "text": "<script>alert(1)</script>", "text_pair": "two", "gold": "no", "said": "<yes>", "confidence": 0.75, "badness": 0.75, "by": "x"}
+MISTAKE = {
+    "benchmark": "glue/mrpc",
+    "split": "validation",
+    "index": 76,
+    "text": "<script>alert(1)</script>",
+    "text_pair": "two",
+    "gold": "no",
+    "said": "<yes>",
+    "confidence": 0.75,
+    "badness": 0.75,
+    "by": "x",
+}
 
 
 @pytest.fixture
 def folder(tmp_path):
     recipe = loads(RECIPE)
     for place, name, content in (
-        ("01-mrpc", "metrics.json", {"train_steps": 30, "train_runtime": 4.5, "trainable_parameters": 1000, "all_parameters": 4000, "peak_memory_bytes": 5e8}),
+        (
+            "01-mrpc",
+            "metrics.json",
+            {
+                "train_steps": 30,
+                "train_runtime": 4.5,
+                "trainable_parameters": 1000,
+                "all_parameters": 4000,
+                "peak_memory_bytes": 5e8,
+            },
+        ),
         ("02-evaluate", "metrics.json", {"glue/mrpc": {"accuracy": 0.73, "f1": 0.82}}),
         ("02-evaluate", "details.json", {"glue/mrpc": DETAILS}),
         ("02-evaluate", "mistakes.jsonl", MISTAKE),
     ):
         (tmp_path / "stages" / place).mkdir(parents=True, exist_ok=True)
         (tmp_path / "stages" / place / name).write_text(json.dumps(content))
-    manifest = {"started": "2026-11-21T10:00:00+00:00", "wall_time": 62.0, "stages": [{"id": "mrpc", "seconds": 60.0, "reused": False}], "hardware": {"processor": "CPU", "cores": 2, "gpus": []}}
+    manifest = {
+        "started": "2026-11-21T10:00:00+00:00",
+        "wall_time": 62.0,
+        "stages": [{"id": "mrpc", "seconds": 60.0, "reused": False}],
+        "hardware": {"processor": "CPU", "cores": 2, "gpus": []},
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     events = EventLog(tmp_path / "events.jsonl", "mrpc")
     for step in range(1, 4):
@@ -68,11 +94,23 @@ def test_the_page_stands_alone_and_shows_what_stands_behind_the_scores(folder):
     text, words = read(folder[0])
     assert text.count("<svg") == 7  # scores, parts, calibration, confusions, loss, held-out loss, held-out scores
     for told in (
-        "one-run", "2 stages, 62 s in all", "Ahead of majority, but within the 95 % interval: accuracy 0.730 against 0.650.", "0.600 – 0.800",
-        "40 of 408 examples (9.8%) overlap: 1 as a whole, 40 in a run of 13 words. The 368 others score accuracy 0.700.", "3 are shorter than such a run",
-        "What my-bert was trained on before is not known here.", "Expected calibration error 0.123", "so it is too sure", "With a temperature of 1.70",
-        "By confidence in the wrong answer.", "right: no", "75.0% sure; row 76", "1 k of 4 k (25.0%)", "500 MB", "rows are cut",
-    ):  # fmt: skip
+        "one-run",
+        "2 stages, 62 s in all",
+        "Ahead of majority, but within the 95 % interval: accuracy 0.730 against 0.650.",
+        "0.600 – 0.800",
+        "40 of 408 examples (9.8%) overlap: 1 as a whole, 40 in a run of 13 words. The 368 others score accuracy 0.700.",
+        "3 are shorter than such a run",
+        "What my-bert was trained on before is not known here.",
+        "Expected calibration error 0.123",
+        "so it is too sure",
+        "With a temperature of 1.70",
+        "By confidence in the wrong answer.",
+        "right: no",
+        "75.0% sure; row 76",
+        "1 k of 4 k (25.0%)",
+        "500 MB",
+        "rows are cut",
+    ):
         assert told in words
     assert text.index("<svg") < text.index("<table")
     assert "<script>" not in text
@@ -95,13 +133,23 @@ def test_a_run_that_failed_before_it_measured_anything_has_a_page_too(tmp_path):
 
 def test_scores_of_held_out_rows_are_curves_by_name(folder):
     stage = run_results(*folder).stages[0]
-    assert stage.held_out == {"loss": [(1, 2.0), (2, 1.0), (3, pytest.approx(2 / 3))], "f1": [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))]}
+    assert stage.held_out == {
+        "loss": [(1, 2.0), (2, 1.0), (3, pytest.approx(2 / 3))],
+        "f1": [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))],
+    }
     assert stage.curve == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
 
 
 def test_completions_stand_side_by_side_and_stay_text(folder):
     place, recipe = folder
-    sample = {"index": 3, "prompt": "<script>one</script>", "completion": "<b>two", "score": 0.5, "against": "three", "score_against": 0.0}
+    sample = {
+        "index": 3,
+        "prompt": "<script>one</script>",
+        "completion": "<b>two",
+        "score": 0.5,
+        "against": "three",
+        "score_against": 0.0,
+    }
     about = {"model": "ppo", "intervals": {"win_rate": [0.55, 0.7]}, "policy": {"against": "sft", "samples": [sample]}}
     metrics = {"policy": {"reward": 0.3, "reward_against": 0.2, "win_rate": 0.62}}
     for name, content in (("metrics.json", metrics), ("details.json", {"policy": about})):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import Stopped
-from pipelines.protocols import StopSignal
-from pipelines.signals import stop_on_signals
+from pipelines.core.errors import Stopped
+from pipelines.core.interfaces import StopSignal
+from pipelines.core.signals import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -60,7 +60,7 @@ PARENT = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
 import os, signal, sys, time
-from pipelines.signals import die_with_parent
+from pipelines.core.signals import die_with_parent
 die_with_parent(signal.SIGKILL, int(sys.argv[1]))
 print(os.getpid(), flush=True)
 time.sleep(60)
@@ -94,7 +94,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's promise is Linux's")
 def test_a_child_whose_parent_was_gone_before_dies_too() -> None:
-    program = "import os, signal; from pipelines.signals import die_with_parent; die_with_parent(signal.SIGTERM, os.getppid() + 1); print('alive')"
+    program = "import os, signal; from pipelines.core.signals import die_with_parent; die_with_parent(signal.SIGTERM, os.getppid() + 1); print('alive')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -signal.SIGTERM
     assert "alive" not in done.stdout

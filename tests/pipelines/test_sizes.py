@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from pipelines import sizes
+from pipelines.core.registry import TASKS
 from pipelines.data.references import DatasetReference
-from pipelines.data.tasks import Place, Task
-from pipelines.registry import TASKS
+from pipelines.runs.planning import sizes
+from pipelines.tasks.base import SplitLocation, Task
 
 TEXTS = ["one", 'a "quoted" word', "two\nlines, and a comma", "", "last"]
 
@@ -31,10 +31,12 @@ def write(folder, kind):
 
 
 def task_of(file, validation=None) -> Task:
-    places = {"train": Place(str(file), None, None)}
+    places = {"train": SplitLocation(str(file), None, None)}
     if validation is not None:
-        places["validation"] = Place(str(validation), None, None)
-    return Task("mine", "classification", ("text",), "label", ("accuracy",), places, labels=("a", "b"), empty_texts=True)
+        places["validation"] = SplitLocation(str(validation), None, None)
+    return Task(
+        "mine", "classification", ("text",), "label", ("accuracy",), places, labels=("a", "b"), empty_texts=True
+    )
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".parquet"])

@@ -5,12 +5,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cells import load_study
-from pipelines.errors import Busy
-from pipelines.events import read_events
-from pipelines.study import is_study, recorded, run_study
-from pipelines.study_workers import Ended
-from pipelines.workspace import lock
+from pipelines.core.errors import Busy
+from pipelines.core.events import read_events
+from pipelines.core.study_cells import load_study
+from pipelines.runs.workspace import lock
+from pipelines.studies.study import is_study, recorded, run_study
+from pipelines.studies.workers import Ended
 from tests.pipelines.studies import RECIPE, PretendWorkers, right, survey  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("survey")
@@ -31,7 +31,14 @@ def go(tmp_path):
         path = tmp_path / "study.yaml"
         path.write_text(text)
         workers = workers or PretendWorkers(outcome)
-        code = run_study(load_study(path, overrides), tmp_path / "runs" / "methods", None, {"recipe": str(path)}, workers.stop, workers)
+        code = run_study(
+            load_study(path, overrides),
+            tmp_path / "runs" / "methods",
+            None,
+            {"recipe": str(path)},
+            workers.stop,
+            workers,
+        )
         assert code == expected
         return workers, tmp_path / "runs" / "methods"
 
@@ -44,7 +51,14 @@ def data(folder):
 
 def test_each_method_gets_the_rate_that_scored_best_on_the_rows_set_aside(go):
     workers, folder = go()
-    assert workers.done[:6] == ["search/01-01", "search/01-02", "search/01-03", "search/02-01", "search/02-02", "search/02-03"]
+    assert workers.done[:6] == [
+        "search/01-01",
+        "search/01-02",
+        "search/01-03",
+        "search/02-01",
+        "search/02-02",
+        "search/02-03",
+    ]
     assert workers.done[6:] == [f"cells/0{number}" for number in range(1, 7)]
     chosen = {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]}
     assert chosen == {"full": [5e-5], "lora": [1e-2]}
@@ -68,8 +82,12 @@ def test_the_table_has_means_over_seeds_and_the_paired_difference(go):
     half = 1.96 * paired.std(ddof=1) / np.sqrt(len(paired))
     assert difference["interval"] == pytest.approx([-0.1 - half, -0.1 + half], abs=0.006)
     assert lora["costs"] == {
-        "trainable_parameters": 100, "all_parameters": 10_000, "peak_memory_bytes": 5e8, "train_runtime": 2.0, "saved_bytes": 400,
-    }  # fmt: skip
+        "trainable_parameters": 100,
+        "all_parameters": 10_000,
+        "peak_memory_bytes": 5e8,
+        "train_runtime": 2.0,
+        "saved_bytes": 400,
+    }
     assert lora["trainable_share"] == 0.01
 
 
@@ -77,7 +95,12 @@ def test_every_file_of_the_report_is_written(go):
     _, folder = go()
     with open(folder / "table.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["method"], row["metric"]) for row in rows] == [("full", "accuracy"), ("full", "f1"), ("lora", "accuracy"), ("lora", "f1")]
+    assert [(row["method"], row["metric"]) for row in rows] == [
+        ("full", "accuracy"),
+        ("full", "f1"),
+        ("lora", "accuracy"),
+        ("lora", "f1"),
+    ]
     assert float(rows[2]["difference"]) == pytest.approx(-0.1)
     assert pq.read_table(folder / "table.parquet").num_rows == 4
     readme = (folder / "README.md").read_text()
@@ -118,7 +141,11 @@ def test_a_study_stopped_during_its_search_has_a_table_too(go):
 
 def test_the_other_cells_finish_when_one_fails(go):
     def failing(recipe, name):
-        return Ended(name, 1, 1.0, "stage 'mrpc': memory ran out", "out_of_memory") if name == "cells/02" else outcome(recipe, name)
+        return (
+            Ended(name, 1, 1.0, "stage 'mrpc': memory ran out", "out_of_memory")
+            if name == "cells/02"
+            else outcome(recipe, name)
+        )
 
     workers, folder = go(workers=PretendWorkers(failing), expected=1)
     assert len(workers.done) == 12
@@ -132,7 +159,9 @@ def test_the_other_cells_finish_when_one_fails(go):
 def test_a_cell_that_its_model_refuses_is_no_failure(go):
     def refusing(recipe, name):
         lora = recipe.stages[0].tuner.name == "lora"
-        return Ended(name, 1, 1.0, "the tuner lora cannot serve this model", "misfit") if lora else outcome(recipe, name)
+        return (
+            Ended(name, 1, 1.0, "the tuner lora cannot serve this model", "misfit") if lora else outcome(recipe, name)
+        )
 
     workers, folder = go(workers=PretendWorkers(refusing))
     assert data(folder)["counts"] == {"done": 3, "failed": 0, "refused": 3, "stopped": 0, "queued": 0}
@@ -160,7 +189,10 @@ def test_a_method_with_a_broken_trial_is_not_compared_unfairly(go):
 
 
 def test_halving_tries_the_best_again_with_more(go):
-    text = RECIPE.replace("search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}", "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: {stages.mrpc.arguments.max_steps: [10, 20]}}")
+    text = RECIPE.replace(
+        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}",
+        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: {stages.mrpc.arguments.max_steps: [10, 20]}}",
+    )
     steps = {}
 
     def seen(recipe, name):
@@ -170,10 +202,21 @@ def test_halving_tries_the_best_again_with_more(go):
     _, folder = go(text, PretendWorkers(seen))
     # 3 rates with 10 steps; ceil(3 * 10 / 20) = 2 of them again with 20
     assert {name: count for name, count in steps.items() if name.startswith("search")} == {
-        "search/01-01-1": 10, "search/01-02-1": 10, "search/01-03-1": 10, "search/02-01-1": 10, "search/02-02-1": 10, "search/02-03-1": 10,
-        "search/01-02-2": 20, "search/01-03-2": 20, "search/02-02-2": 20, "search/02-03-2": 20,
-    }  # fmt: skip
-    assert {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]} == {"full": [5e-5], "lora": [1e-2]}
+        "search/01-01-1": 10,
+        "search/01-02-1": 10,
+        "search/01-03-1": 10,
+        "search/02-01-1": 10,
+        "search/02-02-1": 10,
+        "search/02-03-1": 10,
+        "search/01-02-2": 20,
+        "search/01-03-2": 20,
+        "search/02-02-2": 20,
+        "search/02-03-2": 20,
+    }
+    assert {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]} == {
+        "full": [5e-5],
+        "lora": [1e-2],
+    }
 
 
 def test_two_writers_are_kept_apart(go, tmp_path):
@@ -184,7 +227,9 @@ def test_two_writers_are_kept_apart(go, tmp_path):
 
 
 def test_refused_cells_of_the_recipe_check_are_shown(go):
-    text = RECIPE.replace("stages.mrpc.seed: [1, 2, 3]", "stages.mrpc.max_length: [64, 9999]").replace("study:", "study:\n  # one search for all")
+    text = RECIPE.replace("stages.mrpc.seed: [1, 2, 3]", "stages.mrpc.max_length: [64, 9999]").replace(
+        "study:", "study:\n  # one search for all"
+    )
     _, folder = go(text)
     assert data(folder)["counts"] == {"done": 2, "failed": 0, "refused": 2, "stopped": 0, "queued": 0}
     assert any("max_position_embeddings" in cell["message"] for cell in data(folder)["cells"])

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipelines.cells import load_study
-from pipelines.errors import RecipeError
-from pipelines.plan import plan
-from pipelines.recipe import load
-from pipelines.study import run_study
-from pipelines.study_budget import measured_seconds
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import load
+from pipelines.core.study_cells import load_study
+from pipelines.runs.planning.plan import plan
+from pipelines.studies.budget import measured_seconds
+from pipelines.studies.study import run_study
 from tests.pipelines.studies import PretendWorkers, survey  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("survey")
@@ -47,7 +47,18 @@ def timed(seconds, steps):
     now, lines = datetime(2026, 11, 21, tzinfo=UTC), []
     for step in range(1, steps + 1):
         now += timedelta(seconds=9.0 if step in (1, 5) else seconds)
-        lines.append(json.dumps({"id": step, "time": now.isoformat(), "event": "metric", "stage": "mrpc", "step": step, "metrics": {"loss": 1.0}}))
+        lines.append(
+            json.dumps(
+                {
+                    "id": step,
+                    "time": now.isoformat(),
+                    "event": "metric",
+                    "stage": "mrpc",
+                    "step": step,
+                    "metrics": {"loss": 1.0},
+                }
+            )
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +70,9 @@ def done(plan_of_study, tmp_path, seconds=None):
             for ended in super().do(runs, started):
                 if ended.name.startswith("probe/"):
                     stage = load(tmp_path / "runs" / ended.name / "recipe.yaml").stages[0]
-                    (tmp_path / "runs" / ended.name / "events.jsonl").write_text(timed(seconds[stage.tuner.name], stage.arguments["max_steps"]))
+                    (tmp_path / "runs" / ended.name / "events.jsonl").write_text(
+                        timed(seconds[stage.tuner.name], stage.arguments["max_steps"])
+                    )
                 yield ended
 
     workers = Probed(lambda recipe, name: (0.8, None))
@@ -108,7 +121,9 @@ def test_equal_operations_are_those_of_the_plan(study, tmp_path):
 
 
 def test_equal_time_is_measured_first_on_one_cell_a_method(study, tmp_path):
-    code, workers, told = done(study(RECIPE, "study.budget={match: time, probe_steps: 10}"), tmp_path, {"full": 0.5, "lora": 0.2})
+    code, workers, told = done(
+        study(RECIPE, "study.budget={match: time, probe_steps: 10}"), tmp_path, {"full": 0.5, "lora": 0.2}
+    )
     assert code == 0
     assert workers.done[:3] == ["probe/01", "probe/03", "probe/05"]
     # 120 steps of 0.5 s are a minute; lora takes 0.2 s a step
@@ -127,7 +142,10 @@ def test_a_budget_that_cannot_be_known_is_refused_with_its_reason(study, tmp_pat
     assert code == 1  # nothing could be done
     assert workers.done == []
     assert {cell["status"] for cell in told["cells"]} == {"refused"}
-    assert "its budget cannot be matched: how many steps the reference takes is not known before it runs" in told["cells"][0]["message"]
+    assert (
+        "its budget cannot be matched: how many steps the reference takes is not known before it runs"
+        in told["cells"][0]["message"]
+    )
 
 
 def test_less_than_one_step_is_refused_and_the_others_run(study, tmp_path):
@@ -142,7 +160,10 @@ def test_less_than_one_step_is_refused_and_the_others_run(study, tmp_path):
     ("override", "said"),
     [
         ("study.budget={match: epochs}", "study.budget.match"),
-        ("study.budget={match: steps, reference: fall}", "'fall' is no entry of one key of the matrix. Did you mean 'full'"),
+        (
+            "study.budget={match: steps, reference: fall}",
+            "'fall' is no entry of one key of the matrix. Did you mean 'full'",
+        ),
         ("study.budget={match: steps, stage: pretrain}", "'pretrain' is no stage that trains in the cell"),
         ("study.budget={match: steps, probe_steps: 9}", "is for 'match: time'"),
         ("matrix.method.lora={stages.mrpc.arguments.max_steps: 7}", "works out the steps of the cell method lora"),

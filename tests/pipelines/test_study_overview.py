@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from pipelines.study_overview import MEAN, overviews
-from pipelines.study_results import Result
-from pipelines.study_table import row_of
+from pipelines.reports.results import Result
+from pipelines.studies.overview import MEAN, overviews
+from pipelines.studies.table import row_of
 
 RNG = np.random.default_rng(0)
 NOISE = {name: RNG.normal(0, 0.01, 1000) for name in ("glue/rte", "glue/mrpc", "squad")}
@@ -15,7 +15,11 @@ class Scored(Result):
     def __init__(self, benchmark, metrics, drawn=True):
         super().__init__(benchmark, "evaluate", "tune", metrics)
         most = max(1.0, *metrics.values())
-        self.draws = {name: value + (100 if most > 1 else 1) * NOISE[benchmark] for name, value in metrics.items()} if drawn else {}
+        self.draws = (
+            {name: value + (100 if most > 1 else 1) * NOISE[benchmark] for name, value in metrics.items()}
+            if drawn
+            else {}
+        )
 
     def same_examples(self, other):
         return self.benchmark == other.benchmark
@@ -27,7 +31,11 @@ def row(labels, benchmark, scores, metric="accuracy", **beside):
 
 
 def block(task, benchmark, ways, metric="accuracy", **beside):
-    return {"task": task}, benchmark, [row({"task": task, "way": way}, benchmark, scores, metric, **beside) for way, scores in ways.items()]
+    return (
+        {"task": task},
+        benchmark,
+        [row({"task": task, "way": way}, benchmark, scores, metric, **beside) for way, scores in ways.items()],
+    )
 
 
 def test_the_mean_of_a_line_is_that_of_its_tasks_seed_by_seed():
@@ -45,7 +53,10 @@ def test_the_mean_of_a_line_is_that_of_its_tasks_seed_by_seed():
 
 def test_the_difference_of_means_knows_the_examples_of_every_task():
     # one seed: the interval is that of the resampled examples, here the same noise on both sides, which pairs away
-    blocks = [block("rte", "glue/rte", {"alone": [0.5], "together": [0.6]}), block("mrpc", "glue/mrpc", {"alone": [0.5], "together": [0.7]})]
+    blocks = [
+        block("rte", "glue/rte", {"alone": [0.5], "together": [0.6]}),
+        block("mrpc", "glue/mrpc", {"alone": [0.5], "together": [0.7]}),
+    ]
     [found] = overviews(blocks, "alone", "none")
     mean = found.lines[1].mean.figures[MEAN]
     assert (mean.difference.low, mean.difference.high) == pytest.approx((0.15, 0.15))
@@ -61,7 +72,11 @@ def test_what_cannot_be_averaged_has_no_mean():
     [found] = overviews([whole, block("mrpc", "glue/mrpc", {"alone": [0.5, 0.6]})], "alone", "holm")
     assert [line.mean is None for line in found.lines] == [False, True]
     assert [line.rows[1] is None for line in found.lines] == [False, True]
-    [found] = overviews([whole, block("mrpc", "glue/mrpc", {"alone": [3.0, 4.0], "together": [2.0, 3.0]}, "perplexity")], "alone", "holm")
+    [found] = overviews(
+        [whole, block("mrpc", "glue/mrpc", {"alone": [3.0, 4.0], "together": [2.0, 3.0]}, "perplexity")],
+        "alone",
+        "holm",
+    )
     assert not found.averaged
 
 
@@ -79,7 +94,10 @@ def test_only_keys_that_change_the_task_are_laid_side_by_side():
 
 
 def test_the_same_benchmark_twice_is_told_apart_by_its_entry():
-    short, long, other = (block(task, benchmark, {"full": [0.5]}) for task, benchmark in (("short", "glue/rte"), ("long", "glue/rte"), ("mrpc", "glue/mrpc")))
+    short, long, other = (
+        block(task, benchmark, {"full": [0.5]})
+        for task, benchmark in (("short", "glue/rte"), ("long", "glue/rte"), ("mrpc", "glue/mrpc"))
+    )
     [found] = overviews([short, long, other], None, "holm")
     assert found.columns == ("task short", "task long", "glue/mrpc")
 

@@ -1,8 +1,8 @@
 import pytest
 
-from pipelines.cells import load_study
-from pipelines.plan import plan
-from pipelines.study_plan import plan_study
+from pipelines.core.study_cells import load_study
+from pipelines.runs.planning.plan import plan
+from pipelines.studies.plan import plan_study
 
 RECIPE = """\
 name: s
@@ -28,7 +28,10 @@ def study(tmp_path):
 
 def test_a_shared_stage_is_counted_once(study):
     found = study(RECIPE)
-    costs = {name: plan(next(cell for cell in found.cells if cell.labels["tuner"] == name).recipe, 1e12).stages for name in ("full", "lora")}
+    costs = {
+        name: plan(next(cell for cell in found.cells if cell.labels["tuner"] == name).recipe, 1e12).stages
+        for name in ("full", "lora")
+    }
     expected = costs["full"][0].seconds + 3 * costs["full"][1].seconds + 3 * costs["lora"][1].seconds
     whole = plan_study(found, 1e12)
     assert whole.seconds == pytest.approx(expected)
@@ -40,11 +43,16 @@ def test_a_top_level_seed_repeats_everything(study):
     found = study(RECIPE.replace("stages.docs.seed", "seed"))
     stages = plan(found.cells[0].recipe, 1e12).stages
     lora = plan(found.cells[-1].recipe, 1e12).stages
-    assert plan_study(found, 1e12).seconds == pytest.approx(3 * stages[0].seconds + 3 * stages[1].seconds + 3 * lora[1].seconds)
+    assert plan_study(found, 1e12).seconds == pytest.approx(
+        3 * stages[0].seconds + 3 * stages[1].seconds + 3 * lora[1].seconds
+    )
 
 
 def test_trials_and_refused_cells_are_told(study):
-    text = RECIPE.replace("[full, lora]", "[full, lora]\n  stages.docs.max_length: [32, 9999]") + "study: {search: {over: {stages.docs.arguments.learning_rate: [1, 2, 3, 4]}, halving: {stages.docs.arguments.num_train_epochs: [1, 2]}}}\n"
+    text = (
+        RECIPE.replace("[full, lora]", "[full, lora]\n  stages.docs.max_length: [32, 9999]")
+        + "study: {search: {over: {stages.docs.arguments.learning_rate: [1, 2, 3, 4]}, halving: {stages.docs.arguments.num_train_epochs: [1, 2]}}}\n"
+    )
     whole = plan_study(study(text), 1e12)
     assert whole.trials == 2 * (4 + 2)
     assert len(whole.refused) == 6

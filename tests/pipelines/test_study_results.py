@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from pipelines.evaluation.policy_said import Completed
-from pipelines.evaluation.predictions import write_predictions
-from pipelines.protocols import Rows
-from pipelines.recipe import loads
-from pipelines.study_results import SEED, curve_of, results_of
-from pipelines.study_statistics import resamples
+from pipelines.core.interfaces import Rows
+from pipelines.core.recipe import loads
+from pipelines.evaluation.policy_completions import Completed
+from pipelines.evaluation.resampling import resamples
+from pipelines.reports.results import SEED, curve_of, results_of
+from pipelines.tasks.predictions import write_predictions
 from tests.pipelines.studies import EXAMPLES, finish, right
 
 RECIPE = "name: a\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, id: mrpc, task: glue/mrpc}\n  - {stage: evaluate}\n"
@@ -27,7 +27,13 @@ def made(tmp_path):
 
 def test_scores_costs_and_examples_are_read_from_the_run(made):
     result = made("a", right(0.75, 1))
-    assert (result.benchmark, result.stage, result.model, result.main, result.examples) == ("glue/mrpc", "evaluate", "mrpc", "accuracy", EXAMPLES)
+    assert (result.benchmark, result.stage, result.model, result.main, result.examples) == (
+        "glue/mrpc",
+        "evaluate",
+        "mrpc",
+        "accuracy",
+        EXAMPLES,
+    )
     assert result.metrics["accuracy"] == 0.75
     assert (result.costs["trainable_parameters"], result.costs["saved_bytes"]) == (50, 200)
 
@@ -67,10 +73,22 @@ def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):
     for name, more in (("one", 0.0), ("two", 1.0)):
         place = tmp_path / name / "stages" / "02-evaluate"
         place.mkdir(parents=True)
-        said = Completed("policy", "train", "", Rows(["a"] * 20, None, None, range(20)), np.array(["b"] * 20, dtype=object), ["c"] * 20, {"reward": rewards + more, "win_rate": wins})
+        said = Completed(
+            "policy",
+            "train",
+            "",
+            Rows(["a"] * 20, None, None, range(20)),
+            np.array(["b"] * 20, dtype=object),
+            ["c"] * 20,
+            {"reward": rewards + more, "win_rate": wins},
+        )
         write_predictions(place / "predictions.parquet", [said])
-        (place / "metrics.json").write_text(json.dumps({"policy": {"reward": 9.5 + more, "win_rate": 0.75, "distinct_2": 0.5}}))
-        (place / "details.json").write_text(json.dumps({"policy": {"model": "sft", "examples": {"train": 20}, "splits": {"": "train"}, "policy": {}}}))
+        (place / "metrics.json").write_text(
+            json.dumps({"policy": {"reward": 9.5 + more, "win_rate": 0.75, "distinct_2": 0.5}})
+        )
+        (place / "details.json").write_text(
+            json.dumps({"policy": {"model": "sft", "examples": {"train": 20}, "splits": {"": "train"}, "policy": {}}})
+        )
         found += results_of(tmp_path / name, recipe)
     one, two = found
     assert (one.main, one.model, one.examples, one.parts) == ("reward", "sft", 20, {})
@@ -81,12 +99,16 @@ def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):
 
 
 def test_a_task_of_several_cost_what_all_of_them_did_and_weighs_what_it_needs(tmp_path):
-    from pipelines.study_results import _costs
+    from pipelines.reports.results import _costs
 
     place = tmp_path / "01-together"
     (place / "tasks" / "rte" / "model").mkdir(parents=True)
     (place / "metrics.json").write_text(json.dumps({"trainable_parameters": 50, "train_runtime": 3.0}))
     for name, size in (("model-00001-of-00002.safetensors", 90), ("model-00002-of-00002.safetensors", 10)):
         (place / "tasks" / "rte" / "model" / name).write_bytes(b"\0" * size)
-    assert _costs({"together": place}, "together/rte") == {"trainable_parameters": 50, "train_runtime": 3.0, "saved_bytes": 100}
+    assert _costs({"together": place}, "together/rte") == {
+        "trainable_parameters": 50,
+        "train_runtime": 3.0,
+        "saved_bytes": 100,
+    }
     assert _costs({"together": place}, "model") == {}

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from pipelines.errors import StageError
-from pipelines.matrix import Search
-from pipelines.study_search import Tried, edge, ranked, rungs, score_of
+from pipelines.core.errors import StageError
+from pipelines.core.study_matrix import Search
+from pipelines.studies.search import Tried, edge, ranked, rungs, score_of
 
 RATE = "stages.a.arguments.learning_rate"
 
@@ -33,8 +33,9 @@ def test_halving_gives_each_rung_its_budget():
     over = {RATE: (1, 2)}
     assert rungs(Search(over=over)) == [{}]
     assert rungs(Search(over=over, halving={"stages.a.arguments.max_steps": (10, 40)})) == [
-        {"stages.a.arguments.max_steps": 10}, {"stages.a.arguments.max_steps": 40},
-    ]  # fmt: skip
+        {"stages.a.arguments.max_steps": 10},
+        {"stages.a.arguments.max_steps": 40},
+    ]
 
 
 def written(tmp_path, **metrics):

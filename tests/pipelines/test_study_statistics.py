@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipelines.study_statistics import mean_interval, paired_difference, resamples
+from pipelines.evaluation.resampling import mean_interval, paired_difference, resamples
 
 
 def test_without_test_noise_the_interval_over_seeds_is_students():
@@ -31,8 +31,13 @@ def test_the_paired_interval_agrees_with_scipys_paired_bootstrap():
     drawn = resamples(600, seed=1, count=4000)
     found = paired_difference([one.mean()], [two.mean()], [one[drawn].mean(axis=1)], [two[drawn].mean(axis=1)], seed=1)
     reference = stats.bootstrap(
-        (one.astype(float), two.astype(float)), lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis), paired=True,
-        vectorized=True, method="percentile", n_resamples=4000, rng=np.random.default_rng(2),
+        (one.astype(float), two.astype(float)),
+        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        n_resamples=4000,
+        rng=np.random.default_rng(2),
     ).confidence_interval
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.004)
     unpaired = np.sqrt(one.var() / 600 + two.var() / 600) * 2 * 1.96
@@ -95,5 +100,7 @@ def test_a_p_value_below_the_level_goes_with_an_interval_without_zero():
     for gain in (0.0, 0.02, 0.04, 0.08):
         one, two = random.random(500) < 0.7 + gain, random.random(500) < 0.7
         drawn = resamples(500, seed=1)
-        found = paired_difference([one.mean()], [two.mean()], [one[drawn].mean(axis=1)], [two[drawn].mean(axis=1)], seed=1)
+        found = paired_difference(
+            [one.mean()], [two.mean()], [one[drawn].mean(axis=1)], [two[drawn].mean(axis=1)], seed=1
+        )
         assert found.clear == (found.p <= 0.05) or found.p == pytest.approx(0.05, abs=0.003)

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from pipelines import study_survey
-from pipelines.recipe import loads
-from pipelines.run import run
+from pipelines.core.recipe import loads
+from pipelines.runs.run import run
+from pipelines.studies import workers
 
 RECIPE = """\
 name: small
@@ -24,24 +24,24 @@ def done(tmp_path):
 def test_a_finished_run_is_complete_until_something_of_it_changes(done, monkeypatch):
     recipe, folder = done
     before = sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
-    assert study_survey.complete(recipe, folder, 1)
+    assert workers.complete(recipe, folder, 1)
     assert sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*")) == before  # it only looked
-    assert not study_survey.complete(loads(RECIPE, overrides=["stages.supervised.max_length=32"]), folder, 1)
-    assert not study_survey.complete(recipe, folder, 2)  # twice the processes, twice the batch
+    assert not workers.complete(loads(RECIPE, overrides=["stages.supervised.max_length=32"]), folder, 1)
+    assert not workers.complete(recipe, folder, 2)  # twice the processes, twice the batch
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.fingerprints.versions", lambda: {"torch": "9"})
-        assert not study_survey.complete(recipe, folder, 1)
+        patch.setattr("pipelines.runs.fingerprints.versions", lambda: {"torch": "9"})
+        assert not workers.complete(recipe, folder, 1)
     weights = folder / "stages" / "01-supervised" / "model" / "model.safetensors"
     kept = weights.read_bytes()
     weights.write_bytes(kept[:-1])
-    assert not study_survey.complete(recipe, folder, 1)
+    assert not workers.complete(recipe, folder, 1)
     weights.write_bytes(kept)
-    assert study_survey.complete(recipe, folder, 1)
+    assert workers.complete(recipe, folder, 1)
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["finished"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert not study_survey.complete(recipe, folder, 1)
+    assert not workers.complete(recipe, folder, 1)
 
 
 def test_no_folder_is_not_complete(tmp_path):
-    assert not study_survey.complete(loads(RECIPE), tmp_path / "nowhere", 1)
+    assert not workers.complete(loads(RECIPE), tmp_path / "nowhere", 1)

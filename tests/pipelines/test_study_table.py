@@ -1,9 +1,9 @@
 import pytest
 
-from pipelines.matrix import axes_of
-from pipelines.study_results import Result
-from pipelines.study_statistics import Estimate
-from pipelines.study_table import Figure, Row, _mean_curve, compared_axis, correct, row_of
+from pipelines.core.study_matrix import axes_of
+from pipelines.evaluation.resampling import Estimate
+from pipelines.reports.results import Result
+from pipelines.studies.table import Figure, Row, _mean_curve, compared_axis, correct, row_of
 
 
 def row(low, high, metric="accuracy", **more):
@@ -13,10 +13,13 @@ def row(low, high, metric="accuracy", **more):
 @pytest.mark.parametrize(
     ("low", "high", "metric", "verdict"),
     [
-        (0.01, 0.03, "accuracy", "better"), (-0.03, -0.01, "accuracy", "worse"), (-0.01, 0.03, "accuracy", "inside the noise"),
-        (0.01, 0.03, "perplexity", "worse"), (-0.03, -0.01, "perplexity", "better"),
+        (0.01, 0.03, "accuracy", "better"),
+        (-0.03, -0.01, "accuracy", "worse"),
+        (-0.01, 0.03, "accuracy", "inside the noise"),
+        (0.01, 0.03, "perplexity", "worse"),
+        (-0.03, -0.01, "perplexity", "better"),
     ],
-)  # fmt: skip
+)
 def test_a_difference_is_a_verdict_only_outside_the_noise(low, high, metric, verdict):
     assert row(low, high, metric).verdict() == verdict
 
@@ -37,14 +40,19 @@ def test_a_mean_curve_has_the_steps_that_all_seeds_logged():
 
 
 def test_rows_are_compared_along_the_reference_else_along_the_last_key_that_is_no_seed():
-    axes = axes_of({"method": {"full": {"stages.a.tuner": "full"}}, "stages.a.max_length": (1, 2), "stages.a.seed": (1,)})
+    axes = axes_of(
+        {"method": {"full": {"stages.a.tuner": "full"}}, "stages.a.max_length": (1, 2), "stages.a.seed": (1,)}
+    )
     assert compared_axis(axes, "full") == "method"
     assert compared_axis(axes, None) == "max_length"
 
 
 def test_no_interval_is_wider_than_the_metric():
     # Student's t of three seeds around 0.71 with sd 0.18 reaches above 1 (0.71 + 4.3 · 0.18 / 3 ** 0.5 = 1.15)
-    results = {(str(at),): Result("glue/sst2", "evaluate", "tune", {"accuracy": value}) for at, value in enumerate((0.81, 0.82, 0.50))}
+    results = {
+        (str(at),): Result("glue/sst2", "evaluate", "tune", {"accuracy": value})
+        for at, value in enumerate((0.81, 0.82, 0.50))
+    }
     low, high = row_of({}, "evaluate", "glue/sst2", results, [State()]).figures["accuracy"].interval
     assert high == 1.0
     assert 0.2 < low < 0.3
@@ -55,10 +63,18 @@ class State:
 
 
 def test_a_row_is_better_only_when_its_corrected_p_value_says_so_too():
-    rows = [Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, Estimate(0.02, 0.01, 0.03, p_value))}) for p_value in (0.04, 0.01, 0.03)]
+    rows = [
+        Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, Estimate(0.02, 0.01, 0.03, p_value))})
+        for p_value in (0.04, 0.01, 0.03)
+    ]
     rows.append(Row({}, figures={"accuracy": Figure(0.5, None, (0.5,), None, None)}))
     correct(rows, "holm")
-    assert [each.p_corrected for each in rows] == [pytest.approx(0.06), pytest.approx(0.03), pytest.approx(0.06), None]  # 0.01 x 3, 0.03 x 2, 0.04 x 1
+    assert [each.p_corrected for each in rows] == [
+        pytest.approx(0.06),
+        pytest.approx(0.03),
+        pytest.approx(0.06),
+        None,
+    ]  # 0.01 x 3, 0.03 x 2, 0.04 x 1
     assert [each.verdict() for each in rows] == ["inside the noise", "better", "inside the noise", ""]
     correct(rows, "none")
     assert [each.verdict() for each in rows[:3]] == ["better"] * 3

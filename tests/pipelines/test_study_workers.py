@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from pipelines import study_workers
-from pipelines.protocols import StopSignal
-from pipelines.study_workers import Slot, Workers, slots
+from pipelines.core.interfaces import StopSignal
+from pipelines.studies import workers as study_workers
+from pipelines.studies.workers import Slot, Workers, slots
 
 SCRIPT = """
 import json, os, signal, sys, time

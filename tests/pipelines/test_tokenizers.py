@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pipelines import tokenizers
-from pipelines.errors import ModelError
-from pipelines.registry import TOKENIZERS
+from pipelines.core.errors import ModelError
+from pipelines.core.registry import TOKENIZERS
+from pipelines.models import tokenizer
 from tests import tiny
 
 
 def test_a_saved_tokenizer_is_opened_unchanged(tmp_path: Path) -> None:
     tiny.tokenizer().save_pretrained(tmp_path)
-    opened = tokenizers.open_tokenizer(str(tmp_path))
+    opened = tokenizer.open_tokenizer(str(tmp_path))
     assert opened.is_fast
     assert dict(opened(*tiny.TEXTS[:2])) == dict(tiny.tokenizer()(*tiny.TEXTS[:2]))
 
@@ -33,7 +33,7 @@ def test_what_cannot_be_opened_is_refused_in_one_sentence(damage: str, tmp_path:
         (source / "tokenizer.json").unlink()
     name = "nobody/nothing" if damage == "nowhere" else str(source)
     with pytest.raises(ModelError, match=f"no tokenizer could be opened from '{name}': ") as caught:
-        tokenizers.open_tokenizer(name)
+        tokenizer.open_tokenizer(name)
     assert "\n" not in str(caught.value)
 
 
@@ -48,12 +48,12 @@ def test_a_slow_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", slow)
     with pytest.raises(ModelError, match="the tokenizer of 'somewhere' has no fast version"):
-        tokenizers.open_tokenizer("somewhere")
+        tokenizer.open_tokenizer("somewhere")
 
 
 def test_the_default_algorithm_is_one_of_the_table() -> None:
-    assert tokenizers.DEFAULT in TOKENIZERS
-    assert tokenizers.block(tokenizers.DEFAULT).name == tokenizers.DEFAULT
+    assert tokenizer.DEFAULT in TOKENIZERS
+    assert tokenizer.block(tokenizer.DEFAULT).name == tokenizer.DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,15 @@ def test_the_default_algorithm_is_one_of_the_table() -> None:
     ],
 )
 def test_models_with_segments_are_known_by_their_config(shape: dict[str, Any], segments: bool) -> None:
-    assert tokenizers.has_segments(shape) is segments
+    assert tokenizer.has_segments(shape) is segments
 
 
 def test_a_tokenizer_without_segments_stays_so_when_it_is_saved(tmp_path: Path) -> None:
     tiny.tokenizer().save_pretrained(tmp_path / "with")
-    tokenizers.without_segments(tokenizers.open_tokenizer(str(tmp_path / "with"))).save_pretrained(tmp_path / "without")
-    assert set(tokenizers.open_tokenizer(str(tmp_path / "with"))("a", "b")) == {"input_ids", "token_type_ids", "attention_mask"}
-    assert set(tokenizers.open_tokenizer(str(tmp_path / "without"))("a", "b")) == {"input_ids", "attention_mask"}
+    tokenizer.without_segments(tokenizer.open_tokenizer(str(tmp_path / "with"))).save_pretrained(tmp_path / "without")
+    assert set(tokenizer.open_tokenizer(str(tmp_path / "with"))("a", "b")) == {
+        "input_ids",
+        "token_type_ids",
+        "attention_mask",
+    }
+    assert set(tokenizer.open_tokenizer(str(tmp_path / "without"))("a", "b")) == {"input_ids", "attention_mask"}

@@ -6,11 +6,18 @@ import shutil
 
 import pytest
 
-from pipelines.errors import CommandError
-from pipelines.trained_models import find, find_all
+from pipelines.commands.trained_models import find, find_all
+from pipelines.core.errors import CommandError
 from tests.finished_run import finished, inside
 
-TASKS = {"para": "glue/mrpc", "span": "squad", "race": "race/middle", "several/rte": "glue/rte", "several/stsb": "glue/stsb", "mine": "mine"}
+TASKS = {
+    "para": "glue/mrpc",
+    "span": "squad",
+    "race": "race/middle",
+    "several/rte": "glue/rte",
+    "several/stsb": "glue/stsb",
+    "mine": "mine",
+}
 
 
 def told(models):
@@ -49,20 +56,34 @@ def test_a_published_folder_tells_wherever_it_lies(tmp_path):
 
 
 def test_what_others_made_says_nothing(tmp_path):
-    shutil.copytree(finished().root / "published", tmp_path / "plain", ignore=shutil.ignore_patterns("recipe.yaml", "publication.json"))
+    shutil.copytree(
+        finished().root / "published",
+        tmp_path / "plain",
+        ignore=shutil.ignore_patterns("recipe.yaml", "publication.json"),
+    )
     assert told(find(str(tmp_path / "plain"))) == {"model": None}
 
 
 def test_several_names_get_ids_of_their_own():
     with inside(finished().root):
         found = find_all(["published", "runs/finished/stages/01-para", "runs/finished/stages/04-several"])
-    assert told(found) == {"para": "glue/mrpc", "para-2": "glue/mrpc", "several/rte": "glue/rte", "several/stsb": "glue/stsb"}
+    assert told(found) == {
+        "para": "glue/mrpc",
+        "para-2": "glue/mrpc",
+        "several/rte": "glue/rte",
+        "several/stsb": "glue/stsb",
+    }
     assert [each.subject.task for each in found] == ["glue/mrpc", "glue/mrpc", "glue/rte", "glue/stsb"]
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("runs/gone", "there is no folder"), ("runs/finished/stages/06-evaluate", "left no model"), ("recipe.yaml", "is a file"), (" ", "name is empty")],
+    [
+        ("runs/gone", "there is no folder"),
+        ("runs/finished/stages/06-evaluate", "left no model"),
+        ("recipe.yaml", "is a file"),
+        (" ", "name is empty"),
+    ],
 )
 def test_names_without_a_model_are_one_sentence(name, sentence):
     with inside(finished().root), pytest.raises(CommandError, match=sentence):

@@ -5,29 +5,37 @@ import gc
 import pytest
 import torch
 
-from pipelines import training_memory
 from pipelines.architectures import FineryConfig, arithmetic
-from pipelines.architectures.words import completed
-from pipelines.models import auto_class, head_settings
-from pipelines.objectives.losses import masked_token_loss
-from pipelines.protocols import Head
-from pipelines.shapes import PLAIN_HEADS, OwnShape
-from pipelines.training_memory import Step, memory
+from pipelines.architectures.configuration_rules import completed
+from pipelines.core.interfaces import Head
+from pipelines.models.log_probabilities import masked_token_loss
+from pipelines.models.opening import auto_class, head_settings
+from pipelines.runs.planning import training_memory
+from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
+from pipelines.runs.planning.training_memory import Step, memory
 from pipelines.tuners.lora import LoRA
 
 SIZES = {
-    "vocab_size": 400, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160,
+    "vocab_size": 400,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 160,
     "max_position_embeddings": 160,
-}  # fmt: skip
+}
 LLAMA = {
     "family": "decoder", "position": "rotary", "norm_type": "rms_norm", "norm_position": "pre", "hidden_act": "silu",
     "is_gated_act": True, "num_key_value_heads": 2, "attention_bias": False, "mlp_bias": False,
     "tie_word_embeddings": False, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
 T5 = {
-    "family": "encoder-decoder", "position": "relative", "norm_type": "rms_norm", "norm_position": "pre",
-    "hidden_act": "relu", "attention_scoring": "dot_product",
-}  # fmt: skip
+    "family": "encoder-decoder",
+    "position": "relative",
+    "norm_type": "rms_norm",
+    "norm_position": "pre",
+    "hidden_act": "relu",
+    "attention_scoring": "dot_product",
+}
 DESIGNS = {
     "bert": {},
     "rotary-sandwich": {"position": "rotary", "norm_position": "sandwich", "qk_norm": True},
@@ -134,7 +142,14 @@ SHAPES = [(8, 24, 16), (2, 128, 100)]
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize(
     "design",
-    ["bert", "llama", *(pytest.param(name, marks=pytest.mark.long) for name in ("gpt", "transformer", "t5", "linear-decoder", "additive"))],
+    [
+        "bert",
+        "llama",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("gpt", "transformer", "t5", "linear-decoder", "additive")
+        ),
+    ],
 )
 def test_the_peak_is_that_of_counted_allocations(design, lora, mixed, shape):
     words = DESIGNS[design]
@@ -210,9 +225,14 @@ def test_memory_is_weights_gradients_and_two_adam_moments():
     assert (one.weights, one.gradients, one.optimizer) == (4 * total, 4 * total, 8 * total)
     assert one.peak >= 16 * total
     two = memory(
-        SIZES, "masked_lm", 2, Step(batch=1, length=2, target=0, predicted=1, optimizer="sgd", processes=2),
-        parameters=total + 10, trainable=100, learnt={"model.layers.0.attention.query": 100},
-    )  # fmt: skip
+        SIZES,
+        "masked_lm",
+        2,
+        Step(batch=1, length=2, target=0, predicted=1, optimizer="sgd", processes=2),
+        parameters=total + 10,
+        trainable=100,
+        learnt={"model.layers.0.attention.query": 100},
+    )
     assert (two.weights, two.gradients, two.optimizer) == (4 * (total + 10), 800, 0)
     assert one.to_json()["peak"] == one.peak
 
@@ -245,14 +265,14 @@ def test_optimizer_state_is_what_the_live_optimizer_holds(optimizer, tmp_path):
 
 
 def test_every_optimizer_a_recipe_may_name_has_its_bytes():
-    from pipelines.fields.arguments import OPTIMIZERS
+    from pipelines.core.training_arguments import OPTIMIZERS
 
     assert set(training_memory.OPTIMIZER_BYTES) == set(OPTIMIZERS)
 
 
 def test_every_activation_keeps_what_is_said_of_it():
-    from pipelines.architectures.feed_forward import activation
-    from pipelines.architectures.words import ACTIVATIONS
+    from pipelines.architectures.configuration_rules import ACTIVATIONS
+    from pipelines.architectures.layers import activation
 
     for name in ACTIVATIONS:
         kept: dict[int, torch.Tensor] = {}
@@ -271,5 +291,9 @@ def test_every_activation_keeps_what_is_said_of_it():
 
 def test_the_completed_config_is_what_is_counted():
     step = Step(batch=2, length=16, target=0, predicted=4)
-    usual = {key: value for key, value in completed(dict(SIZES)).items() if key in ("head_dim", "type_vocab_size", "embedding_norm")}
+    usual = {
+        key: value
+        for key, value in completed(dict(SIZES)).items()
+        if key in ("head_dim", "type_vocab_size", "embedding_norm")
+    }
     assert memory(SIZES, "masked_lm", 2, step) == memory({**SIZES, **usual}, "masked_lm", 2, step)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import Busy
-from pipelines.workspace import RunFolder, StageStore, collect, home, lock
+from pipelines.core.errors import Busy
+from pipelines.runs.workspace import RunFolder, StageStore, collect, home, lock
 
 
 def make(store: StageStore, mark: str, inputs: tuple[str, ...] = (), text: str = "x") -> Path:
@@ -63,7 +63,11 @@ def test_two_processes_never_make_the_same_stage_at_once(tmp_path: Path) -> None
 
 def test_a_second_writer_of_a_run_folder_is_refused(tmp_path: Path) -> None:
     place = RunFolder(tmp_path / "runs" / "x", StageStore(tmp_path))
-    with place.open("name: x\n"), pytest.raises(Busy, match="in use by another process"), lock(place.folder / ".lock", wait=False):
+    with (
+        place.open("name: x\n"),
+        pytest.raises(Busy, match="in use by another process"),
+        lock(place.folder / ".lock", wait=False),
+    ):
         pass
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.settings import read_settings
-from service.store.migrating import upgrade
-from service.store.store import Store, open_store
+from service.store.store import Store, open_store, upgrade
 from service.store.tables import metadata
 from tests.service.databases import fresh_postgresql, missing
 
@@ -41,7 +40,9 @@ def migrated_postgresql() -> Iterator[str]:
 def emptied(url: str) -> str:
     """The same database without a row in it."""
     store = Store(read_settings({}, database_url=url).url)
-    statements = "; ".join(f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables))  # faster than TRUNCATE
+    statements = "; ".join(
+        f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)
+    )  # faster than TRUNCATE
     store.write(lambda transaction: transaction.connection.exec_driver_sql(statements))
     store.close()
     return url

@@ -16,11 +16,10 @@ from starlette.testclient import TestClient
 
 from service.api.app import create_app, equip
 from service.checking import Checker
-from service.jobs.job import Attempt, Job
-from service.jobs.resources import Host, Part
+from service.jobs.job import Attempt, Host, Job, Part
 from service.settings import Settings, read_settings
 from service.store.store import Store
-from service.tokens import new_token
+from service.store.tokens import new_token
 
 RECIPE = """\
 name: demo
@@ -53,7 +52,9 @@ class Served:
     """The application, its store, and clients."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        self.settings = settings = settings.model_copy(update={"allowed_hosts": ("*",)})  # clients here ask for `testserver`
+        self.settings = settings = settings.model_copy(
+            update={"allowed_hosts": ("*",)}
+        )  # clients here ask for `testserver`
         self.store = store
         self.woken = 0
         self.app = application()
@@ -93,7 +94,9 @@ class Served:
     def written(self, attempt: Attempt, events: list[dict[str, object]]) -> None:
         """Events of the run, as the supervisor takes them in; ids are given here."""
         known = self.store.attempt(attempt.id).ingested
-        rows = [{"id": known + at, "time": "2026-11-21T10:00:00+00:00", **event} for at, event in enumerate(events, start=1)]
+        rows = [
+            {"id": known + at, "time": "2026-11-21T10:00:00+00:00", **event} for at, event in enumerate(events, start=1)
+        ]
         self.store.ingest(attempt.id, attempt.fencing, rows, known + len(rows))
 
     def succeeded(self, attempt: Attempt) -> Job:
@@ -101,7 +104,11 @@ class Served:
         from service.scheduler.retries import ending_of
 
         job = self.store.job(attempt.job)
-        return self.store.end_attempt(attempt.id, attempt.fencing, ending_of(job, exit_code=0, reason=None, message="", now=time.time(), random=lambda: 0.5))
+        return self.store.end_attempt(
+            attempt.id,
+            attempt.fencing,
+            ending_of(job, exit_code=0, reason=None, message="", now=time.time(), random=lambda: 0.5),
+        )
 
 
 @contextmanager
@@ -127,5 +134,12 @@ def published(served: Served, attempt: Attempt, name: str = "demo-model") -> Pat
     (folder / "base").mkdir(parents=True)
     (folder / "README.md").write_text("# A card\n")
     (folder / "base" / "model.safetensors").write_bytes(bytes(range(256)) * 40)
-    served.store.publish_model(attempt.id, attempt.fencing, name=name, fingerprint="0123abcd", path=str(folder), scores={"glue/mrpc": {"f1": 0.5}})
+    served.store.publish_model(
+        attempt.id,
+        attempt.fencing,
+        name=name,
+        fingerprint="0123abcd",
+        path=str(folder),
+        scores={"glue/mrpc": {"f1": 0.5}},
+    )
     return folder

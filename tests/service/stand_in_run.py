@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pipelines.events import EventLog
+from pipelines.core.events import EventLog
 
 EVERY = 2
 """Steps between two checkpoints."""
@@ -41,7 +41,7 @@ def main(verb, word):
     seconds = float(os.environ.get("STAND_IN_STEP_SECONDS", "0.05"))
     folder = Path("runs") / name
     folder.mkdir(parents=True, exist_ok=True)
-    lock = open(folder / ".lock", "a")  # noqa: SIM115  (held until the process ends)
+    lock = open(folder / ".lock", "a")  # noqa: SIM115
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -74,7 +74,9 @@ def main(verb, word):
         stage.emit("failed", message=f"stage 'pretrain': it ended with {reason}", reason=reason)
         return 1
     stage.emit("stage_finished", seconds=1.0, reused=False, fingerprint="a" * 32, metrics={"train_runtime": 1.0})
-    events.of("evaluate").emit("stage_finished", seconds=0.1, reused=False, fingerprint="b" * 32, metrics={"glue/mrpc": {"f1": 0.8}})
+    events.of("evaluate").emit(
+        "stage_finished", seconds=0.1, reused=False, fingerprint="b" * 32, metrics={"glue/mrpc": {"f1": 0.8}}
+    )
     if target:
         publish(Path(target.group(0)), name, recipe)
     events.emit("finished", seconds=1.0)
@@ -86,7 +88,10 @@ def publish(place, name, recipe):
     incoming.mkdir(parents=True, exist_ok=True)
     (incoming / "model.safetensors").write_bytes(name.encode())
     (incoming / "recipe.yaml").write_text(recipe)
-    stages = [{"stage": "evaluate", "metrics": {"glue/mrpc": {"f1": 0.8}}}, {"stage": "pretrain", "metrics": {"all_parameters": 7}}]
+    stages = [
+        {"stage": "evaluate", "metrics": {"glue/mrpc": {"f1": 0.8}}},
+        {"stage": "pretrain", "metrics": {"all_parameters": 7}},
+    ]
     (incoming / "manifest.json").write_text(json.dumps({"stages": stages}))
     mark = hashlib.sha256(name.encode()).hexdigest()[:32]
     (incoming / "publication.json").write_text(json.dumps({"complete": True, "fingerprint": mark, "checksums": {}}))

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from pipelines.errors import CommandError
-from service.columns import choose, read
+from pipelines.core.errors import CommandError
+from service.cli.columns import choose, read
 
 REVIEWS = [("a fine film indeed", "pos"), ("a bad film, really", "neg")] * 10
 
@@ -35,7 +35,11 @@ def chosen(path, names, rows, **asked):
 def test_two_columns_of_any_format_are_a_task(tmp_path, ending):
     table = read(write(tmp_path / f"train{ending}", ["review", "verdict"], REVIEWS))
     choice = choose(table)
-    assert ([column.name for column in choice.texts], choice.label.name, choice.kind) == (["review"], "verdict", "classification")
+    assert ([column.name for column in choice.texts], choice.label.name, choice.kind) == (
+        ["review"],
+        "verdict",
+        "classification",
+    )
     assert choice.label.counts == {"pos": 10, "neg": 10}
     assert (table.rows, table.complete, choice.texts[0].words) == (20, True, 4.0)
 
@@ -44,19 +48,39 @@ def test_two_columns_of_any_format_are_a_task(tmp_path, ending):
     ("names", "rows", "expected"),
     [
         # the names decide
-        (["label", "text"], [("long label texts " + str(n % 2), "some text " + str(n)) for n in range(20)], (["text"], "label")),
+        (
+            ["label", "text"],
+            [("long label texts " + str(n % 2), "some text " + str(n)) for n in range(20)],
+            (["text"], "label"),
+        ),
         (["id", "Sentence", "Target"], [(n, f"text number {n}", n % 3) for n in range(30)], (["Sentence"], "Target")),
-        (["question1", "question2", "is_duplicate"], [(f"why {n}", f"how {n}", n % 2) for n in range(20)], (["question1", "question2"], "is_duplicate")),
-        (["hypothesis", "premise", "gold_label"], [(f"h {n}", f"p {n}", "abc"[n % 3]) for n in range(30)], (["premise", "hypothesis"], "gold_label")),
+        (
+            ["question1", "question2", "is_duplicate"],
+            [(f"why {n}", f"how {n}", n % 2) for n in range(20)],
+            (["question1", "question2"], "is_duplicate"),
+        ),
+        (
+            ["hypothesis", "premise", "gold_label"],
+            [(f"h {n}", f"p {n}", "abc"[n % 3]) for n in range(30)],
+            (["premise", "hypothesis"], "gold_label"),
+        ),
         # the values decide
-        (["spoken", "who"], [(f"these are the words {n}", "me" if n % 2 else "you") for n in range(20)], (["spoken"], "who")),
+        (
+            ["spoken", "who"],
+            [(f"these are the words {n}", "me" if n % 2 else "you") for n in range(20)],
+            (["spoken"], "who"),
+        ),
         (["a", "b", "c"], [(f"short {n}", f"a much longer text {n}", n % 2) for n in range(20)], (["b"], "c")),
         (["words", "many", "few"], [(f"text {n}", n % 5, n % 2) for n in range(40)], (["words"], "few")),
         (["user_id", "words", "mood"], [(n % 2, f"text {n}", n % 3) for n in range(30)], (["words"], "mood")),
         # a column called like a label that cannot be one is passed over
-        (["text", "answer", "sort"], [(f"text {n}", f"another answer {n}", n % 2) for n in range(20)], (["text"], "sort")),
+        (
+            ["text", "answer", "sort"],
+            [(f"text {n}", f"another answer {n}", n % 2) for n in range(20)],
+            (["text"], "sort"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_names_decide_first_then_values(tmp_path, names, rows, expected):
     assert chosen(tmp_path / "x.csv", names, rows)[:2] == expected
 
@@ -64,17 +88,24 @@ def test_names_decide_first_then_values(tmp_path, names, rows, expected):
 @pytest.mark.parametrize(
     ("labels", "kind"),
     [
-        (["0.5", "1.25", "3.0"], "regression"), ([str(n) for n in range(21)], "regression"), ([str(n) for n in range(20)], "classification"),
-        (["1", "2", "3", "4", "5"], "classification"), (["yes", "no"], "classification"), (["1.0", "0.0"], "regression"),
+        (["0.5", "1.25", "3.0"], "regression"),
+        ([str(n) for n in range(21)], "regression"),
+        ([str(n) for n in range(20)], "classification"),
+        (["1", "2", "3", "4", "5"], "classification"),
+        (["yes", "no"], "classification"),
+        (["1.0", "0.0"], "regression"),
     ],
-)  # fmt: skip
+)
 def test_numbers_with_decimals_or_on_a_long_scale_are_a_regression(tmp_path, labels, kind):
     rows = [(f"text {n}", labels[n % len(labels)]) for n in range(100)]
     assert chosen(tmp_path / "x.csv", ["text", "score"], rows)[2] == kind
 
 
 def test_truth_values_and_whole_numbers_of_json_are_classes(tmp_path):
-    assert chosen(tmp_path / "x.jsonl", ["text", "spam"], [(f"text {n}", n % 2 == 0) for n in range(20)])[1:] == ("spam", "classification")
+    assert chosen(tmp_path / "x.jsonl", ["text", "spam"], [(f"text {n}", n % 2 == 0) for n in range(20)])[1:] == (
+        "spam",
+        "classification",
+    )
     table = read(write(tmp_path / "y.jsonl", ["text", "spam"], [(f"text {n}", n % 2 == 0) for n in range(20)]))
     assert choose(table).label.counts == {"true": 10, "false": 10}
 
@@ -98,18 +129,38 @@ def test_what_the_user_names_is_taken(tmp_path):
     [
         (["text"], [("a",)] * 5, {}, "the single column 'text'; a task needs two at least"),
         (["text;label"], [("a;b",)] * 5, {}, "separated by semicolons: save it with commas"),
-        (["a", "b"], [(f"text {n}", f"text {n + 1}") for n in range(20)], {}, "no column that looks like a label (few different values, or numbers). Columns found: a, b; name it with --label"),
-        (["text", "label"], REVIEWS, {"label": "lable"}, "has no column 'lable'. Did you mean 'label'? Columns found: text, label"),
+        (
+            ["a", "b"],
+            [(f"text {n}", f"text {n + 1}") for n in range(20)],
+            {},
+            "no column that looks like a label (few different values, or numbers). Columns found: a, b; name it with --label",
+        ),
+        (
+            ["text", "label"],
+            REVIEWS,
+            {"label": "lable"},
+            "has no column 'lable'. Did you mean 'label'? Columns found: text, label",
+        ),
         (["text", "label"], REVIEWS, {"texts": ["label"], "label": "label"}, "the answer would be in the question"),
         (["text", "label"], REVIEWS, {"texts": ["text", "text", "text"]}, "--text was given 3 times"),
         (["text", "label"], REVIEWS, {"kind": "ranking"}, "must be classification or regression"),
         (["text", "label"], REVIEWS, {"kind": "regression"}, "holds no numbers"),
-        (["text", "who"], [(f"text {n}", f"name {n}") for n in range(300)], {"label": "who"}, "has 300 different values in 300 rows, too many classes"),
-        (["text", "who"], [(f"text {n}", f"name {n % 101}") for n in range(300)], {"label": "who"}, "has 101 different values in 300 rows, too many classes (at most 100"),
+        (
+            ["text", "who"],
+            [(f"text {n}", f"name {n}") for n in range(300)],
+            {"label": "who"},
+            "has 300 different values in 300 rows, too many classes",
+        ),
+        (
+            ["text", "who"],
+            [(f"text {n}", f"name {n % 101}") for n in range(300)],
+            {"label": "who"},
+            "has 101 different values in 300 rows, too many classes (at most 100",
+        ),
         (["text", "label"], [(f"text {n}", "same") for n in range(9)], {"label": "label"}, "holds 'same' in every row"),
         (["n", "label"], [(n, n % 2) for n in range(20)], {}, "no column of texts beside the label 'label'"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_learnt_is_refused_with_a_remedy(tmp_path, names, rows, asked, said):
     with pytest.raises(CommandError) as refusal:
         chosen(tmp_path / "x.csv", names, rows, **asked)
@@ -164,9 +215,14 @@ def test_gaps_are_found(tmp_path):
 
 
 def test_the_rules_agree_with_real_data_sets(mirror):
-    parquet = {"cola": (["sentence"], "label", "classification"), "mrpc": (["sentence1", "sentence2"], "label", "classification"),
-               "stsb": (["sentence1", "sentence2"], "label", "regression"), "qnli": (["question", "sentence"], "label", "classification"),
-               "mnli": (["premise", "hypothesis"], "label", "classification"), "qqp": (["question1", "question2"], "label", "classification")}  # fmt: skip
+    parquet = {
+        "cola": (["sentence"], "label", "classification"),
+        "mrpc": (["sentence1", "sentence2"], "label", "classification"),
+        "stsb": (["sentence1", "sentence2"], "label", "regression"),
+        "qnli": (["question", "sentence"], "label", "classification"),
+        "mnli": (["premise", "hypothesis"], "label", "classification"),
+        "qqp": (["question1", "question2"], "label", "classification"),
+    }
     for name, expected in parquet.items():
         file = next(iter(sorted((mirror / "glue" / name).glob("train*.parquet"))))
         choice = choose(read(file))

@@ -19,7 +19,7 @@ from tests.service.served import RECIPE, YAML
 
 DEPLOY = Path(__file__).resolve().parents[2] / "configs" / "deploy"
 NAME = "finery.example.org"
-SERVE = "import sys; from service.cli.main import main; sys.exit(main(sys.argv[1:]))"
+SERVE = "import sys; from service.cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
 
 
 def free_port():
@@ -34,8 +34,26 @@ def certificate(tmp_path_factory):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed: no certificate can be made")
     folder = tmp_path_factory.mktemp("tls")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={NAME}",
-               "-addext", f"subjectAltName=DNS:{NAME}", "-keyout", str(folder / "privkey.pem"), "-out", str(folder / "fullchain.pem")]  # fmt: skip
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        f"/CN={NAME}",
+        "-addext",
+        f"subjectAltName=DNS:{NAME}",
+        "-keyout",
+        str(folder / "privkey.pem"),
+        "-out",
+        str(folder / "fullchain.pem"),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
@@ -46,8 +64,19 @@ def server(tmp_path_factory):
     import os
 
     home = tmp_path_factory.mktemp("served") / "home"
-    environment = {**os.environ, "FINERY_TRUSTED_PROXIES": "127.0.0.1", "FINERY_ALLOWED_HOSTS": NAME, "FINERY_CPUS": "1", "FINERY_ISOLATION": "auto"}
-    process = subprocess.Popen([sys.executable, "-c", SERVE, "serve", "--home", str(home), "--port", "0", "--json"], stdout=subprocess.PIPE, text=True, env=environment)
+    environment = {
+        **os.environ,
+        "FINERY_TRUSTED_PROXIES": "127.0.0.1",
+        "FINERY_ALLOWED_HOSTS": NAME,
+        "FINERY_CPUS": "1",
+        "FINERY_ISOLATION": "auto",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, "serve", "--home", str(home), "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     try:
         told = json.loads(process.stdout.readline())
         yield int(told["url"].rpartition(":")[2]), home
@@ -60,7 +89,9 @@ def server(tmp_path_factory):
 @contextmanager
 def running(command, folder):
     with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={"HOME": str(folder), "PATH": "/usr/sbin:/usr/bin:/bin"})
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=folder, env={"HOME": str(folder), "PATH": "/usr/sbin:/usr/bin:/bin"}
+        )
         try:
             yield process
         finally:
@@ -86,17 +117,29 @@ def proxy(request, certificate, server, tmp_path_factory):
     if request.param == "nginx":
         text = replaced(
             (DEPLOY / "nginx.conf").read_text(),
-            ("listen 443", f"listen 127.0.0.1:{port}"), ("listen 80", f"listen 127.0.0.1:{plain}"), ("/etc/ssl/finery", certificate),
-            ("127.0.0.1:8321", f"127.0.0.1:{server[0]}"), ("/run/nginx.pid", folder / "pid"), ("/var/log/nginx", folder),
-            ("include /etc/nginx/mime.types;", "".join(f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))),
-        )  # fmt: skip
+            ("listen 443", f"listen 127.0.0.1:{port}"),
+            ("listen 80", f"listen 127.0.0.1:{plain}"),
+            ("/etc/ssl/finery", certificate),
+            ("127.0.0.1:8321", f"127.0.0.1:{server[0]}"),
+            ("/run/nginx.pid", folder / "pid"),
+            ("/var/log/nginx", folder),
+            (
+                "include /etc/nginx/mime.types;",
+                "".join(
+                    f"{kind}_temp_path {folder / kind};"
+                    for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+                ),
+            ),
+        )
         (folder / "nginx.conf").write_text("user root;\n" + text if Path("/proc/self").stat().st_uid == 0 else text)
         command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
     else:
         text = replaced(
-            (DEPLOY / "Caddyfile").read_text(), ("127.0.0.1:8321", f"127.0.0.1:{server[0]}"), ("\tadmin off\n", f"\tadmin off\n\thttp_port {plain}\n\thttps_port {port}\n\tdefault_bind 127.0.0.1\n"),
+            (DEPLOY / "Caddyfile").read_text(),
+            ("127.0.0.1:8321", f"127.0.0.1:{server[0]}"),
+            ("\tadmin off\n", f"\tadmin off\n\thttp_port {plain}\n\thttps_port {port}\n\tdefault_bind 127.0.0.1\n"),
             (f"\n{NAME} {{\n", f"\n{NAME} {{\n\ttls {certificate}/fullchain.pem {certificate}/privkey.pem\n"),
-        )  # fmt: skip
+        )
         (folder / "Caddyfile").write_text(text)
         command = [program, "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     with running(command, folder) as process:
@@ -123,7 +166,9 @@ def client(proxy, certificate, server):
 def reaching(port, certificate, source, name=NAME):
     trusted = ssl.create_default_context(cafile=str(certificate / "fullchain.pem"))
     transport = httpx.HTTPTransport(verify=trusted, local_address=source)
-    with httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=transport, timeout=30, headers={"Host": name}) as client:
+    with httpx.Client(
+        base_url=f"https://127.0.0.1:{port}", transport=transport, timeout=30, headers={"Host": name}
+    ) as client:
         client.request = with_name(client, name)
         yield client
 
@@ -141,7 +186,12 @@ def submitted(client, **headers):
 
 
 def test_a_job_is_submitted_from_the_clients_address_which_no_header_forges(client):
-    forged = {"X-Forwarded-For": "203.0.113.9, 127.0.0.1", "Forwarded": "for=203.0.113.9", "X-Real-IP": "203.0.113.9", "X-Forwarded-Proto": "http"}
+    forged = {
+        "X-Forwarded-For": "203.0.113.9, 127.0.0.1",
+        "Forwarded": "for=203.0.113.9",
+        "X-Real-IP": "203.0.113.9",
+        "X-Forwarded-Proto": "http",
+    }
     job = submitted(client, **forged)
     row = client.request("GET", "/api/v1/audit", params={"thing": job}).json()["data"][0]
     assert (row["action"], row["address"]) == ("job.submit", "127.0.0.2")
@@ -150,7 +200,12 @@ def test_a_job_is_submitted_from_the_clients_address_which_no_header_forges(clie
 
 def test_events_reach_the_client_while_the_stream_is_open(client):
     job = submitted(client)
-    request = client.build_request("GET", f"/api/v1/jobs/{job}/events", headers={"Accept": "text/event-stream"}, extensions={"sni_hostname": NAME, "timeout": dict.fromkeys(("connect", "read", "write", "pool"), 20.0)})
+    request = client.build_request(
+        "GET",
+        f"/api/v1/jobs/{job}/events",
+        headers={"Accept": "text/event-stream"},
+        extensions={"sni_hostname": NAME, "timeout": dict.fromkeys(("connect", "read", "write", "pool"), 20.0)},
+    )
     answer = client.send(request, stream=True)
     try:
         assert answer.status_code == 200
@@ -168,8 +223,13 @@ def test_a_large_upload_goes_through_and_a_large_recipe_does_not(client):
     answer = client.request("POST", "/api/v1/files/upload?filename=a.csv", content=content)
     assert (answer.status_code, answer.json()["bytes"]) == (201, len(content))
     begun = client.request("POST", "/api/v1/files", json={"filename": "b.csv"}).json()["id"]
-    assert client.request("PATCH", f"/api/v1/files/{begun}", content=content, headers={"Upload-Offset": "0"}).headers["Upload-Offset"] == str(len(content))
-    assert client.request("POST", "/api/v1/jobs", content=content, headers=YAML).status_code in (413, 502)  # Caddy ends the request in the middle
+    assert client.request("PATCH", f"/api/v1/files/{begun}", content=content, headers={"Upload-Offset": "0"}).headers[
+        "Upload-Offset"
+    ] == str(len(content))
+    assert client.request("POST", "/api/v1/jobs", content=content, headers=YAML).status_code in (
+        413,
+        502,
+    )  # Caddy ends the request in the middle
 
 
 def test_a_page_comes_with_its_headers_and_a_cookie_that_stays_within_tls(client):
@@ -192,7 +252,9 @@ def test_another_name_is_not_answered(proxy, certificate):
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     transport = httpx.HTTPTransport(verify=context)
-    with httpx.Client(base_url=f"https://127.0.0.1:{proxy}", transport=transport, headers={"Host": "evil.example.com"}) as client:
+    with httpx.Client(
+        base_url=f"https://127.0.0.1:{proxy}", transport=transport, headers={"Host": "evil.example.com"}
+    ) as client:
         try:
             answer = client.get("/sign-in")
         except httpx.HTTPError:
@@ -204,19 +266,33 @@ def test_another_name_is_not_answered(proxy, certificate):
 def test_every_setting_and_path_that_the_examples_name_is_there():
     text = "".join(path.read_text() for path in sorted(DEPLOY.iterdir()))
     assert {path.name for path in DEPLOY.iterdir()} == {"nginx.conf", "Caddyfile", "finery.service"}
-    named = set(re.findall(r"FINERY_[A-Z_]+", text)) - {"FINERY_SERVICE_HOME", "FINERY_TRUSTED_PROXIES", "FINERY_ALLOWED_HOSTS"}
+    named = set(re.findall(r"FINERY_[A-Z_]+", text)) - {
+        "FINERY_SERVICE_HOME",
+        "FINERY_TRUSTED_PROXIES",
+        "FINERY_ALLOWED_HOSTS",
+    }
     assert named <= {f"FINERY_{name.upper()}" for name in Settings.model_fields}
 
 
 def test_the_unit_leaves_what_isolation_needs():
     lines = (DEPLOY / "finery.service").read_text().splitlines()
     set_to = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    for taken in ("ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProtectControlGroups", "PrivateDevices", "MemoryDenyWriteExecute", "PrivateUsers"):
+    for taken in (
+        "ProtectKernelTunables",
+        "ProtectKernelLogs",
+        "ProtectProc",
+        "ProtectControlGroups",
+        "PrivateDevices",
+        "MemoryDenyWriteExecute",
+        "PrivateUsers",
+    ):
         assert taken not in set_to
     assert set_to["NoNewPrivileges"] == "yes"
     assert set_to["KillMode"] == "process"
     assert {"user", "mnt", "net", "pid"} <= set(set_to["RestrictNamespaces"].split())
     assert "@mount" in set_to["SystemCallFilter"]
     if shutil.which("systemd-analyze"):
-        told = subprocess.run(["systemd-analyze", "verify", str(DEPLOY / "finery.service")], capture_output=True, text=True, check=False).stderr
+        told = subprocess.run(
+            ["systemd-analyze", "verify", str(DEPLOY / "finery.service")], capture_output=True, text=True, check=False
+        ).stderr
         assert [line for line in told.splitlines() if "finery.service" in line and "not executable" not in line] == []

@@ -2,16 +2,20 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.recipe import load
-from service.columns import choose, read
-from service.draft import draft, run_name
+from pipelines.core.recipe import load
+from service.cli.columns import choose, read
+from service.cli.init import draft, run_name
 
 
-def recipe_for(folder, rows, words, label="mood", names=("text",), output="recipe.yaml", validation=None, texts=(), kind=None):
+def recipe_for(
+    folder, rows, words, label="mood", names=("text",), output="recipe.yaml", validation=None, texts=(), kind=None
+):
     """The draft for a file of so many rows with so many words in each text column, loaded."""
     file = folder / "reviews.csv"
     header = ",".join(f'"{name}"' for name in (*names, label))
-    body = "\n".join(",".join(["word " * words] * len(names) + [f"c{n % 2}" if kind is None else str(n / 8)]) for n in range(rows))
+    body = "\n".join(
+        ",".join(["word " * words] * len(names) + [f"c{n % 2}" if kind is None else str(n / 8)]) for n in range(rows)
+    )
     file.write_text(f"{header}\n{body}\n")
     table = read(file)
     written = draft(table, choose(table, texts, label), validation, folder / output, "reviews")
@@ -56,14 +60,32 @@ def test_texts_are_cut_where_nearly_all_of_them_end(tmp_path, words, length):
     assert recipe_for(tmp_path, rows=60, words=words)[1].stages[-3].max_length == length
 
 
-@pytest.mark.parametrize("name", ["plain", "two words", "with: colon", "#hash", "no", "null", "123abc", "quote\\'s", "é", "{brace}", "- dash", "a, b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "two words",
+        "with: colon",
+        "#hash",
+        "no",
+        "null",
+        "123abc",
+        "quote\\'s",
+        "é",
+        "{brace}",
+        "- dash",
+        "a, b",
+    ],
+)
 def test_any_column_name_survives_the_way_through_yaml(tmp_path, name):
     _, recipe = recipe_for(tmp_path, rows=30, words=5, names=(name,), label=f"{name} label", texts=[name])
     assert recipe.stages[0].task.columns == (name,)
     assert recipe.stages[0].task.label == f"{name} label"
 
 
-@pytest.mark.parametrize("label", ["label", "target", "model", "publish", "evaluate", "pretrain", "y", "!?", "Ünïcode", "x" * 70])
+@pytest.mark.parametrize(
+    "label", ["label", "target", "model", "publish", "evaluate", "pretrain", "y", "!?", "Ünïcode", "x" * 70]
+)
 def test_the_stage_has_an_id_of_its_own_whatever_the_label_is_called(tmp_path, label):
     _, recipe = recipe_for(tmp_path, rows=1000, words=50, label=label)
     assert len({stage.id for stage in recipe.stages}) == 4
@@ -83,9 +105,14 @@ def test_a_validation_file_is_used(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "given", "name"),
-    [("x/reviews.csv", None, "reviews"), ("toxic/train.csv", None, "toxic"), ("x/my reviews (2).csv", None, "my-reviews-2"),
-     ("x/---.csv", None, "my-model"), ("x/reviews.csv", "other", "other")],
-)  # fmt: skip
+    [
+        ("x/reviews.csv", None, "reviews"),
+        ("toxic/train.csv", None, "toxic"),
+        ("x/my reviews (2).csv", None, "my-reviews-2"),
+        ("x/---.csv", None, "my-model"),
+        ("x/reviews.csv", "other", "other"),
+    ],
+)
 def test_the_run_is_named_after_the_file(tmp_path, file, given, name):
     assert run_name(tmp_path / file, given) == name
 

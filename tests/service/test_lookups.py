@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part
-from service.lookups import job_named, look_up, model_folder
+from service.jobs.job import Host, JobRequest, Part
 from service.safety.materialise import Needs
 from service.scheduler.retries import ending_of
 from service.settings import read_settings
+from service.submission import job_named, look_up, model_folder
 from tests.service.served import RECIPE
 
 

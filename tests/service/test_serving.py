@@ -7,13 +7,11 @@ import pytest
 
 from service.executors.local import Local, marked
 from service.executors.protocol import Gpu, HostCapacity
-from service.jobs.job import JobRequest
-from service.jobs.resources import Resources
-from service.jobs.states import AttemptState, Reason, State
-from service.jobs.transitions import Move
-from service.serving import Supervisor
+from service.jobs.job import JobRequest, Resources
+from service.jobs.states import AttemptState, Move, Reason, State
 from service.settings import Settings
 from service.store.store import open_store
+from service.supervisor import Supervisor
 from tests.service.attempts.conftest import RECIPE, RUN
 from tests.service.executors.worlds import until
 
@@ -26,7 +24,9 @@ def homes(tmp_path, migrated_sqlite, monkeypatch):
     running = []
 
     def begin(name, cpus=2, gpus=0, home=None):
-        settings = Settings(home=home or tmp_path / name, database_url=f"sqlite:///{tmp_path / 'finery.db'}", isolation="none")
+        settings = Settings(
+            home=home or tmp_path / name, database_url=f"sqlite:///{tmp_path / 'finery.db'}", isolation="none"
+        )
         host = HostCapacity(name, cpus, 8 << 30, tuple(Gpu(index, 80 << 30, "pretended") for index in range(gpus)))
         store = open_store(settings)
         store.ensure_project("default")
@@ -45,7 +45,9 @@ def homes(tmp_path, migrated_sqlite, monkeypatch):
 
 
 def submit(store, steps=3, **fields):
-    return store.submit(JobRequest(recipe=RECIPE.format(steps=steps, evaluate="scores"), project="default", name="tiny", **fields))[0].id
+    return store.submit(
+        JobRequest(recipe=RECIPE.format(steps=steps, evaluate="scores"), project="default", name="tiny", **fields)
+    )[0].id
 
 
 def test_a_submitted_job_starts_by_itself_and_ends(homes):
@@ -123,8 +125,12 @@ def test_what_ran_on_a_host_that_an_admin_declares_dead_goes_on_elsewhere(homes)
     until(lambda: store.job(job).progress.get("step", 0) >= 2)
     first.stop()
     [(attempt, _)] = store.live_attempts()
-    first.executor.kill(first.executor.reattach(attempt.handle))  # the machine burns down: neither its files nor its processes are seen again
-    store.attempt_started(attempt.id, attempt.fencing, {**attempt.handle, "boot": "of another machine", "record": "/nonexistent/record"})
+    first.executor.kill(
+        first.executor.reattach(attempt.handle)
+    )  # the machine burns down: neither its files nor its processes are seen again
+    store.attempt_started(
+        attempt.id, attempt.fencing, {**attempt.handle, "boot": "of another machine", "record": "/nonexistent/record"}
+    )
     store.renew(first.holder, -1.0)
     homes("two", cpus=1)
     time.sleep(0.5)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.settings import default_home, read_settings
 
 
@@ -30,7 +30,10 @@ def test_allowed_code_is_a_list_of_repositories_at_full_commits():
     assert read_settings({}).allow_remote_code == ()
     assert read_settings({"FINERY_ALLOW_REMOTE_CODE": f"{one}, {two}"}).allow_remote_code == (one, two)
     assert read_settings({"FINERY_ALLOW_REMOTE_CODE": two}, allow_remote_code=(one,)).allow_remote_code == (one,)
-    with pytest.raises(CommandError, match=r"^FINERY_ALLOW_REMOTE_CODE is 'a/b@main': 'a/b@main' must be owner/name@COMMIT, the commit with all 40"):
+    with pytest.raises(
+        CommandError,
+        match=r"^FINERY_ALLOW_REMOTE_CODE is 'a/b@main': 'a/b@main' must be owner/name@COMMIT, the commit with all 40",
+    ):
         read_settings({"FINERY_ALLOW_REMOTE_CODE": "a/b@main"})
 
 

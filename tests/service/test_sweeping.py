@@ -8,12 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.receiving import receive
+from service.disk import sweep
 from service.settings import read_settings
 from service.store.errors import NotFound
 from service.store.store import Store
-from service.sweeping import sweep
-from service.uploads import file_path, opened_part, part_path
+from service.uploads import file_path, opened_part, part_path, receive
 
 AGE = 1000.0
 
@@ -50,7 +49,10 @@ def there(store, file):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(["nothing came", "half", "ready"]), st.floats(0, 3 * AGE)), max_size=6), st.floats(0, 4 * AGE))
+@given(
+    st.lists(st.tuples(st.sampled_from(["nothing came", "half", "ready"]), st.floats(0, 3 * AGE)), max_size=6),
+    st.floats(0, 4 * AGE),
+)
 def test_what_is_deleted_is_unfinished_and_older_than_its_time(place, uploads, later):
     """Against a list of what should stay, for any uploads, each last added to at its own moment, at any time of looking."""
     store, chosen = place

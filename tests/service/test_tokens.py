@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from service.tokens import ROLES, digest, matches, may, new_token, parts
+from service.store.tokens import ROLES, digest, matches, may, new_token, parts
 
 
 def test_a_token_has_256_random_bits_and_its_hash_is_sha256():
@@ -17,7 +17,19 @@ def test_a_token_has_256_random_bits_and_its_hash_is_sha256():
     assert len({new_token().text for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize("text", ["", "fin__", "fin_0123456789ab_", "fin_0123456789ab_" + "a" * 42, "fin_0123456789ab_" + "a" * 44, "FIN_0123456789ab_" + "a" * 43, "fin_0123456789ab_" + "é" * 43, "fin_0123456789ab_" + "a" * 43 + "\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fin__",
+        "fin_0123456789ab_",
+        "fin_0123456789ab_" + "a" * 42,
+        "fin_0123456789ab_" + "a" * 44,
+        "FIN_0123456789ab_" + "a" * 43,
+        "fin_0123456789ab_" + "é" * 43,
+        "fin_0123456789ab_" + "a" * 43 + "\n",
+    ],
+)
 def test_what_is_no_token_has_no_parts(text):
     assert parts(text) is None
 
@@ -30,5 +42,9 @@ def test_only_the_right_secret_matches_and_an_unknown_prefix_never_does():
 
 
 def test_each_role_may_what_those_before_it_may():
-    assert [[may(role, needed) for needed in ROLES] for role in ROLES] == [[True, False, False], [True, True, False], [True, True, True]]
+    assert [[may(role, needed) for needed in ROLES] for role in ROLES] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
     assert not may("root", "viewer")

@@ -1,4 +1,4 @@
-"""What Alembic runs around a migration: it uses the connection, and the transaction, that `migrating` opened."""
+"""What Alembic runs around a migration: it uses the connection, and the transaction, that `store` opened."""
 
 from __future__ import annotations
 

@@ -46,9 +46,15 @@ MODERN = {
     "tie_word_embeddings": False,
 }  # fmt: skip
 T5 = {
-    "position": "relative", "norm_type": "rms_norm", "norm_position": "pre", "attention_scoring": "dot_product",
-    "attention_bias": False, "mlp_bias": False, "scale_logits": True, "initializer": "fan_in",
-}  # fmt: skip
+    "position": "relative",
+    "norm_type": "rms_norm",
+    "norm_position": "pre",
+    "attention_scoring": "dot_product",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "scale_logits": True,
+    "initializer": "fan_in",
+}
 
 
 class FineryModelTester:
@@ -134,8 +140,10 @@ class QuickEncoderTest(EncoderTest):
 
 class ModernEncoderTest(EncoderTest):
     design = MODERN | {
-        "attention_pattern": "sliding_window", "sliding_window": 3, "global_attn_every_n_layers": 2,
-    }  # fmt: skip
+        "attention_pattern": "sliding_window",
+        "sliding_window": 3,
+        "global_attn_every_n_layers": 2,
+    }
 
 
 class DecoderTest(FineryTests, GenerationTesterMixin, unittest.TestCase):

@@ -147,9 +147,13 @@ def modern_bert() -> Reference:
 
     def build() -> nn.Module:
         config = transformers.ModernBertConfig(
-            **SHAPE, local_attention=4, pad_token_id=0, classifier_bias=True, attn_implementation="eager",
+            **SHAPE,
+            local_attention=4,
+            pad_token_id=0,
+            classifier_bias=True,
+            attn_implementation="eager",
             global_attn_every_n_layers=2,
-        )  # fmt: skip
+        )
         return transformers.ModernBertForMaskedLM(config)
 
     def weights(theirs: Weights) -> Weights:
@@ -164,11 +168,21 @@ def modern_bert() -> Reference:
         return ours | {"lm_head.decoder.bias": decoder_bias}
 
     fields = {
-        "position": "rotary", "rope_theta": 160000.0, "local_rope_theta": 10000.0, "norm_position": "pre",
-        "norm_bias": False, "layer_norm_eps": 1e-5, "attention_pattern": "sliding_window", "sliding_window": 2,
-        "global_attn_every_n_layers": 2, "attention_bias": False, "mlp_bias": False, "is_gated_act": True,
-        "type_vocab_size": 0, "pad_token_id": 0,
-    }  # fmt: skip
+        "position": "rotary",
+        "rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+        "norm_position": "pre",
+        "norm_bias": False,
+        "layer_norm_eps": 1e-5,
+        "attention_pattern": "sliding_window",
+        "sliding_window": 2,
+        "global_attn_every_n_layers": 2,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "is_gated_act": True,
+        "type_vocab_size": 0,
+        "pad_token_id": 0,
+    }
     # The reference's first layer reads the embeddings as their own norm left them.
     return Reference(build, "FineryForMaskedLM", fields, weights, left_out="layers.0.attention_norm")
 
@@ -202,9 +216,13 @@ def gpt_weights(theirs: Weights) -> Weights:
 
 
 GPT_SHAPE = {
-    "vocab_size": VOCAB, "n_embd": DIM, "n_layer": LAYERS, "n_head": HEADS, "n_positions": POSITIONS,
+    "vocab_size": VOCAB,
+    "n_embd": DIM,
+    "n_layer": LAYERS,
+    "n_head": HEADS,
+    "n_positions": POSITIONS,
     "attn_implementation": "eager",
-}  # fmt: skip
+}
 
 
 def gpt2(head: str = "ForCausalLM") -> Reference:
@@ -216,9 +234,13 @@ def gpt2(head: str = "ForCausalLM") -> Reference:
         return getattr(transformers, "GPT2LMHeadModel" if head == "ForCausalLM" else f"GPT2{head}")(config)
 
     fields = {
-        "family": "decoder", "norm_position": "pre", "hidden_act": "gelu_new", "layer_norm_eps": 1e-5,
-        "pad_token_id": 0, **labels,
-    }  # fmt: skip
+        "family": "decoder",
+        "norm_position": "pre",
+        "hidden_act": "gelu_new",
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 0,
+        **labels,
+    }
     alone = "classifier.bias" if head == "ForSequenceClassification" else None
     return Reference(build, f"Finery{head}", fields, gpt_weights, alone=alone)
 
@@ -230,9 +252,12 @@ def gpt() -> Reference:
         return transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**GPT_SHAPE))
 
     fields = {
-        "family": "decoder", "intermediate_size": 4 * DIM, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5,
+        "family": "decoder",
+        "intermediate_size": 4 * DIM,
+        "hidden_act": "gelu_new",
+        "layer_norm_eps": 1e-5,
         "pad_token_id": None,
-    }  # fmt: skip
+    }
     return Reference(build, "FineryForCausalLM", fields, gpt_weights)
 
 
@@ -273,7 +298,9 @@ def llama() -> Reference:
     """Rotary, RMSNorm, gated SiLU, two queries to a key. Touvron et al. 2023, section 2.2; Ainslie et al. 2023."""
 
     def build() -> nn.Module:
-        config = transformers.LlamaConfig(**SHAPE, num_key_value_heads=2, rms_norm_eps=1e-6, attn_implementation="eager")
+        config = transformers.LlamaConfig(
+            **SHAPE, num_key_value_heads=2, rms_norm_eps=1e-6, attn_implementation="eager"
+        )
         return transformers.LlamaForCausalLM(config)
 
     return Reference(build, "FineryForCausalLM", LLAMA_FIELDS, partial(llama_weights, head_dim=HEAD_DIM))
@@ -341,9 +368,15 @@ def bloom() -> Reference:
         return ours
 
     fields = {
-        "family": "decoder", "position": "alibi", "norm_position": "pre", "embedding_norm": True,
-        "intermediate_size": 4 * DIM, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-5, "pad_token_id": 3,
-    }  # fmt: skip
+        "family": "decoder",
+        "position": "alibi",
+        "norm_position": "pre",
+        "embedding_norm": True,
+        "intermediate_size": 4 * DIM,
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 3,
+    }
     return Reference(build, "FineryForCausalLM", fields, weights)
 
 
@@ -378,10 +411,19 @@ def t5(gated: bool) -> Reference:
 
     def build() -> nn.Module:
         config = transformers.T5Config(
-            vocab_size=VOCAB, d_model=DIM, d_kv=8, d_ff=WIDE, num_layers=LAYERS, num_decoder_layers=2, num_heads=HEADS,
-            relative_attention_num_buckets=8, relative_attention_max_distance=7, attn_implementation="eager",
-            decoder_start_token_id=0, **kind,
-        )  # fmt: skip
+            vocab_size=VOCAB,
+            d_model=DIM,
+            d_kv=8,
+            d_ff=WIDE,
+            num_layers=LAYERS,
+            num_decoder_layers=2,
+            num_heads=HEADS,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=7,
+            attn_implementation="eager",
+            decoder_start_token_id=0,
+            **kind,
+        )
         return transformers.T5ForConditionalGeneration(config)
 
     def weights(theirs: Weights) -> Weights:
@@ -395,12 +437,25 @@ def t5(gated: bool) -> Reference:
         return ours
 
     fields = {
-        "family": "encoder-decoder", "num_decoder_layers": 2, "head_dim": 8, "position": "relative",
-        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 7, "norm_type": "rms_norm",
-        "norm_position": "pre", "layer_norm_eps": 1e-6, "attention_scoring": "dot_product", "attention_bias": False,
-        "mlp_bias": False, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
-        "hidden_act": "gelu_new" if gated else "relu", "is_gated_act": gated, "scale_logits": not gated,
-    }  # fmt: skip
+        "family": "encoder-decoder",
+        "num_decoder_layers": 2,
+        "head_dim": 8,
+        "position": "relative",
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 7,
+        "norm_type": "rms_norm",
+        "norm_position": "pre",
+        "layer_norm_eps": 1e-6,
+        "attention_scoring": "dot_product",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "hidden_act": "gelu_new" if gated else "relu",
+        "is_gated_act": gated,
+        "scale_logits": not gated,
+    }
     return Reference(build, "FineryForConditionalGeneration", fields, weights)
 
 
@@ -442,9 +497,15 @@ def bart(head: str = "ForConditionalGeneration") -> Reference:
         }
 
     fields = {
-        "family": "encoder-decoder", "num_decoder_layers": 2, "embedding_norm": True, "layer_norm_eps": 1e-5,
-        "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
-    }  # fmt: skip
+        "family": "encoder-decoder",
+        "num_decoder_layers": 2,
+        "embedding_norm": True,
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    }
     return Reference(build, f"Finery{head}", fields, weights)
 
 
@@ -453,9 +514,13 @@ def marian() -> Reference:
 
     def build() -> nn.Module:
         config = transformers.MarianConfig(
-            **BART_SHAPE, pad_token_id=0, eos_token_id=2, decoder_start_token_id=3, scale_embedding=True,
+            **BART_SHAPE,
+            pad_token_id=0,
+            eos_token_id=2,
+            decoder_start_token_id=3,
+            scale_embedding=True,
             activation_function="silu",
-        )  # fmt: skip
+        )
         model = transformers.MarianMTModel(config)
         model.model.encoder.embed_positions.weight.requires_grad = False
         model.model.decoder.embed_positions.weight.requires_grad = False
@@ -478,9 +543,15 @@ def marian() -> Reference:
         return ours
 
     fields = {
-        "family": "encoder-decoder", "num_decoder_layers": 2, "position": "sinusoidal", "hidden_act": "silu",
-        "layer_norm_eps": 1e-5, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 3,
-    }  # fmt: skip
+        "family": "encoder-decoder",
+        "num_decoder_layers": 2,
+        "position": "sinusoidal",
+        "hidden_act": "silu",
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 3,
+    }
     return Reference(build, "FineryForConditionalGeneration", fields, weights)
 
 
@@ -544,9 +615,13 @@ def original() -> Reference:
         return ours
 
     fields = {
-        "family": "encoder-decoder", "num_decoder_layers": 2, "position": "sinusoidal", "hidden_act": "relu",
-        "layer_norm_eps": 1e-5, "pad_token_id": None,
-    }  # fmt: skip
+        "family": "encoder-decoder",
+        "num_decoder_layers": 2,
+        "position": "sinusoidal",
+        "hidden_act": "relu",
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": None,
+    }
     return Reference(OriginalTransformer, "FineryForConditionalGeneration", fields, weights)
 
 

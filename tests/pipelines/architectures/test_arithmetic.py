@@ -40,9 +40,13 @@ PARTS = {  # where a weight's name says it belongs, the first that fits
     "pooler": ("pooler.",),
 }
 SIZES = {
-    "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 56, "vocab_size": 150,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 56,
+    "vocab_size": 150,
     "max_position_embeddings": 90,
-}  # fmt: skip
+}
 VARIANTS = [
     {},
     {"position": "sinusoidal", "norm_position": "pre", "tie_word_embeddings": False},
@@ -85,7 +89,7 @@ def short(words) -> str:
 
 
 def test_every_head_of_every_family_is_counted():
-    from pipelines.fields.architectures import HEADS as offered
+    from pipelines.core.architecture_fields import HEADS as offered
 
     assert {name: heads[1:] for name, heads in HEADS.items()} == offered
     assert {head for heads in HEADS.values() for head in heads} == set(CLASSES)
@@ -152,8 +156,13 @@ def test_the_operations_of_one_small_layer_by_hand():
 
 def test_cross_attention_by_hand():
     """3 target tokens look at 5 source tokens: queries and outputs of the former, keys and values of the latter."""
-    config = {"family": "encoder-decoder", "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1,
-              "intermediate_size": 8}  # fmt: skip
+    config = {
+        "family": "encoder-decoder",
+        "hidden_size": 4,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 8,
+    }
     flops = forward_flops(config, "base", 5, target_length=3)
     assert flops["cross_attention_projections"] == 2 * 16 * (3 + 5 + 5 + 3)
     assert flops["cross_attention_scores"] == 2 * 2 * 3 * 5 * 4
@@ -189,9 +198,12 @@ def test_linear_attention_never_passes_the_other_terms():
 )
 def test_the_crossover_is_the_first_length_whose_scores_cost_more(name, layers, heads, scoring):
     config = {
-        "family": name, "hidden_size": 8 * heads, "num_attention_heads": heads, "num_hidden_layers": layers,
+        "family": name,
+        "hidden_size": 8 * heads,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
         "attention_scoring": scoring,
-    }  # fmt: skip
+    }
     crossover = growth(config, ())["crossover"]
     before, at = growth(config, (crossover - 1, crossover))["lengths"]
     assert before["scores"] <= before["projections"] + before["feed_forward"]

@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache
 
 from pipelines.architectures.attention import FineryAttention
-from pipelines.architectures.position_rotary import rotate, rotation_at
+from pipelines.architectures.positions import rotate, rotation_at
 
 
 def slow_attention(attention, states, seen):

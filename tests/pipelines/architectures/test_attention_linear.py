@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelines.architectures.attention_linear import CHUNK, linear_attention
-from pipelines.architectures.position_rotary import rotation_at
+from pipelines.architectures.attention import CHUNK, linear_attention
+from pipelines.architectures.positions import rotation_at
 
 
 def quadratic(query, key, value, seen, causal, rotation=None):
@@ -29,9 +29,13 @@ def quadratic(query, key, value, seen, causal, rotation=None):
 
 
 @given(
-    length=st.integers(1, 3 * CHUNK + 5), share=st.integers(1, 100), causal=st.booleans(), rotated=st.booleans(),
-    padded=st.integers(0, 4), seed=st.integers(0, 99),
-)  # fmt: skip
+    length=st.integers(1, 3 * CHUNK + 5),
+    share=st.integers(1, 100),
+    causal=st.booleans(),
+    rotated=st.booleans(),
+    padded=st.integers(0, 4),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=40, deadline=None)
 def test_it_is_the_quadratic_form_for_any_length_and_cache(length, share, causal, rotated, padded, seed):
     torch.manual_seed(seed)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipelines.architectures.attention import FineryAttention
-from pipelines.architectures.words import ATTENTION_SCORINGS
+from pipelines.architectures.configuration_rules import ATTENTION_SCORINGS
 
 
 def score(attention, head, query, key):

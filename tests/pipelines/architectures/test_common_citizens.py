@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import pipelines.architectures as finery
-from pipelines.architectures.base_model import FineryPreTrainedModel
+from pipelines.architectures.modeling_finery import FineryPreTrainedModel
 
 from .designs import DESIGNED, FAMILIES, HEADED, config_of, headed, language_model, padded
 
@@ -163,10 +163,21 @@ def test_it_can_be_spread_over_devices(family, head, tmp_path):
     automatic = type(model).from_pretrained(tmp_path / "model", device_map="auto").eval()
     torch.testing.assert_close(automatic(**inputs)[0], expected)
 
-    largest = max(sum(weight.numel() * 4 for weight in module.parameters()) for module in model.modules() if type(module).__name__.endswith("Layer"))
-    spread = type(model).from_pretrained(
-        tmp_path / "model", device_map="auto", max_memory={"cpu": 2 * largest}, offload_folder=tmp_path / "offload",
-    ).eval()  # fmt: skip
+    largest = max(
+        sum(weight.numel() * 4 for weight in module.parameters())
+        for module in model.modules()
+        if type(module).__name__.endswith("Layer")
+    )
+    spread = (
+        type(model)
+        .from_pretrained(
+            tmp_path / "model",
+            device_map="auto",
+            max_memory={"cpu": 2 * largest},
+            offload_folder=tmp_path / "offload",
+        )
+        .eval()
+    )
     assert "disk" in set(map(str, spread.hf_device_map.values()))
     torch.testing.assert_close(spread(**inputs)[0], expected)
 
@@ -229,12 +240,22 @@ def test_two_processes_that_hold_half_of_the_matrices_each_compute_the_same(fami
     (tmp_path / "together.py").write_text(TOGETHER)
     done = subprocess.run(
         [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-            str(tmp_path / "together.py"), type(model).__name__, str(tmp_path),
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            str(tmp_path / "together.py"),
+            type(model).__name__,
+            str(tmp_path),
         ],
         env={**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     found = torch.load(tmp_path / "found.pt")
     here, everywhere = found["held"]
@@ -307,8 +328,12 @@ def test_every_head_loads_where_finery_is_not_installed(family, tmp_path):
     environment = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "HF_MODULES_CACHE")}
     done = subprocess.run(
         [sys.executable, "-I", "-c", STRANGER, json.dumps(task)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout.strip().splitlines()[-1])
     assert answers.keys() == expected.keys()
@@ -320,10 +345,12 @@ def test_every_head_loads_where_finery_is_not_installed(family, tmp_path):
 
 def test_only_heads_that_predict_the_next_word_can_generate():
     able = {
-        (family, head) for family, head in HEADED if isinstance(headed(family, head), nn.Module)
-        and getattr(finery, f"Finery{head}").can_generate()
-    }  # fmt: skip
+        (family, head)
+        for family, head in HEADED
+        if isinstance(headed(family, head), nn.Module) and getattr(finery, f"Finery{head}").can_generate()
+    }
     assert able == {
-        ("decoder", "ForCausalLM"), ("decoder", "ForCausalLMWithValueHead"),
+        ("decoder", "ForCausalLM"),
+        ("decoder", "ForCausalLMWithValueHead"),
         ("encoder-decoder", "ForConditionalGeneration"),
-    }  # fmt: skip
+    }

@@ -24,9 +24,14 @@ NEW = 7
 def settings(**choices: object) -> GenerationConfig:
     """Seven new tokens, all different and none of them the last: a model that stops or sticks compares less."""
     fixed = {
-        "max_new_tokens": NEW, "do_sample": False, "no_repeat_ngram_size": 1, "pad_token_id": 0, "bos_token_id": 1,
-        "eos_token_id": None, "decoder_start_token_id": 1,
-    }  # fmt: skip
+        "max_new_tokens": NEW,
+        "do_sample": False,
+        "no_repeat_ngram_size": 1,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": None,
+        "decoder_start_token_id": 1,
+    }
     return GenerationConfig(**{**fixed, **choices})
 
 
@@ -90,10 +95,13 @@ def test_scores_attentions_and_hidden_states_come_with_the_tokens(family, design
     told = model.generate(
         **inputs,
         generation_config=settings(
-            return_dict_in_generate=True, output_scores=True, output_logits=True, output_hidden_states=True,
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+            output_hidden_states=True,
             output_attentions=design != "linear",
         ),
-    )  # fmt: skip
+    )
     assert [tuple(scores.shape) for scores in told.scores] == [(3, 61)] * NEW
     states = told.decoder_hidden_states if family == "encoder-decoder" else told.hidden_states
     layers = 3 if family == "encoder-decoder" else 2
@@ -138,9 +146,10 @@ def test_a_forward_pass_continues_from_a_cache(family, design):
         start = model(**given, decoder_input_ids=tokens[:, :4], use_cache=True)
         rest = model(**given, decoder_input_ids=tokens[:, 4:], past_key_values=start.past_key_values)
         again = model(
-            encoder_outputs=BaseModelOutput(start.encoder_last_hidden_state), attention_mask=mask,
+            encoder_outputs=BaseModelOutput(start.encoder_last_hidden_state),
+            attention_mask=mask,
             decoder_input_ids=tokens,
-        )  # fmt: skip
+        )
         torch.testing.assert_close(again.logits, whole, rtol=0, atol=1e-5)
     else:
         whole = model(input_ids=tokens, attention_mask=mask).logits
@@ -175,7 +184,8 @@ def test_a_static_cache_gives_the_same_text(family, design):
 
 @pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize(
-    "design", ["modern", *(pytest.param(design, marks=pytest.mark.long) for design in ("learned", "relative", "window"))]
+    "design",
+    ["modern", *(pytest.param(design, marks=pytest.mark.long) for design in ("learned", "relative", "window"))],
 )
 @torch.no_grad()
 def test_a_step_with_a_static_cache_is_one_graph_that_is_built_once(family, design):

@@ -50,11 +50,24 @@ def transformers_tests(request: pytest.FixtureRequest, tmp_path_factory: pytest.
     folder = tmp_path_factory.mktemp("transformers")
     download = subprocess.run(
         [
-            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "transformers",
-            "--no-build-isolation", "--dest", str(folder), f"transformers=={version}",
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            "transformers",
+            "--no-build-isolation",
+            "--dest",
+            str(folder),
+            f"transformers=={version}",
         ],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     archive = folder / f"transformers-{version}.tar.gz"
     if not archive.is_file():
         reason = f"transformers {version}'s source distribution cannot be had from the package index: {download.stderr}"
@@ -83,11 +96,27 @@ def outcomes(tests: Path, folder: Path, case: str) -> tuple[list[str], dict[str,
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(CASES.parents[3])])}
     run = subprocess.run(
         [
-            sys.executable, "-m", "pytest", f"{CASES}::{case}", "-c", str(folder / "pytest.ini"), "--noconftest", "-q",
-            "--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}",
+            sys.executable,
+            "-m",
+            "pytest",
+            f"{CASES}::{case}",
+            "-c",
+            str(folder / "pytest.ini"),
+            "--noconftest",
+            "-q",
+            "--import-mode=importlib",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            f"--junitxml={report}",
         ],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert report.is_file(), run.stdout + run.stderr
     passed, skipped, failed = [], {}, [] if run.returncode == 0 else [run.stdout]
     for test in ElementTree.parse(report).iter("testcase"):

@@ -134,7 +134,15 @@ def test_files_import_only_their_siblings_and_the_libraries_a_checkpoint_may_nee
         elif isinstance(node, ast.ImportFrom | ast.Import):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             allowed = {
-                "torch", "transformers", "typing", "os", "collections", "difflib", "importlib", "math", "copy",
+                "torch",
+                "transformers",
+                "typing",
+                "os",
+                "collections",
+                "difflib",
+                "importlib",
+                "math",
+                "copy",
                 "dataclasses",
-            }  # fmt: skip
+            }
             assert {name.split(".")[0] for name in names} <= allowed, ast.unparse(node)

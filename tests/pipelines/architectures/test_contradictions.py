@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.activations import ACT2FN
 
-from pipelines.architectures.contradictions import contradictions, findings
-from pipelines.architectures.words import ACTIVATIONS, CHOICES, DEFAULTS, KINDS
+from pipelines.architectures.configuration_rules import ACTIVATIONS, CHOICES, DEFAULTS, KINDS, contradictions, findings
 
 WINDOW = {"attention_pattern": "sliding_window"}
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from pipelines.architectures.attention import FineryAttention
-from pipelines.architectures.decoder_layer import FineryDecoderLayer
+from pipelines.architectures.layers import FineryDecoderLayer
 
 
 def copy_attention(ours: FineryAttention, theirs: nn.MultiheadAttention) -> None:
@@ -33,9 +33,12 @@ def torch_layer_of(layer: FineryDecoderLayer, norm_first: bool) -> nn.Transforme
 def test_a_decoder_layer_agrees_with_torchs_own_in_output_and_gradient(tiny, norm_position):
     torch.manual_seed(0)
     config = tiny(
-        family="encoder-decoder", norm_position=norm_position, hidden_act="relu",
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        family="encoder-decoder",
+        norm_position=norm_position,
+        hidden_act="relu",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     config._attn_implementation = "eager"
     layer = FineryDecoderLayer(config, layer_idx=0)
     for norm in (layer.attention_norm, layer.cross_attention_norm, layer.feed_forward_norm):

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.architectures.embeddings import BOUNDED, FineryEmbeddings
-from pipelines.architectures.position_sinusoidal import sinusoidal_table
-from pipelines.architectures.words import POSITIONS
+from pipelines.architectures.configuration_rules import POSITIONS
+from pipelines.architectures.layers import BOUNDED, FineryEmbeddings
+from pipelines.architectures.positions import sinusoidal_table
 
 
 def test_learned_embeddings_are_a_normalised_sum_of_three_rows(tiny, batch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.architectures.feed_forward import FineryFeedForward, activation
+from pipelines.architectures.layers import FineryFeedForward, activation
 
 
 def test_it_widens_activates_and_narrows(tiny):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.architectures.layer import FineryLayer
+from pipelines.architectures.layers import FineryLayer
 
 
 def torch_layer_of(layer: FineryLayer, norm_first: bool) -> nn.TransformerEncoderLayer:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pipelines.architectures.losses import (
+from pipelines.architectures.layers import (
     PROBLEM_LOSSES,
     binary_cross_entropy,
     cross_entropy,

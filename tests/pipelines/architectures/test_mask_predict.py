@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.architectures import FineryForConditionalGeneration
-from pipelines.architectures.mask_predict import least_sure, likely_lengths
+from pipelines.architectures.modeling_finery_language import least_sure, likely_lengths
 
 MASK, PADDING = 3, 0
 

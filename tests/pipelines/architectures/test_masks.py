@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from pipelines.architectures import FineryModel
-from pipelines.architectures.masks import (
+from pipelines.architectures.attention import (
     distances,
     padding_of,
     places_in_documents,
@@ -14,7 +14,7 @@ from pipelines.architectures.masks import (
     refuse_kernel,
     with_bias,
 )
-from pipelines.architectures.words import POSITIONS
+from pipelines.architectures.configuration_rules import POSITIONS
 
 LENGTH = 8
 WINDOW = {"attention_pattern": "sliding_window", "sliding_window": 3}

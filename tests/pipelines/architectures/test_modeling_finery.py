@@ -20,8 +20,7 @@ from transformers import logging as transformers_logging
 
 from pipelines.architectures import FineryConfig, FineryForMaskedLM, FineryForSequenceClassification, FineryModel
 from pipelines.architectures.arithmetic import DEFAULTS
-from pipelines.architectures.position_rotary import rotation_at
-from pipelines.architectures.position_sinusoidal import sinusoidal_table
+from pipelines.architectures.positions import rotation_at, sinusoidal_table
 
 HEADS = [FineryModel, FineryForMaskedLM, FineryForSequenceClassification]
 BERTS = {
@@ -570,9 +569,16 @@ def test_accumulating_gradients_does_not_change_them(head, tiny, tmp_path):
         torch.manual_seed(0)
         model = head(tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
         arguments = TrainingArguments(
-            output_dir=str(tmp_path), per_device_train_batch_size=batch_size, gradient_accumulation_steps=steps,
-            max_steps=1, logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True,
-        )  # fmt: skip
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=steps,
+            max_steps=1,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
         trainer = Trainer(model, arguments, train_dataset=rows)
         trainer.train()
         return trainer.state.log_history[0]["grad_norm"]

@@ -11,8 +11,8 @@ from pipelines.architectures import (
     FineryForSequenceClassification,
     FineryForTokenClassification,
 )
-from pipelines.architectures.shifting import shifted_right
-from pipelines.architectures.words import FAMILIES
+from pipelines.architectures.configuration_rules import FAMILIES
+from pipelines.architectures.layers import shifted_right
 
 each_family = pytest.mark.parametrize("family", FAMILIES)
 ON_TEXTS = [FineryForSequenceClassification, FineryForReward]
@@ -44,9 +44,14 @@ def text_vectors(model, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("family", "side"),
-    [("encoder", "right"), ("decoder", "right"), ("decoder", "left"), ("encoder-decoder", "right"),
-     ("encoder-decoder", "left")],
-)  # fmt: skip
+    [
+        ("encoder", "right"),
+        ("decoder", "right"),
+        ("decoder", "left"),
+        ("encoder-decoder", "right"),
+        ("encoder-decoder", "left"),
+    ],
+)
 @pytest.mark.parametrize("head", ON_TEXTS, ids=lambda head: head.__name__)
 @torch.no_grad()
 def test_a_text_is_judged_by_its_pooled_first_token_or_by_its_last_one(tiny, batch, family, head, side):

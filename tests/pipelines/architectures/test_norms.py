@@ -1,6 +1,6 @@
 import torch
 
-from pipelines.architectures.norms import norm
+from pipelines.architectures.attention import norm
 
 
 def test_a_layer_norm_has_a_bias_if_configured(tiny):

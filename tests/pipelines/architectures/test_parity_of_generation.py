@@ -33,11 +33,17 @@ def test_it_writes_what_the_reference_writes(name: str, num_beams: int) -> None:
             mask = mask.flip(1)
     pad = reference.fields["pad_token_id"] or 0
     settings = GenerationConfig(
-        max_new_tokens=9, num_beams=num_beams, do_sample=False, pad_token_id=pad, bos_token_id=None, eos_token_id=4,
-        decoder_start_token_id=reference.fields.get("decoder_start_token_id"), output_scores=True,
+        max_new_tokens=9,
+        num_beams=num_beams,
+        do_sample=False,
+        pad_token_id=pad,
+        bos_token_id=None,
+        eos_token_id=4,
+        decoder_start_token_id=reference.fields.get("decoder_start_token_id"),
+        output_scores=True,
         return_dict_in_generate=True,
         no_repeat_ngram_size=1,  # small random models would say the same word again and again
-    )  # fmt: skip
+    )
     prompt = {"input_ids": tokens.masked_fill(mask == 0, pad), "attention_mask": mask}
     expected, found = (
         model.generate(**prompt, generation_config=settings, use_cache=use_cache)

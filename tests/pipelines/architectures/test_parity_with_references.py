@@ -100,7 +100,9 @@ def test_outputs_and_gradients_are_those_of_the_reference(reference: Reference, 
     assert expected
     for name, score in expected.items():
         assert score.std() > 0.02, name  # scores that are all alike would agree by themselves
-        rounding = {"rtol": 1.3e-6, "atol": 1e-5} if (reference, kernel) == (REFERENCES["t5-1.1"], "sdpa") else TOLERANCE  # its logits reach 7
+        rounding = (
+            {"rtol": 1.3e-6, "atol": 1e-5} if (reference, kernel) == (REFERENCES["t5-1.1"], "sdpa") else TOLERANCE
+        )  # its logits reach 7
         torch.testing.assert_close(found[name], score, **rounding, msg=lambda m, name=name: f"{name}: {m}")
 
     # Scores reach tens, and a gradient sums over every token: float32's own rounding may be more than 1e-5 there.

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pipelines.architectures.position_alibi import alibi_bias, alibi_slopes
+from pipelines.architectures.positions import alibi_bias, alibi_slopes
 
 
 def test_slopes_of_eight_heads_are_the_ones_printed_in_the_paper():

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from pipelines.architectures.position_relative import relative_bucket
+from pipelines.architectures.positions import relative_bucket
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

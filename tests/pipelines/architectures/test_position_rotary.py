@@ -3,7 +3,7 @@ import cmath
 import pytest
 import torch
 
-from pipelines.architectures.position_rotary import rotate, rotation_at
+from pipelines.architectures.positions import rotate, rotation_at
 
 
 def turned_as_complex_numbers(states: torch.Tensor, position_ids: torch.Tensor, theta: float) -> torch.Tensor:

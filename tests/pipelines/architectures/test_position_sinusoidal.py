@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from pipelines.architectures.position_sinusoidal import sinusoidal_table
+from pipelines.architectures.positions import sinusoidal_table
 
 
 def test_the_table_is_the_papers_formula():

@@ -30,17 +30,29 @@ PUBLISHED = {
 
 def marian(layers: int, width: int, heads: int, inner: int, vocab: int):
     return transformers.MarianMTModel, transformers.MarianConfig(
-        d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,
-        decoder_attention_heads=heads, encoder_ffn_dim=inner, decoder_ffn_dim=inner, vocab_size=vocab, pad_token_id=0,
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=inner,
+        decoder_ffn_dim=inner,
+        vocab_size=vocab,
+        pad_token_id=0,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
 
 
 def llama(layers: int, width: int, heads: int, groups: int, inner: int, vocab: int):
     return transformers.LlamaForCausalLM, transformers.LlamaConfig(
-        num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, num_key_value_heads=groups,
-        intermediate_size=inner, vocab_size=vocab, tie_word_embeddings=False,
-    )  # fmt: skip
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        intermediate_size=inner,
+        vocab_size=vocab,
+        tie_word_embeddings=False,
+    )
 
 
 REFERENCES = {
@@ -178,7 +190,9 @@ def test_modernbert_as_published_is_ours_without_the_pooler():
     assert (counts["total"] - counts["pooler"]) / 1e6 == pytest.approx(149, abs=0.5)
 
 
-@pytest.mark.parametrize(("name", "millions", "needed"), [("transformer-base", 65, 40_700), ("transformer-big", 213, 35_800)])
+@pytest.mark.parametrize(
+    ("name", "millions", "needed"), [("transformer-base", 65, 40_700), ("transformer-big", 213, 35_800)]
+)
 def test_the_transformers_printed_sizes_belong_to_other_vocabularies(name, millions, needed):
     """Table 3 prints 65 and 213 million; section 5.1 says about 37,000 entries. Both cannot hold."""
     shape, header = shape_of(FOLDER / f"{name}.yaml"), header_of(name)
@@ -191,12 +205,29 @@ def test_the_transformers_printed_sizes_belong_to_other_vocabularies(name, milli
     assert f"about {needed:,}" in header
 
 
-@pytest.mark.parametrize(("tiny", "large"), [("transformer-tiny", "transformer-base"), ("gpt-tiny", "gpt2"), ("t5-tiny", "t5-small"), ("llama-tiny", "llama-1b"), ("modern-encoder-tiny", "modern-encoder")])
+@pytest.mark.parametrize(
+    ("tiny", "large"),
+    [
+        ("transformer-tiny", "transformer-base"),
+        ("gpt-tiny", "gpt2"),
+        ("t5-tiny", "t5-small"),
+        ("llama-tiny", "llama-1b"),
+        ("modern-encoder-tiny", "modern-encoder"),
+    ],
+)
 def test_a_tiny_twin_differs_in_sizes_only(tiny, large):
     sizes = {
-        "num_hidden_layers", "num_decoder_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "max_position_embeddings", "vocab_size", "sliding_window",
-    }  # fmt: skip
+        "num_hidden_layers",
+        "num_decoder_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "max_position_embeddings",
+        "vocab_size",
+        "sliding_window",
+    }
     small, big = shape_of(FOLDER / f"{tiny}.yaml"), shape_of(FOLDER / f"{large}.yaml")
     assert {key: small[key] for key in small if key not in sizes} == {key: big[key] for key in big if key not in sizes}
     assert set(small) == set(big)

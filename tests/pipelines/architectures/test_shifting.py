@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pipelines.architectures.shifting import shifted_right, start_token
+from pipelines.architectures.layers import shifted_right, start_token
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipelines.architectures import FineryForCausalLM, FineryForConditionalGeneration, FineryModel
-from pipelines.architectures.position_alibi import alibi_slopes
-from pipelines.architectures.words import ATTENTION_SCORINGS, POSITIONS
+from pipelines.architectures.configuration_rules import ATTENTION_SCORINGS, POSITIONS
+from pipelines.architectures.positions import alibi_slopes
 
 PATTERNS = {
     "usual": {},
@@ -61,9 +61,12 @@ def test_a_cache_of_two_stacks_changes_nothing_but_the_cost(tiny, position, patt
     encoded, past, parts = model.get_encoder()(source, source_mask), None, []
     for place in range(LENGTH):
         output = model(
-            encoder_outputs=encoded, attention_mask=source_mask, decoder_input_ids=target[:, place : place + 1],
-            past_key_values=past, use_cache=True,
-        )  # fmt: skip
+            encoder_outputs=encoded,
+            attention_mask=source_mask,
+            decoder_input_ids=target[:, place : place + 1],
+            past_key_values=past,
+            use_cache=True,
+        )
         past = output.past_key_values
         parts.append(output.logits)
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-5)
@@ -105,9 +108,12 @@ def test_alibi_adds_a_slope_times_the_distance(tiny):
 @pytest.mark.parametrize("family", ["encoder", "decoder"])
 def test_relative_positions_add_a_number_of_the_bucket_that_all_layers_share(tiny, family):
     config = tiny(
-        family=family, position="relative", relative_attention_num_buckets=8, relative_attention_max_distance=16,
+        family=family,
+        position="relative",
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=16,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     model = built(FineryModel, config)
     assert model.relative_bias.weight.shape == (8, 4)
     assert sum("relative_bias" in name for name, _ in model.named_parameters()) == 1

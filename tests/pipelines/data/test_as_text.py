@@ -6,18 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.data.as_text import AsText
-from pipelines.data.tasks import Place, Task
+from pipelines.tasks.base import SplitLocation, Task
+from pipelines.tasks.text_to_text import AsText
 
 
 @pytest.fixture
 def task(tmp_path: Path):
-    def build(kind: str = "classification", columns: tuple[str, ...] = ("sentence1", "sentence2"), name: str = "glue/mrpc") -> AsText:
+    def build(
+        kind: str = "classification", columns: tuple[str, ...] = ("sentence1", "sentence2"), name: str = "glue/mrpc"
+    ) -> AsText:
         label = ["equivalent", "not_equivalent", "equivalent"] if kind == "classification" else ["3.25", "0.0", "4.99"]
         rows = [f"one {n},two {n},{label[n]}" for n in range(3)]
         (tmp_path / "train.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
-        places = {split: Place(str(tmp_path / "train.csv"), None, None) for split in ("train", "validation")}
-        return AsText(Task(name, kind, columns, "label", ("accuracy", "f1") if kind == "classification" else ("pearson",), places))  # type: ignore[arg-type]
+        places = {split: SplitLocation(str(tmp_path / "train.csv"), None, None) for split in ("train", "validation")}
+        return AsText(
+            Task(name, kind, columns, "label", ("accuracy", "f1") if kind == "classification" else ("pearson",), places)
+        )  # type: ignore[arg-type]
 
     return build
 
@@ -39,13 +43,17 @@ def test_numbers_are_rounded_to_a_fifth(task):
     assert list(task("regression", name="glue/stsb").rows("train").labels) == ["3.2", "0.0", "5.0"]
 
 
-@pytest.mark.parametrize(("value", "text"), [(2.57, "2.6"), (0.09, "0.0"), (0.11, "0.2"), (5.0, "5.0"), (3.29, "3.2"), (3.31, "3.4")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(2.57, "2.6"), (0.09, "0.0"), (0.11, "0.2"), (5.0, "5.0"), (3.29, "3.2"), (3.31, "3.4")]
+)
 def test_each_number_goes_to_the_nearest_fifth(task, value: float, text: str):
     assert task("regression").answer(value) == text
 
 
 def test_written_words_are_read_back(task):
-    found = task().read(["equivalent", " not_equivalent ", "banana", ""], ["equivalent", "equivalent", "not_equivalent", "equivalent"])
+    found = task().read(
+        ["equivalent", " not_equivalent ", "banana", ""], ["equivalent", "equivalent", "not_equivalent", "equivalent"]
+    )
     predictions, labels, unread = found
     assert labels == [0, 0, 1, 0]
     assert predictions == [0, 1, 0, 1]  # what is no class is a wrong one
@@ -60,7 +68,7 @@ def test_written_numbers_are_read_back(task):
 
 
 def test_scores_are_those_of_the_task(task):
-    from pipelines.evaluation.scoring import score
+    from pipelines.tasks.scoring import score
 
     found = score(task())(["equivalent", "not_equivalent", "x"], ["equivalent", "not_equivalent", "equivalent"])
     assert found["accuracy"] == pytest.approx(2 / 3)

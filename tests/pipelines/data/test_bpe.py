@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.bpe import BPE
-from pipelines.data.tokenizers import SPECIAL_TOKENS
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS
+from pipelines.data.tokenizers.bpe import BPE
 
 TEXTS = ["low low low low low lower lower newest newest newest newest newest newest widest widest widest"]
 """The dictionary of Sennrich et al. 2016, figure 1."""
@@ -27,7 +27,9 @@ def tokenizer() -> Any:
 
 def test_every_merge_joins_the_most_frequent_neighbours():
     """Algorithm 1 of the paper, step by step; among equally frequent pairs any may come first."""
-    merges = json.loads(BPE(min_frequency=1).train(TEXTS, 5 + len(LETTERS) + 9).backend_tokenizer.to_str())["model"]["merges"]
+    merges = json.loads(BPE(min_frequency=1).train(TEXTS, 5 + len(LETTERS) + 9).backend_tokenizer.to_str())["model"][
+        "merges"
+    ]
     assert len(merges) == 9
     words = [["▁", *word] for word in TEXTS[0].split()]
     for first, second in merges:
@@ -88,7 +90,9 @@ def test_case_can_be_removed():
 
 
 def test_a_vocabulary_without_room_for_the_letters_says_how_many_it_needs():
-    with pytest.raises(DataError, match="vocab_size is 15, must be at least 16 for this text: 5 special tokens and 11 letters"):
+    with pytest.raises(
+        DataError, match="vocab_size is 15, must be at least 16 for this text: 5 special tokens and 11 letters"
+    ):
         BPE().train(TEXTS, 15)
     assert len(BPE().train(TEXTS, 16)) == 16
 

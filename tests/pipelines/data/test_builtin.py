@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.errors import DataError
 from pipelines.data import python_docs
 from pipelines.data.builtin import TASK, find
 from pipelines.data.references import DatasetReference
-from pipelines.errors import DataError
 
 
 def test_its_text_is_read_like_any_other(tmp_path: Path):
@@ -22,13 +22,19 @@ def test_its_task_has_the_rows_of_the_documentation():
     for split in ("train", "validation"):
         rows, expected = TASK.rows(split), python_docs.labelled_rows(split)
         assert rows.pairs is None
-        assert list(zip(rows.texts, rows.labels or (), strict=True)) == [(row["text"], row["label"]) for row in expected]
+        assert list(zip(rows.texts, rows.labels or (), strict=True)) == [
+            (row["text"], row["label"]) for row in expected
+        ]
     assert TASK.head.labels == python_docs.LABELS
     assert set(Counter(TASK.rows("train").labels)) == set(range(len(python_docs.LABELS)))
 
 
 def test_every_split_and_configuration_has_its_own_hash():
-    hashes = {find("builtin/python-docs", name).content_hash(split) for name in ("text", "labelled") for split in ("train", "validation")}  # type: ignore[union-attr]
+    hashes = {
+        find("builtin/python-docs", name).content_hash(split)
+        for name in ("text", "labelled")
+        for split in ("train", "validation")
+    }  # type: ignore[union-attr]
     assert len(hashes) == 4
     source = find("builtin/python-docs", None)
     assert source is not None

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.byte_bpe import ByteBPE
-from pipelines.data.tokenizers import SPECIAL_TOKENS
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS
+from pipelines.data.tokenizers.bpe import ByteBPE
 
 TEXTS = ["low low low low low lower lower newest newest newest newest newest newest widest widest widest"]
 """The dictionary of Sennrich et al. 2016, figure 1."""
@@ -44,7 +44,9 @@ def test_every_text_comes_back_to_the_byte(exact: Any, tokenizer: Any, text: str
 
 def test_every_merge_joins_the_most_frequent_neighbours():
     """Algorithm 1 of the paper, step by step; among equally frequent pairs any may come first."""
-    merges = json.loads(ByteBPE(min_frequency=1, add_prefix_space=True).train(TEXTS, 5 + 256 + 9).backend_tokenizer.to_str())["model"]["merges"]
+    merges = json.loads(
+        ByteBPE(min_frequency=1, add_prefix_space=True).train(TEXTS, 5 + 256 + 9).backend_tokenizer.to_str()
+    )["model"]["merges"]
     assert len(merges) == 9
     words = [["Ġ", *word] for word in TEXTS[0].split()]
     for first, second in merges:
@@ -101,7 +103,9 @@ def test_the_vocabulary_begins_with_special_tokens_then_bytes(tokenizer: Any):
 
 
 def test_a_vocabulary_without_room_for_the_bytes_says_how_many_it_needs():
-    with pytest.raises(DataError, match="vocab_size is 260, must be at least 261 for this text: 5 special tokens and 256"):
+    with pytest.raises(
+        DataError, match="vocab_size is 260, must be at least 261 for this text: 5 special tokens and 256"
+    ):
         ByteBPE().train(TEXTS, 260)
     assert len(ByteBPE().train(TEXTS, 261)) == 261
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from pipelines.data.causal import Causal, CausalTask
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.tasks.causal.task import Causal, CausalTask
 
 
 def block(folder, rows=None, **keys):
@@ -22,7 +22,10 @@ def read(folder, rows, **keys):
 
 
 def test_the_format_is_told_by_the_columns_of_the_file(tmp_path):
-    rows = read(tmp_path, [{"instruction": "Add.", "input": "2", "output": "5"}, {"instruction": "Say.", "input": "", "output": "x"}])
+    rows = read(
+        tmp_path,
+        [{"instruction": "Add.", "input": "2", "output": "5"}, {"instruction": "Say.", "input": "", "output": "x"}],
+    )
     assert rows.format == "alpaca"
     assert (rows.texts, rows.labels, rows.index) == (["Add.\n\n2", "Say."], ["5", "x"], [0, 1])
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -78,7 +81,7 @@ def test_a_pattern_chooses_the_metric(tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused_with_the_recipe(tmp_path, keys, sentence):
-    from pipelines.blocks import flatten
+    from pipelines.core.config import flatten
 
     (tmp_path / "rows.jsonl").write_text("{}")
     with pytest.raises(ValidationError) as caught:

@@ -30,12 +30,15 @@ def test_the_columns_and_the_first_row_tell_the_format(columns, first, expected)
 def test_renamed_columns_tell_it_too():
     assert detect(["question", "answer"], {}, {"prompt": "question", "completion": "answer"}) == "prompt_completion"
     assert columns_of("alpaca", ["question", "answer"], {"instruction": "question", "output": "answer"}) == {
-        "instruction": "question", "output": "answer",
-    }  # fmt: skip
+        "instruction": "question",
+        "output": "answer",
+    }
 
 
 def test_unknown_columns_are_shown_with_the_known_formats():
-    with pytest.raises(Unreadable, match=r"columns \(a, b\) of no known format \(messages: messages; sharegpt.*name the format"):
+    with pytest.raises(
+        Unreadable, match=r"columns \(a, b\) of no known format \(messages: messages; sharegpt.*name the format"
+    ):
         detect(["a", "b"], {}, {})
 
 
@@ -51,7 +54,11 @@ def test_every_format_has_a_reader():
 
 
 def test_share_gpt_has_names_of_its_own_for_speakers():
-    rows = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Is it?"}, {"from": "gpt", "value": "It is."}]
+    rows = [
+        {"from": "system", "value": "Be kind."},
+        {"from": "human", "value": "Is it?"},
+        {"from": "gpt", "value": "It is."},
+    ]
     found = read("sharegpt", {"conversations": rows})
     assert said(found) == [("system", "Be kind."), ("user", "Is it?"), ("assistant", "It is.")]
     assert found.learnt == (False, False, True)
@@ -59,12 +66,19 @@ def test_share_gpt_has_names_of_its_own_for_speakers():
 
 
 def test_a_last_question_without_an_answer_is_left_out():
-    found = read("messages", {"messages": [{"role": "user", "content": "a"}, ASSISTANT, {"role": "user", "content": "b"}]})
+    found = read(
+        "messages", {"messages": [{"role": "user", "content": "a"}, ASSISTANT, {"role": "user", "content": "b"}]}
+    )
     assert said(found) == [("user", "a"), ("assistant", "It is.")]
 
 
 def test_weights_say_which_answers_are_learnt():
-    messages = [{"role": "user", "content": "a"}, ASSISTANT | {"weight": 0}, {"role": "user", "content": "b"}, ASSISTANT | {"weight": 1}]
+    messages = [
+        {"role": "user", "content": "a"},
+        ASSISTANT | {"weight": 0},
+        {"role": "user", "content": "b"},
+        ASSISTANT | {"weight": 1},
+    ]
     found = read("messages", {"messages": messages})
     assert found.learnt == (False, False, False, True)
     assert all("weight" not in each for each in found.messages)
@@ -81,7 +95,13 @@ def test_an_instruction_and_its_input_are_one_question_and_stay_apart_for_the_al
 
 def test_history_and_system_stand_before_the_instruction():
     row = {"instruction": "c", "output": "d", "history": [["a", "b"]], "system": "s"}
-    assert said(read("alpaca", row)) == [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    assert said(read("alpaca", row)) == [
+        ("system", "s"),
+        ("user", "a"),
+        ("assistant", "b"),
+        ("user", "c"),
+        ("assistant", "d"),
+    ]
 
 
 def test_a_prompt_and_its_completion_are_one_text_until_a_template_is_named():
@@ -93,7 +113,10 @@ def test_a_prompt_and_its_completion_are_one_text_until_a_template_is_named():
 
 
 def test_a_prompt_may_be_messages_and_only_the_completion_is_learnt():
-    row = {"prompt": [{"role": "user", "content": "a"}, ASSISTANT, {"role": "user", "content": "b"}], "completion": [ASSISTANT]}
+    row = {
+        "prompt": [{"role": "user", "content": "a"}, ASSISTANT, {"role": "user", "content": "b"}],
+        "completion": [ASSISTANT],
+    }
     assert read("prompt_completion", row).learnt == (False, False, False, True)
 
 
@@ -103,13 +126,25 @@ def test_a_prompt_may_be_messages_and_only_the_completion_is_learnt():
         ("messages", {"messages": "hello"}, "holds 'hello' .str. in the column 'messages', must be a list of messages"),
         ("messages", {"messages": []}, "must be a list of messages"),
         ("messages", {"messages": ["a"]}, "must be an object with role and content"),
-        ("messages", {"messages": [{"role": "narrator", "content": "a"}]}, "a message by 'narrator', must be one of user, human"),
+        (
+            "messages",
+            {"messages": [{"role": "narrator", "content": "a"}]},
+            "a message by 'narrator', must be one of user, human",
+        ),
         ("messages", {"messages": [{"role": "user", "content": 3}]}, "that holds '3' .int., must be a text"),
         ("messages", {"messages": [{"role": "user", "content": "a"}]}, "has no answer in the column 'messages'"),
         ("alpaca", {"instruction": None, "output": "a"}, "holds nothing in the column 'instruction', must be a text"),
         ("alpaca", {"instruction": "a", "output": "b", "input": 3}, "in the column 'input', must be a text"),
-        ("alpaca", {"instruction": "a", "output": "b", "history": ["x"]}, "must be pairs of an instruction and its answer"),
-        ("prompt_completion", {"prompt": 1, "completion": "a"}, "in the column 'prompt', must be a text, or a list of messages"),
+        (
+            "alpaca",
+            {"instruction": "a", "output": "b", "history": ["x"]},
+            "must be pairs of an instruction and its answer",
+        ),
+        (
+            "prompt_completion",
+            {"prompt": 1, "completion": "a"},
+            "in the column 'prompt', must be a text, or a list of messages",
+        ),
         ("text", {"text": 1.5}, "in the column 'text', must be a text"),
     ],
 )

@@ -15,7 +15,9 @@ def checked(value, folder):
 
 
 def test_a_name_stays_and_a_file_becomes_absolute(tmp_path):
-    (tmp_path / "mine.jinja").write_text("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}")
+    (tmp_path / "mine.jinja").write_text(
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}"
+    )
     assert checked("chatml", tmp_path) == "chatml"
     assert checked("mine.jinja", tmp_path) == str(tmp_path / "mine.jinja")
     assert text_of(checked("mine.jinja", tmp_path)).startswith("{% for m")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.data.checkpoint_content import checkpoint_content
+from pipelines.models.checkpoint_content import checkpoint_content
 
 
 def test_bytes_and_names_count_and_the_place_does_not(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pipelines.data.choices import collate_choices, encode_choices
-from pipelines.data.multiple_choice import ChoiceRows
+from pipelines.tasks.multiple_choice.task import ChoiceRows
+from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 from tests import tiny
 
-ROWS = ChoiceRows(["the cat", "a very dull book"], None, [1, 0], [4, 7], [["runs", "it was read"], ["and", "or the film"]])
+ROWS = ChoiceRows(
+    ["the cat", "a very dull book"], None, [1, 0], [4, 7], [["runs", "it was read"], ["and", "or the film"]]
+)
 
 
 def test_the_sequences_of_a_question_are_its_pairs():
@@ -22,8 +24,11 @@ def test_a_batch_has_an_axis_of_options():
     batch = collate_choices(tiny.tokenizer(), [examples[0], examples[1]])
     longest = int(examples.lengths.max())
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
-        "input_ids": (2, 2, longest), "token_type_ids": (2, 2, longest), "attention_mask": (2, 2, longest), "labels": (2,),
-    }  # fmt: skip
+        "input_ids": (2, 2, longest),
+        "token_type_ids": (2, 2, longest),
+        "attention_mask": (2, 2, longest),
+        "labels": (2,),
+    }
     assert batch["input_ids"][0, 1][batch["attention_mask"][0, 1] == 1].tolist() == examples.input_ids[0][1].tolist()
     assert batch["labels"].tolist() == [1, 0]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.classification import Classification
-from pipelines.data.tasks import Place
+from pipelines.core.config import flatten
+from pipelines.tasks.base import SplitLocation
+from pipelines.tasks.classification.task import Classification
 
 GOOD = {"kind": "classification", "columns": ("a", "b"), "label": "y", "train": "train.csv"}
 
@@ -32,7 +32,7 @@ def test_the_task_has_the_blocks_columns_files_and_metrics(folder: Path):
     assert task.metrics == ("accuracy", "f1")
     assert task.labels == ("1", "0")
     assert task.places == {
-        split: Place(str(folder / name), None, None)
+        split: SplitLocation(str(folder / name), None, None)
         for split, name in {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"}.items()
     }
     assert task.rows("train").labels == [0, 1]
@@ -64,7 +64,9 @@ def test_names_of_classes_may_be_truth_values(folder: Path):
     assert block(folder, labels=(False, True)).labels == ("false", "true")
 
 
-def test_a_data_set_with_configurations_serves_every_split(mirror: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_data_set_with_configurations_serves_every_split(
+    mirror: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setenv("FINERY_DATA", str(mirror))
     glue = {"train": "nyu-mll/glue", "validation": "nyu-mll/glue", "name": "mrpc"}
     about = {"kind": "classification", "columns": ("sentence1", "sentence2"), "label": "label"}

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data.columns import Columns, Parts
+from pipelines.data.encoding import Columns, Parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,14 @@ class Named(Parts):
 
 def table(rows: int) -> Named:
     return Named(
-        input_ids=[[row] * (row + 1) for row in range(rows)], token_type_ids=None, lengths=np.arange(1, rows + 1), truncated=7,
-        rows=np.arange(rows) // 2, names=[f"row {row}" for row in range(rows)], left_out=3,
-    )  # fmt: skip
+        input_ids=[[row] * (row + 1) for row in range(rows)],
+        token_type_ids=None,
+        lengths=np.arange(1, rows + 1),
+        truncated=7,
+        rows=np.arange(rows) // 2,
+        names=[f"row {row}" for row in range(rows)],
+        left_out=3,
+    )
 
 
 @given(st.lists(st.integers(0, 9), max_size=20))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.data.completion_packing import named_next, numbered, pack_completions
 from pipelines.data.completions import IGNORED, Completions
+from pipelines.tasks.causal.training import named_next, numbered, pack_completions
 
 
 def completions(lengths):
@@ -35,7 +35,10 @@ def test_numbers_and_labels_by_hand():
     assert ids.tolist() == [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]
     assert numbers.tolist() == [[0, 0, 0, 1, 1], [0, 0, -1, -1, -1]]
     labels = np.where(numbers < 0, IGNORED, ids)
-    assert named_next(labels, numbers).tolist() == [[2, 3, IGNORED, 5, IGNORED], [7, IGNORED, IGNORED, IGNORED, IGNORED]]
+    assert named_next(labels, numbers).tolist() == [
+        [2, 3, IGNORED, 5, IGNORED],
+        [7, IGNORED, IGNORED, IGNORED, IGNORED],
+    ]
 
 
 def test_a_choice_of_blocks():

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.data.context_windows import collate_questions, encode_questions, questions_in
-from pipelines.data.extractive_qa import QuestionRows
-from pipelines.data.window_sizes import question_room, stride_of, widest_stride
-from pipelines.errors import ModelError
-from pipelines.registry import TOKENIZERS
+from pipelines.core.errors import ModelError
+from pipelines.core.registry import TOKENIZERS
+from pipelines.tasks.extractive_qa.task import QuestionRows, question_room, stride_of, widest_stride
+from pipelines.tasks.extractive_qa.training import collate_questions, encode_questions, questions_in
 from tests import tiny
 
 CONTEXT = " ".join(tiny.WORDS[(7 * number) % len(tiny.WORDS)] for number in range(60)) + " zebra crossing here."
@@ -22,7 +21,9 @@ def rows(*answers: str | None, context: str = CONTEXT, question: str = QUESTION)
     texts = [() if answer is None else (answer,) for answer in answers]
     starts = [() if answer is None else (context.index(answer),) for answer in answers]
     count = len(answers)
-    return QuestionRows([question] * count, [context] * count, texts, range(count), starts, [str(row) for row in range(count)])
+    return QuestionRows(
+        [question] * count, [context] * count, texts, range(count), starts, [str(row) for row in range(count)]
+    )
 
 
 @pytest.fixture(scope="module", params=["wordpiece", "bpe", "byte_bpe", "unigram"])

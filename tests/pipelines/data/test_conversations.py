@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pipelines.core.errors import DataError
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.conversations import answer_spans, prompt_of, render
-from pipelines.errors import DataError
+from pipelines.data.chat_templates import TEMPLATES, answer_spans, prompt_of, render
 from tests import tiny
 
 MESSAGES = [
@@ -67,7 +66,10 @@ def test_alpaca_is_the_prompt_of_its_authors_word_for_word(tokenizer):
     )
     answer = {"role": "assistant", "content": "x"}
     assert prompt_of(tokenizer, Dialogue((asked, answer), (False, True))) == with_input + "\n"
-    assert prompt_of(tokenizer, Dialogue(({"role": "user", "content": "Say it."}, answer), (False, True))) == without + "\n"
+    assert (
+        prompt_of(tokenizer, Dialogue(({"role": "user", "content": "Say it."}, answer), (False, True)))
+        == without + "\n"
+    )
 
 
 def test_a_template_that_rewrites_earlier_answers_is_taken_apart_by_stand_ins(tokenizer):
@@ -104,7 +106,9 @@ def test_a_template_whose_answers_cannot_be_found_is_refused(tokenizer):
 
 
 def test_a_dialogue_that_the_template_refuses_names_its_roles(tokenizer):
-    with pytest.raises(DataError, match="refuses a dialogue of user, tool, assistant: the template alpaca knows the roles"):
+    with pytest.raises(
+        DataError, match="refuses a dialogue of user, tool, assistant: the template alpaca knows the roles"
+    ):
         answers(tokenizer, TEMPLATES["alpaca"], [MESSAGES[1], {"role": "tool", "content": "4"}, MESSAGES[2]])
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.registry import TOKENIZERS
 from pipelines.data.documents import read_documents, token_streams
-from pipelines.errors import DataError, ModelError
-from pipelines.registry import TOKENIZERS
 
 TEXTS = ["The café — naïve “quotes”, 漢字!\n\nA second  paragraph, it's here.", "The quick brown fox."] * 20
 
@@ -24,7 +24,9 @@ def tokenizer(name: str) -> Any:
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))
 @settings(deadline=None, max_examples=60)
-@given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(TEXTS), min_size=1, max_size=4))
+@given(
+    texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(TEXTS), min_size=1, max_size=4)
+)
 def test_sizes_add_up_to_the_bytes_of_every_document(name: str, texts: list[str]):
     try:
         documents = read_documents(tokenizer(name), texts)
@@ -42,7 +44,7 @@ def test_sizes_add_up_to_the_bytes_of_every_document(name: str, texts: list[str]
 
 
 def test_what_a_tokenizer_drops_counts_with_the_token_that_stands_there():
-    from pipelines.data.wordpiece import WordPiece
+    from pipelines.data.tokenizers.wordpiece import WordPiece
 
     words = WordPiece(min_frequency=1).train(["the cafe is good the cafe is good"] * 5, 80)
     documents = read_documents(words, ["The  café\nis good \n"])
@@ -52,7 +54,7 @@ def test_what_a_tokenizer_drops_counts_with_the_token_that_stands_there():
 
 
 def test_mean_bytes_are_those_of_all_occurrences():
-    from pipelines.data.wordpiece import WordPiece
+    from pipelines.data.tokenizers.wordpiece import WordPiece
 
     words = WordPiece(min_frequency=1).train(["a b a b"] * 5, 30)
     documents = read_documents(words, ["a a", "b  a"])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.core.interfaces import Rows
 from pipelines.data import encoding
 from pipelines.data.encoding import collate, encode
-from pipelines.data.wordpiece import WordPiece
-from pipelines.protocols import Rows
+from pipelines.data.tokenizers.wordpiece import WordPiece
 
 TEXTS = ["the cat sat on the mat", "a dog", "", "the dog sat and sat and sat on the cat and the mat", "mat cat"]
 PAIRS = ["where did it sit", "the dog and the cat and the mat and the rest of all the things", "yes", "no", "mat"]
@@ -30,14 +30,21 @@ def rows(pairs: bool = True, labels: Any = (0, 1, 1, 0, 1)) -> Rows:
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("multiple", [None, 4])
-def test_batches_are_those_of_transformers(tokenizer: Any, pairs: bool, side: str, multiple: int | None, monkeypatch: Any):
+def test_batches_are_those_of_transformers(
+    tokenizer: Any, pairs: bool, side: str, multiple: int | None, monkeypatch: Any
+):
     monkeypatch.setattr(tokenizer, "padding_side", side)
     examples = encode(tokenizer, rows(pairs), max_length=12)
     batch = collate(tokenizer, [examples[position] for position in range(len(examples))], multiple)
     expected = tokenizer(
-        TEXTS, PAIRS if pairs else None, truncation=True, max_length=12, padding=True, pad_to_multiple_of=multiple,
+        TEXTS,
+        PAIRS if pairs else None,
+        truncation=True,
+        max_length=12,
+        padding=True,
+        pad_to_multiple_of=multiple,
         return_tensors="pt",
-    )  # fmt: skip
+    )
     assert set(batch) == {*expected, "labels"}
     for key, value in expected.items():
         assert torch.equal(batch[key], value), key
@@ -127,7 +134,7 @@ def test_a_padded_example_does_not_depend_on_its_neighbours(tokenizer: Any):
 def test_real_pairs_equal_transformers_own_bert_tokenizer(mirror: Path, monkeypatch: pytest.MonkeyPatch):
     from transformers import BertTokenizerFast
 
-    from pipelines.data.glue import MRPC
+    from pipelines.tasks.benchmarks import MRPC
 
     monkeypatch.setenv("FINERY_DATA", str(mirror))
     bert = BertTokenizerFast(str(mirror / "tokenizers" / "bert-base-uncased" / "vocab.txt"))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.extractive_qa import ExtractiveQA
-from pipelines.errors import DataError
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
+from pipelines.tasks.extractive_qa.task import ExtractiveQA
 
 CONTEXT = "Ada wrote the letter in London."
 
@@ -48,7 +48,10 @@ def test_a_question_may_have_no_answer_where_the_task_says_so(tmp_path: Path):
 
 
 def test_answers_that_stand_elsewhere_are_counted_and_named(tmp_path: Path):
-    with pytest.raises(DataError, match=r"in 2 of 4 rows .*\(rows 2, 4; the first is 1\): row 2 says 'London' at character 23, where ' Londo' stands"):
+    with pytest.raises(
+        DataError,
+        match=r"in 2 of 4 rows .*\(rows 2, 4; the first is 1\): row 2 says 'London' at character 23, where ' Londo' stands",
+    ):
         task(tmp_path, [row(), row("London", 23), row(), row("Ada", -1)]).rows("train")
 
 
@@ -61,8 +64,14 @@ def test_where_answers_are_only_scored_their_places_do_not_matter(tmp_path: Path
     ("wrong", "sentence"),
     [
         (row(" "), "row 1 .* has an answer that is empty"),
-        (row() | {"answers": {"text": ["Ada"], "answer_start": [0, 1]}}, "row 1 .* has 1 answers but 2 places of answers"),
-        (row() | {"answers": "Ada"}, r'row 1 .* holds .Ada. in the column .answers., must be {"text": \["the answer"\]'),
+        (
+            row() | {"answers": {"text": ["Ada"], "answer_start": [0, 1]}},
+            "row 1 .* has 1 answers but 2 places of answers",
+        ),
+        (
+            row() | {"answers": "Ada"},
+            r'row 1 .* holds .Ada. in the column .answers., must be {"text": \["the answer"\]',
+        ),
         (row() | {"question": ""}, "row 1 .* holds an empty text in the column 'question'"),
     ],
 )
@@ -82,4 +91,6 @@ def test_ids_are_a_column_of_their_own_and_differ(tmp_path: Path):
 def test_a_column_cannot_be_two_things(tmp_path: Path):
     with pytest.raises(ValidationError) as caught:
         task(tmp_path, [row()], context="question")
-    assert flatten(caught.value) == [(("context",), "is 'question', which is named twice; question, context and answers are three columns")]
+    assert flatten(caught.value) == [
+        (("context",), "is 'question', which is named twice; question, context and answers are three columns")
+    ]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.data.file_source import FileSource, file_hash
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.sources import FileSource, file_hash
 
 
 def test_the_file_hash_is_that_of_sha256(tmp_path: Path):

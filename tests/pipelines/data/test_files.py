@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.errors import DataError
 from pipelines.data import files
-from pipelines.errors import DataError
 
 
 def test_a_file_is_one_split(tmp_path: Path):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.data.folders import choose, configurations
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.files import choose, configurations
 
 
 def make(folder: Path, *names: str) -> Path:
@@ -102,7 +102,9 @@ def test_a_readme_cannot_point_out_of_its_folder(tmp_path: Path, path: str):
     assert tmp_path / "secret.jsonl" not in [file.resolve() for file in files]
 
 
-@pytest.mark.parametrize("header", ["---\n: [\n---\n", "---\nconfigs: 3\n---\n", "---\nconfigs:\n- 3\n---\n", "no header", "---\n"])
+@pytest.mark.parametrize(
+    "header", ["---\n: [\n---\n", "---\nconfigs: 3\n---\n", "---\nconfigs:\n- 3\n---\n", "no header", "---\n"]
+)
 def test_a_readme_without_usable_configs_leaves_it_to_the_names(tmp_path: Path, header: str):
     make(tmp_path, "train.jsonl")
     (tmp_path / "README.md").write_text(header)
@@ -113,16 +115,29 @@ def test_messages_name_what_there_is(tmp_path: Path):
     make(tmp_path, "cola/train.jsonl", "sst2/train.jsonl")
     with pytest.raises(DataError, match=r"it has several configurations; choose one with 'name': cola, sst2"):
         choose(tmp_path, None, "it")
-    with pytest.raises(DataError, match=r"no configuration 'sts2'. Did you mean 'sst2'\? Configurations found: cola, sst2"):
+    with pytest.raises(
+        DataError, match=r"no configuration 'sts2'. Did you mean 'sst2'\? Configurations found: cola, sst2"
+    ):
         choose(tmp_path, "sts2", "it")
     with pytest.raises(DataError, match=r"it holds no data files; known file endings: .parquet"):
         choose(tmp_path / "cola" / "none", None, "it")
 
 
 SETS = [
-    "ag_news", "ai2_arc", "alpaca", "english_novels", "glue", "imdb", "lambada_openai", "mmlu", "multi30k", "race",
-    "squad", "trec", "wikitext",
-]  # fmt: skip
+    "ag_news",
+    "ai2_arc",
+    "alpaca",
+    "english_novels",
+    "glue",
+    "imdb",
+    "lambada_openai",
+    "mmlu",
+    "multi30k",
+    "race",
+    "squad",
+    "trec",
+    "wikitext",
+]
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.data.glue import GLUE
-from pipelines.errors import DataError
-from pipelines.registry import TASKS
+from pipelines.core.errors import DataError
+from pipelines.core.registry import TASKS
+from pipelines.tasks.benchmarks import GLUE
 
 METRICS = {
     "cola": ("matthews_correlation",), "sst2": ("accuracy",), "mrpc": ("accuracy", "f1"), "stsb": ("pearson", "spearmanr"),
@@ -18,9 +18,13 @@ METRICS = {
 """Table 1 of the paper (Pearson and Spearman as the benchmark's site has them); section 4 for the diagnostics set."""
 
 COUNTS = {
-    "cola": (8551, 1043), "sst2": (67349, 872), "mrpc": (3668, 408), "stsb": (5749, 1500), "rte": (2490, 277),
+    "cola": (8551, 1043),
+    "sst2": (67349, 872),
+    "mrpc": (3668, 408),
+    "stsb": (5749, 1500),
+    "rte": (2490, 277),
     "wnli": (635, 71),
-}  # fmt: skip
+}
 """Rows of the sets that the mirror holds complete."""
 
 PRESENT = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
@@ -32,7 +36,9 @@ def real(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_has_the_papers_tasks_and_metrics():
-    assert {name: task.metrics for name, task in GLUE.items()} == {f"glue/{name}": each for name, each in METRICS.items()}
+    assert {name: task.metrics for name, task in GLUE.items()} == {
+        f"glue/{name}": each for name, each in METRICS.items()
+    }
     assert set(GLUE) == {name for name in TASKS if name.startswith("glue/")}
     assert all(TASKS.load(name) is task for name, task in GLUE.items())
 

@@ -17,8 +17,8 @@ from typing import Any
 import pandas
 import pytest
 
+from pipelines.core.errors import DataError
 from pipelines.data import hub
-from pipelines.errors import DataError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 API, RESOLVE = "/api/datasets/owner/set", f"/datasets/owner/set/resolve/{COMMIT}/"
@@ -87,7 +87,7 @@ def server() -> Iterator[str]:
 ASK = """
 import json, sys
 from pipelines.data import sources
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
 answers = {}
 def ask(key, function):
     try:
@@ -107,9 +107,13 @@ print(json.dumps(answers))
 
 def ask(endpoint: str, home: Path, repository: Path, offline: bool) -> dict[str, Any]:
     environment = os.environ | {
-        "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": str(int(offline)), "PYTHONPATH": str(repository),
-        "HF_HUB_DISABLE_XET": "1", "FINERY_DATA": "",
-    }  # fmt: skip
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": str(int(offline)),
+        "PYTHONPATH": str(repository),
+        "HF_HUB_DISABLE_XET": "1",
+        "FINERY_DATA": "",
+    }
     done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, cwd=home)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -121,8 +125,12 @@ def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: st
     assert online["hash"] == f"owner/set@{COMMIT}//train"
     assert sorted(online["splits"]) == ["test", "train"]
     assert online["rows"] == [{"text": "from the Hub", "label": 1}]
-    assert online["split"].startswith("data set 'owner/set' of the Hub has no split 'tset'. Did you mean 'test'? Splits")
-    assert online["configuration"].startswith("data set 'owner/set/none' of the Hub could not be read: BuilderConfig 'none'")
+    assert online["split"].startswith(
+        "data set 'owner/set' of the Hub has no split 'tset'. Did you mean 'test'? Splits"
+    )
+    assert online["configuration"].startswith(
+        "data set 'owner/set/none' of the Hub could not be read: BuilderConfig 'none'"
+    )
     assert online["missing"] == (
         "data set 'owner/none' was not found (404 from the Hub; a private or gated one needs HF_TOKEN); "
         f"looked in FINERY_DATA (not set); the Hub ({server})"
@@ -135,8 +143,19 @@ def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: st
     assert again["missing"].startswith("data set 'owner/none' was not found and HF_HUB_OFFLINE is set; looked in")
 
 
-@pytest.mark.parametrize("place", ["{secret}", "file://{secret}", "{server}/datasets/other.jsonl", "zip://*.csv::{server}/datasets/x.zip", "../../../../{secret}"])
-def test_a_card_leads_nowhere_but_to_the_hub(place: str, server: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "place",
+    [
+        "{secret}",
+        "file://{secret}",
+        "{server}/datasets/other.jsonl",
+        "zip://*.csv::{server}/datasets/x.zip",
+        "../../../../{secret}",
+    ],
+)
+def test_a_card_leads_nowhere_but_to_the_hub(
+    place: str, server: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
     secret = tmp_path / "admin.jsonl"
     secret.write_text('{"text": "the-token-of-the-admin"}\n')
     named = place.format(secret=secret, server=server)
@@ -147,7 +166,9 @@ def test_a_card_leads_nowhere_but_to_the_hub(place: str, server: str, tmp_path: 
     assert "the-token-of-the-admin" not in json.dumps(found)
     if ".." not in place:
         assert "which does not lie on the Hub" in found["rows"]
-    assert not [path for path in Hub.asked if path.startswith(("/datasets/other", "/datasets/x"))], "it was refused before it was asked for"
+    assert not [path for path in Hub.asked if path.startswith(("/datasets/other", "/datasets/x"))], (
+        "it was refused before it was asked for"
+    )
 
 
 def test_a_hub_out_of_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -158,7 +179,9 @@ def test_a_hub_out_of_reach_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(DataError) as caught:
         hub.HubSource("owner/set", None).load("train")
-    assert str(caught.value).startswith("data set 'owner/set' was not found and the Hub is out of reach (ConnectionError);")
+    assert str(caught.value).startswith(
+        "data set 'owner/set' was not found and the Hub is out of reach (ConnectionError);"
+    )
     assert "\n" not in str(caught.value)
 
 
@@ -174,7 +197,15 @@ def test_the_newest_cached_commit_stands_in(monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.parametrize(
     ("path", "known"),
-    [("owner/set", True), ("squad", True), ("a/b/c", False), ("/abs", False), ("../x", False), ("-x", False), ("a b", False)],
+    [
+        ("owner/set", True),
+        ("squad", True),
+        ("a/b/c", False),
+        ("/abs", False),
+        ("../x", False),
+        ("-x", False),
+        ("a b", False),
+    ],
 )
 def test_only_hub_names_are_asked_for(path: str, known: bool):
     assert (hub.find(path, None) is not None) is known

@@ -3,13 +3,15 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from pipelines.data.instruction_pairs import InstructionPairs
+from pipelines.tasks.instruction_pairs.task import InstructionPairs
 
 
 def block(folder, **keys):
     rows = [{"instruction": "Add.", "input": "2", "output": "5"}, {"instruction": "Say.", "input": "", "output": "x"}]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return InstructionPairs.model_validate({"kind": "instruction_pairs", "train": "rows.jsonl", **keys}, context={"folder": folder})
+    return InstructionPairs.model_validate(
+        {"kind": "instruction_pairs", "train": "rows.jsonl", **keys}, context={"folder": folder}
+    )
 
 
 def test_what_is_asked_becomes_the_source_and_the_answer_the_target(tmp_path):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.data.instructions import ALPACA, GSM8K, SELF_INSTRUCT_SEED
+from pipelines.tasks.benchmarks import ALPACA, GSM8K, SELF_INSTRUCT_SEED
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data.labels import class_name, is_missing, natural_order
+from pipelines.tasks.base import class_name, is_missing, natural_order
 
 
 @pytest.mark.parametrize(
     ("cell", "name"),
-    [("yes", "yes"), (" yes ", "yes"), (3, "3"), (-1, "-1"), (True, "true"), (False, "false"), (2.0, "2"),
-     (2.5, None), (["a"], None), ({"a": 1}, None)],
-)  # fmt: skip
+    [
+        ("yes", "yes"),
+        (" yes ", "yes"),
+        (3, "3"),
+        (-1, "-1"),
+        (True, "true"),
+        (False, "false"),
+        (2.0, "2"),
+        (2.5, None),
+        (["a"], None),
+        ({"a": 1}, None),
+    ],
+)
 def test_cells_are_named_as_they_are_written(cell: object, name: str | None):
     assert class_name(cell) == name
 
@@ -33,7 +43,8 @@ def test_any_names_can_be_sorted_and_the_order_does_not_depend_on_where_they_sto
 
 
 @pytest.mark.parametrize(
-    ("cell", "missing"), [(None, True), ("", True), (" \n", True), (float("nan"), True), (0, False), (False, False), ("0", False)]
+    ("cell", "missing"),
+    [(None, True), ("", True), (" \n", True), (float("nan"), True), (0, False), (False, False), ("0", False)],
 )
 def test_what_counts_as_missing(cell: object, missing: bool):
     assert is_missing(cell) is missing

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.data.layouts import lay_out
 from pipelines.data.packing import Blocks
-from pipelines.data.sentences import Spans
+from pipelines.data.sentences import Spans, lay_out
 from tests import tiny
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.errors import DataError
 from pipelines.data import mirror as mirrors
-from pipelines.errors import DataError
 
 
 def make(root: Path, name: str, text: str = "a") -> None:

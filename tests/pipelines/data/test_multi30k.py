@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.registry import TASKS
+from pipelines.core.registry import TASKS
 
 
 @pytest.fixture

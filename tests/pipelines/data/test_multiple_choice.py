@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.multiple_choice import MultipleChoice
-from pipelines.errors import DataError
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
+from pipelines.tasks.multiple_choice.task import MultipleChoice
 
 ROW = {"article": "It rained.", "question": "Was it _ ?", "options": ["wet", "dry", "cold"], "answer": "A"}
 
@@ -24,20 +24,33 @@ def task(folder: Path, rows: list[dict[str, Any]], **keys: Any) -> Any:
 
 def test_without_a_context_the_question_is_shared(tmp_path: Path):
     rows = task(tmp_path, [ROW]).rows("train")
-    assert (list(rows.texts), rows.pairs, list(rows.options), rows.choices) == (["Was it _ ?"], None, [["wet", "dry", "cold"]], 3)
+    assert (list(rows.texts), rows.pairs, list(rows.options), rows.choices) == (
+        ["Was it _ ?"],
+        None,
+        [["wet", "dry", "cold"]],
+        3,
+    )
 
 
 def test_with_a_context_the_question_stands_before_each_option(tmp_path: Path):
     rows = task(tmp_path, [ROW], context="article").rows("train")
-    assert (list(rows.texts), list(rows.options)) == (["It rained."], [["Was it _ ? wet", "Was it _ ? dry", "Was it _ ? cold"]])
+    assert (list(rows.texts), list(rows.options)) == (
+        ["It rained."],
+        [["Was it _ ? wet", "Was it _ ? dry", "Was it _ ? cold"]],
+    )
 
 
 def test_a_gap_is_filled_by_each_option(tmp_path: Path):
     rows = task(tmp_path, [ROW, ROW | {"question": "And?"}], context="article", blank="_").rows("train")
-    assert list(rows.options) == [["Was it wet ?", "Was it dry ?", "Was it cold ?"], ["And? wet", "And? dry", "And? cold"]]
+    assert list(rows.options) == [
+        ["Was it wet ?", "Was it dry ?", "Was it cold ?"],
+        ["And? wet", "And? dry", "And? cold"],
+    ]
 
 
-@pytest.mark.parametrize(("answer", "first", "number"), [("B", 0, 1), ("c", 0, 2), (1, 0, 1), (1, 1, 0), ("3", 1, 2), ("dry", 0, 1)])
+@pytest.mark.parametrize(
+    ("answer", "first", "number"), [("B", 0, 1), ("c", 0, 2), (1, 0, 1), (1, 1, 0), ("3", 1, 2), ("dry", 0, 1)]
+)
 def test_answers_are_letters_numbers_or_texts(tmp_path: Path, answer: Any, first: int, number: int):
     assert task(tmp_path, [ROW | {"answer": answer}], first=first).rows("train").labels == [number]
 
@@ -67,7 +80,12 @@ def test_a_wrong_row_is_named(tmp_path: Path, change: dict[str, Any], sentence: 
 
 @pytest.mark.parametrize(
     ("keys", "place"),
-    [({"options": ("a", "a")}, ("options",)), ({"answer": "options"}, ("answer",)), ({"context": "question"}, ("context",)), ({"blank": "_"}, ("blank",))],
+    [
+        ({"options": ("a", "a")}, ("options",)),
+        ({"answer": "options"}, ("answer",)),
+        ({"context": "question"}, ("context",)),
+        ({"blank": "_"}, ("blank",)),
+    ],
 )
 def test_a_wrong_block_is_refused_at_its_key(tmp_path: Path, keys: dict[str, Any], place: Any):
     with pytest.raises(ValidationError) as caught:

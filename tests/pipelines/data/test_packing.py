@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines.core.errors import DataError, DiskFull
 from pipelines.data import packing
 from pipelines.data.packing import Blocks, pack
-from pipelines.data.wordpiece import WordPiece
-from pipelines.errors import DataError, DiskFull
+from pipelines.data.tokenizers.wordpiece import WordPiece
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "looked", "at", "dogs"]
 
@@ -71,7 +71,9 @@ def test_blocks_are_those_of_the_slow_reader(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(texts=texts_strategy, block_size=st.integers(2, 12), chunk=st.integers(1, 5))
-def test_a_stream_is_that_of_the_slow_reader(tokenizer: Any, tmp_path: Path, texts: list[str], block_size: int, chunk: int):
+def test_a_stream_is_that_of_the_slow_reader(
+    tokenizer: Any, tmp_path: Path, texts: list[str], block_size: int, chunk: int
+):
     expected = stream_slowly(tokenizer, texts, block_size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "CHUNK", chunk)
@@ -147,7 +149,9 @@ def test_a_failure_half_way_leaves_nothing_behind(tokenizer: Any, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -158,7 +162,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(tokenizer: Any, t
 
 
 def test_too_little_text_and_too_small_blocks_are_refused(tokenizer: Any, tmp_path: Path):
-    with pytest.raises(DataError, match=r"the text holds 3 tokens, too few for one block of 8 \(6 and two special ones\)"):
+    with pytest.raises(
+        DataError, match=r"the text holds 3 tokens, too few for one block of 8 \(6 and two special ones\)"
+    ):
         pack(tokenizer, ["the cat"], 8, tmp_path, "key")
     with pytest.raises(DataError, match="block_size is 2, must be at least 3"):
         pack(tokenizer, ["the cat"], 2, tmp_path, "key")

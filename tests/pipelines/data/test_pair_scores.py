@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pipelines.data import pair_scores
 from pipelines.evaluation.calibration import calibration
+from pipelines.tasks.preference import scores as pair_scores
 
 
 def test_accuracy_counts_ties_half():

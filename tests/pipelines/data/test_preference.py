@@ -5,9 +5,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.preference import ALPACA_EVAL, HH_HARMLESS, Preference, drawn_share
-from pipelines.errors import DataError
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
+from pipelines.tasks.preference.task import ALPACA_EVAL, HH_HARMLESS, Preference, drawn_share
 
 ROWS = [{"prompt": f"q {at}", "chosen": f"yes {at}", "rejected": f"no {at}"} for at in range(40)]
 
@@ -16,7 +16,9 @@ ROWS = [{"prompt": f"q {at}", "chosen": f"yes {at}", "rejected": f"no {at}"} for
 def folder(tmp_path):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    (tmp_path / "single.jsonl").write_text("\n".join(json.dumps({"prompt": f"q {at}", "completion": "x", "label": at % 2 == 0}) for at in range(10)))
+    (tmp_path / "single.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": f"q {at}", "completion": "x", "label": at % 2 == 0}) for at in range(10))
+    )
     return tmp_path
 
 
@@ -66,7 +68,9 @@ def test_single_answers_are_for_other_stages(folder):
 
 
 def test_bad_rows_are_skipped_when_the_task_says_so(folder):
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, [{"prompt": "q", "chosen": "a", "rejected": "a"}, *ROWS])))
+    (folder / "train.jsonl").write_text(
+        "\n".join(map(json.dumps, [{"prompt": "q", "chosen": "a", "rejected": "a"}, *ROWS]))
+    )
     with pytest.raises(DataError, match="row 1"):
         block(folder, validation="dev.jsonl").task("x").rows("train")
     rows = block(folder, validation="dev.jsonl", skip_bad_rows=True).task("x").rows("train", 2)

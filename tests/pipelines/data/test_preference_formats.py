@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data import preference_formats as formats
 from pipelines.data.chat_formats import Unreadable
-from pipelines.data.preference_formats import Comparison, Judged
+from pipelines.tasks.preference import rows as formats
+from pipelines.tasks.preference.rows import Comparison, Judged
 
 
 def user(text):
@@ -43,7 +43,10 @@ def test_a_column_may_be_called_otherwise():
 
 @pytest.mark.parametrize(
     ("first", "words"),
-    [({"a": "b"}, "of no known format"), ({"chosen": "plain", "rejected": "text"}, "neither a list of messages nor a transcript")],
+    [
+        ({"a": "b"}, "of no known format"),
+        ({"chosen": "plain", "rejected": "text"}, "neither a list of messages nor a transcript"),
+    ],
 )
 def test_columns_of_no_format_are_refused_with_what_would_do(first, words):
     with pytest.raises(Unreadable, match=words):
@@ -51,7 +54,9 @@ def test_columns_of_no_format_are_refused_with_what_would_do(first, words):
 
 
 def test_a_missing_column_is_named():
-    with pytest.raises(Unreadable, match=r"no column 'chosen', which the format prompt_chosen_rejected reads\. Did you mean 'chosed'"):
+    with pytest.raises(
+        Unreadable, match=r"no column 'chosen', which the format prompt_chosen_rejected reads\. Did you mean 'chosed'"
+    ):
         formats.columns_of("prompt_chosen_rejected", ["prompt", "chosed", "rejected"], {})
 
 
@@ -62,20 +67,27 @@ def test_plain_texts_stay_plain_and_messages_are_for_a_template():
     assert not plain.chosen.templated
     assert plain.chosen.learnt == (False, True)
     assert plain.margin is None
-    chat = formats.read("prompt_chosen_rejected", {"prompt": [user("Q")], "chosen": [assistant("yes")], "rejected": [assistant("no")]})
+    chat = formats.read(
+        "prompt_chosen_rejected", {"prompt": [user("Q")], "chosen": [assistant("yes")], "rejected": [assistant("no")]}
+    )
     assert said(chat.rejected) == [("user", "Q"), ("assistant", "no")]
     assert chat.rejected.templated
 
 
 def test_an_answer_says_whether_it_was_cut():
     row = {"prompt": "a", "chosen": "b", "rejected": "c"}
-    whole, cut = (formats.read("prompt_chosen_rejected", row | more) for more in ({}, {"ended_chosen": False, "ended_rejected": True}))
+    whole, cut = (
+        formats.read("prompt_chosen_rejected", row | more)
+        for more in ({}, {"ended_chosen": False, "ended_rejected": True})
+    )
     assert (whole.chosen.cut, whole.rejected.cut) == (False, False)
     assert (cut.chosen.cut, cut.rejected.cut) == (True, False)
 
 
 def test_a_system_column_opens_both_sides():
-    row = formats.read("prompt_chosen_rejected", {"prompt": "Q", "chosen": "yes", "rejected": "no", "system": "Be short."})
+    row = formats.read(
+        "prompt_chosen_rejected", {"prompt": "Q", "chosen": "yes", "rejected": "no", "system": "Be short."}
+    )
     assert said(row.chosen)[0] == said(row.rejected)[0] == ("system", "Be short.")
     assert row.chosen.templated
 
@@ -87,13 +99,19 @@ def test_a_prompt_that_stands_in_the_messages_again_is_read_once():
 
 def test_the_prompt_of_two_dialogues_is_what_they_have_in_common():
     before = [user("one"), assistant("two"), user("three")]
-    row = formats.read("chosen_rejected", {"chosen": [*before, assistant("yes")], "rejected": [*before, assistant("no")]})
+    row = formats.read(
+        "chosen_rejected", {"chosen": [*before, assistant("yes")], "rejected": [*before, assistant("no")]}
+    )
     assert said(row.chosen)[:-1] == said(row.rejected)[:-1] == [(each["role"], each["content"]) for each in before]
     assert (row.chosen.completion, row.rejected.completion) == ("yes", "no")
     assert row.chosen.learnt == (False, False, False, True)  # the earlier answer is no part of what is compared
 
 
-TURN = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n"), min_size=1).map(str.strip).filter(bool)
+TURN = (
+    st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n"), min_size=1)
+    .map(str.strip)
+    .filter(bool)
+)
 
 
 @settings(deadline=None)
@@ -101,7 +119,9 @@ TURN = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters=
 def test_transcripts_are_split_behind_the_last_assistant_that_both_share(turns, chosen, rejected):
     if chosen == rejected:
         return
-    opening = "".join(f"\n\n{('Human', 'Assistant')[at % 2]}: {turn}" for at, turn in enumerate(turns)) + "\n\nAssistant: "
+    opening = (
+        "".join(f"\n\n{('Human', 'Assistant')[at % 2]}: {turn}" for at, turn in enumerate(turns)) + "\n\nAssistant: "
+    )
     row = formats.read("transcripts", {"chosen": opening + chosen, "rejected": opening + rejected})
     assert [content for _, content in said(row.chosen)] == [*turns, chosen]
     assert [content for _, content in said(row.rejected)] == [*turns, rejected]
@@ -109,27 +129,78 @@ def test_transcripts_are_split_behind_the_last_assistant_that_both_share(turns, 
 
 
 def test_answers_that_begin_alike_are_not_taken_for_the_prompt():
-    row = formats.read("transcripts", {"chosen": "\n\nHuman: a\n\nAssistant: I think yes", "rejected": "\n\nHuman: a\n\nAssistant: I think no"})
+    row = formats.read(
+        "transcripts",
+        {"chosen": "\n\nHuman: a\n\nAssistant: I think yes", "rejected": "\n\nHuman: a\n\nAssistant: I think no"},
+    )
     assert (row.chosen.completion, row.rejected.completion) == ("I think yes", "I think no")
 
 
 @pytest.mark.parametrize(
     ("name", "row", "words"),
     [
-        ("transcripts", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "no common prompt"),
-        ("transcripts", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: b"}, "the same text as chosen"),
-        ("transcripts", {"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": "\n\nHuman: a\n\nAssistant: b"}, "empty answer in the column 'chosen'"),
+        (
+            "transcripts",
+            {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"},
+            "no common prompt",
+        ),
+        (
+            "transcripts",
+            {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: b"},
+            "the same text as chosen",
+        ),
+        (
+            "transcripts",
+            {"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": "\n\nHuman: a\n\nAssistant: b"},
+            "empty answer in the column 'chosen'",
+        ),
         ("transcripts", {"chosen": 3, "rejected": "b"}, r"holds '3' \(int\) in the column 'chosen', must be a text"),
-        ("transcripts", {"chosen": "\n\nHuman: \n\nAssistant: b", "rejected": "\n\nHuman: \n\nAssistant: c"}, "empty prompt"),
-        ("prompt_chosen_rejected", {"prompt": "a", "chosen": "b", "rejected": "b"}, "the same text as chosen and as rejected"),
-        ("prompt_chosen_rejected", {"prompt": "a", "chosen": "b", "rejected": " "}, "empty answer in the column 'rejected'"),
+        (
+            "transcripts",
+            {"chosen": "\n\nHuman: \n\nAssistant: b", "rejected": "\n\nHuman: \n\nAssistant: c"},
+            "empty prompt",
+        ),
+        (
+            "prompt_chosen_rejected",
+            {"prompt": "a", "chosen": "b", "rejected": "b"},
+            "the same text as chosen and as rejected",
+        ),
+        (
+            "prompt_chosen_rejected",
+            {"prompt": "a", "chosen": "b", "rejected": " "},
+            "empty answer in the column 'rejected'",
+        ),
         ("prompt_chosen_rejected", {"prompt": "", "chosen": "b", "rejected": "c"}, "empty prompt"),
-        ("prompt_chosen_rejected", {"prompt": None, "chosen": "b", "rejected": "c"}, "holds nothing in the column 'prompt'"),
-        ("prompt_chosen_rejected", {"prompt": [user("a")], "chosen": [assistant("b"), user("c")], "rejected": [assistant("d")]}, "has 2 messages"),
-        ("chosen_rejected", {"chosen": [user("a"), assistant("b")], "rejected": [user("x"), assistant("c")]}, "do not begin alike"),
-        ("chosen_rejected", {"chosen": [user("a"), assistant("b"), user("c")], "rejected": [user("a"), assistant("d")]}, "no common prompt"),
-        ("prompt_completion_label", {"prompt": "a", "completion": "b", "label": "perhaps"}, "has the label 'perhaps', must be true"),
-        ("prompt_chosen_rejected", {"prompt": "a", "chosen": "b", "rejected": "c", "margin": "much"}, "holds 'much' in the column 'margin'"),
+        (
+            "prompt_chosen_rejected",
+            {"prompt": None, "chosen": "b", "rejected": "c"},
+            "holds nothing in the column 'prompt'",
+        ),
+        (
+            "prompt_chosen_rejected",
+            {"prompt": [user("a")], "chosen": [assistant("b"), user("c")], "rejected": [assistant("d")]},
+            "has 2 messages",
+        ),
+        (
+            "chosen_rejected",
+            {"chosen": [user("a"), assistant("b")], "rejected": [user("x"), assistant("c")]},
+            "do not begin alike",
+        ),
+        (
+            "chosen_rejected",
+            {"chosen": [user("a"), assistant("b"), user("c")], "rejected": [user("a"), assistant("d")]},
+            "no common prompt",
+        ),
+        (
+            "prompt_completion_label",
+            {"prompt": "a", "completion": "b", "label": "perhaps"},
+            "has the label 'perhaps', must be true",
+        ),
+        (
+            "prompt_chosen_rejected",
+            {"prompt": "a", "chosen": "b", "rejected": "c", "margin": "much"},
+            "holds 'much' in the column 'margin'",
+        ),
     ],
 )
 def test_a_row_that_says_nothing_is_refused_with_the_reason(name, row, words):
@@ -141,10 +212,16 @@ def test_margins_are_told_or_follow_from_scores():
     row = {"prompt": "a", "chosen": "b", "rejected": "c"}
     assert formats.read("prompt_chosen_rejected", row | {"margin": 2}).margin == 2.0
     assert formats.read("prompt_chosen_rejected", row | {"score_chosen": 7, "score_rejected": 2.5}).margin == 4.5
-    assert formats.read("prompt_chosen_rejected", row | {"margin": 1, "score_chosen": 7, "score_rejected": 2.5}).margin == 1.0
+    assert (
+        formats.read("prompt_chosen_rejected", row | {"margin": 1, "score_chosen": 7, "score_rejected": 2.5}).margin
+        == 1.0
+    )
 
 
-@pytest.mark.parametrize(("label", "good"), [(True, True), (False, False), (1, True), ("0", False), ("True", True), (" good ", True), ("rejected", False)])
+@pytest.mark.parametrize(
+    ("label", "good"),
+    [(True, True), (False, False), (1, True), ("0", False), ("True", True), (" good ", True), ("rejected", False)],
+)
 def test_labels_of_single_answers(label, good):
     row = formats.read("prompt_completion_label", {"prompt": "a", "completion": "b", "label": label})
     assert isinstance(row, Judged)

@@ -8,24 +8,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.core.errors import DataError
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.completions import IGNORED
-from pipelines.data.preference_pairs import PairsTogether, encode_preferences, prompt_room, shortened
-from pipelines.data.preferences import PreferenceRows
-from pipelines.data.scored_texts import Reading, encode_scored
-from pipelines.errors import DataError
+from pipelines.data.reward_inputs import Reading, encode_scored
+from pipelines.tasks.preference.pairs import PairsTogether, encode_preferences, prompt_room, shortened
+from pipelines.tasks.preference.rows import PreferenceRows
 from tests import tiny
 
 
 def rows(*triples, templated=False, margins=None):
     def side(prompt, answer):
-        return Dialogue(({"role": "user", "content": prompt}, {"role": "assistant", "content": answer}), (False, True), templated)
+        return Dialogue(
+            ({"role": "user", "content": prompt}, {"role": "assistant", "content": answer}), (False, True), templated
+        )
 
     return PreferenceRows(
-        [prompt for prompt, _, _ in triples], None, [0] * len(triples), list(range(10, 10 + len(triples))),
-        [side(prompt, chosen) for prompt, chosen, _ in triples], [side(prompt, rejected) for prompt, _, rejected in triples], margins,
-    )  # fmt: skip
+        [prompt for prompt, _, _ in triples],
+        None,
+        [0] * len(triples),
+        list(range(10, 10 + len(triples))),
+        [side(prompt, chosen) for prompt, chosen, _ in triples],
+        [side(prompt, rejected) for prompt, _, rejected in triples],
+        margins,
+    )
 
 
 PLAIN = rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"))
@@ -69,7 +76,10 @@ def test_a_reward_model_always_reads_an_end_for_so_it_scores():
 def test_a_template_joins_them_and_only_the_last_answer_is_learnt():
     tokenizer = copy.deepcopy(tiny.tokenizer())
     tokenizer.chat_template = TEMPLATES["simple"]
-    chat = tuple({"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(("the cat", "is", "a dog", "runs")))
+    chat = tuple(
+        {"role": ("user", "assistant")[at % 2], "content": text}
+        for at, text in enumerate(("the cat", "is", "a dog", "runs"))
+    )
     other = (*chat[:3], {"role": "assistant", "content": "sleeps"})
     both = [Dialogue(messages, (False, False, False, True)) for messages in (chat, other)]
     pairs = encode_preferences(tokenizer, PreferenceRows(["x"], None, [0], [0], both[:1], both[1:]), 60)
@@ -115,7 +125,11 @@ def test_pairs_that_no_longer_differ_are_left_out_and_named():
 
 
 def test_a_batch_is_the_chosen_rows_and_then_the_rejected_ones():
-    pairs = encode_preferences(tiny.tokenizer(), rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"), margins=[0.5, 2.0]), 40)
+    pairs = encode_preferences(
+        tiny.tokenizer(),
+        rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"), margins=[0.5, 2.0]),
+        40,
+    )
     batch = PairsTogether(0)([pairs[0], pairs[1]])
     assert batch["input_ids"].shape == (4, 6)
     for row, (side, at) in enumerate((side, at) for side in ("chosen", "rejected") for at in range(2)):
@@ -145,7 +159,9 @@ def test_an_encoder_decoder_reads_the_prompt_once_a_side_and_writes_the_answer()
 
 
 def test_an_encoder_decoder_s_lengths_are_bounds_of_their_own():
-    pairs = encode_preferences(tiny.tokenizer(), rows((" ".join(tiny.WORDS), " good bad dull fine", " bad")), 4, 6, encoder_decoder=True)
+    pairs = encode_preferences(
+        tiny.tokenizer(), rows((" ".join(tiny.WORDS), " good bad dull fine", " bad")), 4, 6, encoder_decoder=True
+    )
     assert (len(pairs[0]["source"]), len(pairs[0]["chosen"])) == (6, 4)
     assert (pairs.truncated, pairs.lengths.tolist()) == (1, [10])
 

@@ -6,9 +6,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.preference_reference import WRITTEN, PreferenceReference
-from pipelines.errors import DataError
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
+from pipelines.tasks.preference.task import WRITTEN, PreferenceReference
 
 ROWS = [{"prompt": f"q {at}", "chosen": f"yes {at}", "rejected": f"no {at}"} for at in range(6)]
 
@@ -31,9 +31,13 @@ def test_a_file_and_what_a_stage_has_written(tmp_path):
 
 
 def test_columns_of_other_names_and_another_split(tmp_path):
-    (tmp_path / "test.jsonl").write_text("\n".join(json.dumps({"a": row["prompt"], "b": row["chosen"], "c": row["rejected"]}) for row in ROWS))
+    (tmp_path / "test.jsonl").write_text(
+        "\n".join(json.dumps({"a": row["prompt"], "b": row["chosen"], "c": row["rejected"]}) for row in ROWS)
+    )
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS[:1])))
-    found = reference(tmp_path, path=str(tmp_path), split="test", columns={"prompt": "a", "chosen": "b", "rejected": "c"})
+    found = reference(
+        tmp_path, path=str(tmp_path), split="test", columns={"prompt": "a", "chosen": "b", "rejected": "c"}
+    )
     assert len(found.rows({})) == 6
     with pytest.raises(DataError, match=r"no split 'tset'\. Did you mean 'test'"):
         reference(tmp_path, path=str(tmp_path), split="tset").rows({})

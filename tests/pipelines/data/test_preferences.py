@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from datasets import Dataset
 
-from pipelines.data.preferences import LabelledRows, PreferenceRows, joined, read_rows, split_in_two, told
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined, read_rows, split_in_two, told
 
 GOOD = [{"prompt": f"question {at}", "chosen": f"yes {at}", "rejected": "no", "margin": float(at)} for at in range(4)]
 BAD = {"prompt": "question", "chosen": "same", "rejected": "same", "margin": 1.0}
@@ -20,7 +20,12 @@ def test_rows_are_columns_with_the_better_answer_first():
     assert rows.texts == [f"question {at}" for at in range(4)]
     assert [each.completion for each in rows.chosen] == [f"yes {at}" for at in range(4)]
     assert {each.completion for each in rows.rejected} == {"no"}
-    assert (rows.margins, rows.labels, rows.index, rows.format) == ([0.0, 1.0, 2.0, 3.0], [0] * 4, [0, 1, 2, 3], "prompt_chosen_rejected")
+    assert (rows.margins, rows.labels, rows.index, rows.format) == (
+        [0.0, 1.0, 2.0, 3.0],
+        [0] * 4,
+        [0, 1, 2, 3],
+        "prompt_chosen_rejected",
+    )
 
 
 def test_a_judge_s_probabilities_are_kept_where_every_row_has_one():
@@ -34,7 +39,10 @@ def test_a_judge_s_probabilities_are_kept_where_every_row_has_one():
 
 
 def test_a_bad_row_stops_everything_with_its_number_and_what_to_do():
-    with pytest.raises(DataError, match=r"file x, row 3 \(the first is 1\), has the same text as chosen and as rejected; correct or remove"):
+    with pytest.raises(
+        DataError,
+        match=r"file x, row 3 \(the first is 1\), has the same text as chosen and as rejected; correct or remove",
+    ):
         read([*GOOD[:2], BAD, *GOOD[2:]])
 
 
@@ -65,7 +73,10 @@ def test_single_answers_and_pairs_split_in_two():
 
 
 def test_files_are_joined_one_behind_the_other_and_numbered_on():
-    one, two = read([BAD, *GOOD[:2]], skip_bad_rows=True), read([{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in GOOD])
+    one, two = (
+        read([BAD, *GOOD[:2]], skip_bad_rows=True),
+        read([{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in GOOD]),
+    )
     both = joined([one, two])
     assert len(both) == 6
     assert both.index == [1, 2, 3, 4, 5, 6]

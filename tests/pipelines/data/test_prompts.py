@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pipelines.core.errors import DataError
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.prompts import ASKED, PLAIN, Prompt, Prompts
-from pipelines.errors import DataError
 from tests import tiny
 
 
@@ -29,7 +29,9 @@ def opening(tokenizer: Any) -> Any:
     from tokenizers.processors import TemplateProcessing
 
     made = copy.deepcopy(tokenizer)
-    made.backend_tokenizer.post_processor = TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", tokenizer.cls_token_id)])
+    made.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", tokenizer.cls_token_id)]
+    )
     return made
 
 
@@ -73,7 +75,10 @@ def test_only_the_beginning_of_a_long_text_is_read_and_that_changes_nothing(tmp_
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.sampled_from([*tiny.WORDS, "  ", "éclair", "x" * 90, "\n"]), min_size=1, max_size=300), st.integers(1, 9))
+@given(
+    st.lists(st.sampled_from([*tiny.WORDS, "  ", "éclair", "x" * 90, "\n"]), min_size=1, max_size=300),
+    st.integers(1, 9),
+)
 def test_prompts_are_a_prefix_of_the_whole_text(tmp_path_factory: Any, words: list[str], limit: int) -> None:
     text = " ".join(["a", *words])
     rows = written(tmp_path_factory.mktemp("prompts"), [{"text": text}], max_length=limit).read(tiny.tokenizer())
@@ -89,7 +94,11 @@ def test_some_rows_are_spread_over_a_sorted_file(tmp_path: Path, tokenizer: Any)
     assert written(tmp_path, [{"text": "good"}] * 3, max_samples=9).read(tokenizer).index == [0, 1, 2]
 
 
-MESSAGES = [{"role": "user", "content": "good film ?"}, {"role": "assistant", "content": "very good"}, {"role": "user", "content": "and the dog ?"}]
+MESSAGES = [
+    {"role": "user", "content": "good film ?"},
+    {"role": "assistant", "content": "very good"},
+    {"role": "user", "content": "and the dog ?"},
+]
 
 
 def test_messages_are_joined_by_a_template_and_stay_known(tmp_path: Path, tokenizer: Any) -> None:
@@ -113,7 +122,9 @@ def test_a_prompt_is_plain_without_a_template_and_a_question_with_one(tmp_path: 
     assert asked.ids[0] != rows.ids[0]
     assert [dict(each) for each in asked.texts[0].messages] == [{"role": "user", "content": "good film ?"}]
     assert str(asked.texts[0]) == "good film ?"
-    plain = written(tmp_path, [{"prompt": "good film ?"}], text="prompt").read(tokenizer)  # its column is named: a text to go on from
+    plain = written(tmp_path, [{"prompt": "good film ?"}], text="prompt").read(
+        tokenizer
+    )  # its column is named: a text to go on from
     assert plain.ids == rows.ids
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.data import python_docs_tasks
+from pipelines.core.registry import TASK_KINDS
+from pipelines.data import python_docs
 from pipelines.data.python_docs import SPLITS, sentences_of
-from pipelines.registry import TASK_KINDS
 
-BLOCKS = {"words": {"kind": "token_classification"}, "questions": {"kind": "qa", "id": "id"}, "endings": {"kind": "multiple_choice"}}
+BLOCKS = {
+    "words": {"kind": "token_classification"},
+    "questions": {"kind": "qa", "id": "id"},
+    "endings": {"kind": "multiple_choice"},
+}
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -22,7 +26,7 @@ def test_a_recipe_reads_them_as_tasks(name: str, tmp_path):
 
 def test_the_turned_words_are_the_sentence_when_they_are_turned_back():
     known = set(sentences_of("validation"))
-    for row in python_docs_tasks.word_rows("validation"):
+    for row in python_docs.word_rows("validation"):
         begin = row["tags"].index("B-TURNED")
         count = row["tags"].count("I-TURNED") + 1
         back = row["tokens"][begin : begin + count][::-1]
@@ -30,7 +34,7 @@ def test_the_turned_words_are_the_sentence_when_they_are_turned_back():
 
 
 def test_an_answer_follows_the_words_that_are_asked_for():
-    for row in python_docs_tasks.question_rows("validation"):
+    for row in python_docs.question_rows("validation"):
         asked = row["question"].removeprefix("What follows ").removesuffix("?")
         (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
         assert row["context"][start:].startswith(text)
@@ -39,7 +43,7 @@ def test_an_answer_follows_the_words_that_are_asked_for():
 
 def test_one_ending_makes_a_sentence_of_the_documentation():
     known = set(sentences_of("validation"))
-    rows = python_docs_tasks.ending_rows("validation")
+    rows = python_docs.ending_rows("validation")
     for row in rows:
         right = row["options"]["ABCD".index(row["answer"])]
         assert f"{row['question']} {right}" in known
@@ -50,5 +54,5 @@ def test_one_ending_makes_a_sentence_of_the_documentation():
 
 def test_the_same_python_gives_the_same_rows():
     for split in SPLITS:
-        for rows in python_docs_tasks.ROWS.values():
+        for rows in python_docs.ROWS.values():
             assert rows(split) == rows(split)

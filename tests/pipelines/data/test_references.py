@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
 from pipelines.data.references import DatasetReference
-from pipelines.errors import DataError
 
 
 def reference(folder: Path, **keys: Any) -> DatasetReference:
@@ -40,9 +40,13 @@ def folder(tmp_path: Path) -> Path:
 def test_files_folders_and_patterns_become_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir("/")
     for path, expected in {
-        "novels.jsonl": "novels.jsonl", "./novels.jsonl": "novels.jsonl", "parts": "parts", "parts/*.txt": "parts/*.txt",
-        "parts/../novels.jsonl": "novels.jsonl", str(folder / "novels.jsonl"): "novels.jsonl",
-    }.items():  # fmt: skip
+        "novels.jsonl": "novels.jsonl",
+        "./novels.jsonl": "novels.jsonl",
+        "parts": "parts",
+        "parts/*.txt": "parts/*.txt",
+        "parts/../novels.jsonl": "novels.jsonl",
+        str(folder / "novels.jsonl"): "novels.jsonl",
+    }.items():
         assert reference(folder, path=path).path == str(folder / expected)
 
 
@@ -73,7 +77,9 @@ def test_the_mirror_comes_before_a_folder_of_the_same_name(folder: Path, monkeyp
         (" ", "is empty"),
     ],
 )
-def test_a_path_that_cannot_be_right_is_a_mistake_that_says_where_it_was_looked_for(folder: Path, path: str, expected: str):
+def test_a_path_that_cannot_be_right_is_a_mistake_that_says_where_it_was_looked_for(
+    folder: Path, path: str, expected: str
+):
     ((key, message),) = mistakes(folder, path=path)
     assert key == "path"
     assert message.startswith(expected.format(folder=folder, parent=folder.parent)), message
@@ -85,7 +91,9 @@ def test_a_reference_reads_the_texts_that_are_not_empty(folder: Path):
 
 
 def test_a_wrong_column_names_those_that_exist(folder: Path):
-    with pytest.raises(DataError, match=r"novels.jsonl, split 'train', has no column 'txt'. Did you mean 'text'\? Columns"):
+    with pytest.raises(
+        DataError, match=r"novels.jsonl, split 'train', has no column 'txt'. Did you mean 'text'\? Columns"
+    ):
         reference(folder, path="novels.jsonl", text="txt").load()
     with pytest.raises(DataError, match=r"row 1, holds '1' \(int\) in the column 'n', must be a text"):
         reference(folder, path="novels.jsonl", text="n").rows()

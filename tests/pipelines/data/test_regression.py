@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipelines.data.regression import Regression
+from pipelines.tasks.regression.task import Regression
 
 GOOD = {"kind": "regression", "columns": ("a",), "label": "y", "train": "train.csv"}
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pipelines.core.errors import DataError, ModelError
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.scored_pairs import ScoredTogether, encode_scored_pairs
-from pipelines.data.scored_texts import FILE, Frame, Reading, Settings, Together, encode_scored, settings_in
-from pipelines.errors import DataError, ModelError
+from pipelines.data.reward_inputs import FILE, Frame, Reading, Settings, Together, encode_scored, settings_in
+from pipelines.tasks.preference.training import ScoredTogether, encode_scored_pairs
 from tests import tiny
 from tests.pipelines.data.test_preference_pairs import ids, rows
 
@@ -60,7 +60,9 @@ def test_what_was_trained_with_a_template_is_scored_with_it():
     own.chat_template = TEMPLATES["simple"]
     reading = Reading("text", 40, templated=True)
     found = encode_scored(own, reading.dialogues(["the cat"], ["runs"]), reading)
-    rendered = own.apply_chat_template([{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "runs"}], tokenize=False)
+    rendered = own.apply_chat_template(
+        [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "runs"}], tokenize=False
+    )
     assert found.input_ids[0] == own(rendered, add_special_tokens=False)["input_ids"]
 
 
@@ -98,15 +100,26 @@ def test_what_stands_beside_a_reward_model_is_read_again(tmp_path):
 
 def test_both_sides_of_pairs_in_one_batch():
     own = tokenizer()
-    pairs = encode_scored_pairs(own, rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"), margins=[1.0, 2.0]), Reading("pair", 40))
+    pairs = encode_scored_pairs(
+        own,
+        rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"), margins=[1.0, 2.0]),
+        Reading("pair", 40),
+    )
     batch = ScoredTogether(Together.of(own))([pairs[0], pairs[1]])
     assert next(iter(batch)) == "labels"  # the Trainer counts the examples of a batch by its first entry
     assert batch["labels"].tolist() == [0, 0]
     assert batch["margin"].tolist() == [1.0, 2.0]
     for row, (side, at) in enumerate((side, at) for side in (pairs.chosen, pairs.rejected) for at in range(2)):
         assert batch["input_ids"][row, : int(side.lengths[at])].tolist() == side.input_ids[at]
-    assert pairs.lengths.tolist() == [max(len(one), len(other)) for one, other in zip(pairs.chosen.input_ids, pairs.rejected.input_ids, strict=True)]
-    assert "margin" not in encode_scored_pairs(own, rows(("the cat", " runs", " is"), margins=[1.0]), Reading("pair", 40), with_margins=False)[0]
+    assert pairs.lengths.tolist() == [
+        max(len(one), len(other)) for one, other in zip(pairs.chosen.input_ids, pairs.rejected.input_ids, strict=True)
+    ]
+    assert (
+        "margin"
+        not in encode_scored_pairs(
+            own, rows(("the cat", " runs", " is"), margins=[1.0]), Reading("pair", 40), with_margins=False
+        )[0]
+    )
 
 
 def test_probabilities_go_with_their_pairs_where_they_are_asked_for():

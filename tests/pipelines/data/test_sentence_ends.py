@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data.sentence_ends import sentence_ends
+from pipelines.data.sentences import sentence_ends
 
 
 def sentences(text: str) -> list[str]:

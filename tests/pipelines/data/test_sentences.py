@@ -11,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines.core.errors import DataError, DiskFull, ModelError
 from pipelines.data import packing
-from pipelines.data.bpe import BPE
-from pipelines.data.sentence_ends import sentence_ends
-from pipelines.data.sentences import Corpus, Spans, read_sentences
-from pipelines.data.wordpiece import WordPiece
-from pipelines.errors import DataError, DiskFull, ModelError
+from pipelines.data.sentences import Corpus, Spans, read_sentences, sentence_ends
+from pipelines.data.tokenizers.bpe import BPE
+from pipelines.data.tokenizers.wordpiece import WordPiece
 
 TEXTS = [
     "The cat sat on a mat. It looked at the dogs! Did they see it?",
@@ -49,7 +48,9 @@ def test_the_corpus_holds_every_token_under_its_sentence(tokenizer: Any, tmp_pat
     assert len(corpus.sentences) - 1 == corpus.documents[-1] == sentence
 
 
-def test_what_is_read_is_not_tokenised_again_whatever_the_chunks(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_not_tokenised_again_whatever_the_chunks(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = read_sentences(tokenizer, TEXTS, tmp_path / "a", "key")
     again = read_sentences(tokenizer, never(), tmp_path / "a", "key")
     assert isinstance(again.tokens, np.memmap)
@@ -153,8 +154,10 @@ def test_spans_are_those_of_the_slow_reader(documents: list[list[int]], length: 
 def test_the_text_goes_on_to_the_end_of_a_sentence_within_the_document() -> None:
     spans = Spans(corpus_of([[3, 4, 5, 2], [6, 1], [2, 2]]), 12)
     assert [spans[number]["input_ids"].tolist() for number in range(len(spans))] == [
-        list(range(12)), list(range(14, 21)), list(range(21, 25)),
-    ]  # fmt: skip
+        list(range(12)),
+        list(range(14, 21)),
+        list(range(21, 25)),
+    ]
     assert [spans.others(number) for number in range(3)] == [(0, 1), (1, 2), (2, 3)]
     assert spans.onward(0, 1, 9).tolist() == list(range(3, 12))
     assert spans.onward(0, 1, 8).tolist() == list(range(3, 7))

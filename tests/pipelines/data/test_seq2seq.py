@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.seq2seq import Seq2Seq
-from pipelines.errors import DataError
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
+from pipelines.tasks.seq2seq.task import Seq2Seq
 
 
 def task(folder: Path, **words: Any) -> Any:
@@ -33,10 +33,14 @@ def test_rows_are_sources_and_targets(tmp_path: Path):
 def test_entries_of_objects_are_columns(tmp_path: Path):
     lines = [{"translation": {"en": "a dog", "de": "ein Hund"}}, {"translation": {"en": "a cat", "de": "eine Katze"}}]
     (tmp_path / "wmt.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    rows = task(tmp_path, source="translation.de", target="translation.en", train="wmt.jsonl", validation="wmt.jsonl").rows("train")
+    rows = task(
+        tmp_path, source="translation.de", target="translation.en", train="wmt.jsonl", validation="wmt.jsonl"
+    ).rows("train")
     assert list(zip(rows.texts, rows.labels, strict=True)) == [("ein Hund", "a dog"), ("eine Katze", "a cat")]
     with pytest.raises(DataError, match=r"no column 'translation.fr'.* Columns found: translation.en, translation.de"):
-        task(tmp_path, source="translation.en", target="translation.fr", train="wmt.jsonl", validation="wmt.jsonl").rows("train")
+        task(
+            tmp_path, source="translation.en", target="translation.fr", train="wmt.jsonl", validation="wmt.jsonl"
+        ).rows("train")
 
 
 def test_a_column_whose_name_has_a_dot_is_itself(tmp_path: Path):
@@ -64,4 +68,6 @@ def test_one_column_cannot_be_both(tmp_path: Path):
     (tmp_path / "train.csv").write_text("en\na\n")
     with pytest.raises(ValidationError) as caught:
         task(tmp_path, source="en", target="en", train="train.csv")
-    assert flatten(caught.value) == [(("target",), "is 'en', the source too: there would be nothing to learn but to copy")]
+    assert flatten(caught.value) == [
+        (("target",), "is 'en', the source too: there would be nothing to learn but to copy")
+    ]

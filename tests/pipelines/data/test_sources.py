@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.errors import DataError
 from pipelines.data import sources
-from pipelines.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def test_embedded_sets_come_first_then_the_mirror_then_files_then_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_embedded_sets_come_first_then_the_mirror_then_files_then_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     for name in ("builtin/python-docs", "owner/set"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "train.jsonl").write_text('{"text": "mirror"}')

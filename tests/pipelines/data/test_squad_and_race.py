@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pipelines.errors import DataError
-from pipelines.registry import TASKS
+from pipelines.core.errors import DataError
+from pipelines.core.registry import TASKS
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +34,14 @@ def test_squad_v2_has_5945_questions_without_an_answer():
 
 
 def test_predictions_equal_to_the_first_answers_are_perfect():
-    from pipelines.evaluation import squad, squad_v2
+    from pipelines.metrics import squad, squad_v2
 
     for name, metric in (("squad", squad), ("squad_v2", squad_v2)):
         labels = TASKS.load(name).rows("validation", 2_000).labels
-        assert metric.compute([answers[0] if answers else "" for answers in labels], labels) == {"exact_match": 100.0, "f1": 100.0}
+        assert metric.compute([answers[0] if answers else "" for answers in labels], labels) == {
+            "exact_match": 100.0,
+            "f1": 100.0,
+        }
 
 
 @pytest.mark.parametrize(("name", "questions"), [("race/middle", 1_436), ("race/high", 3_451), ("race/all", 4_887)])
@@ -50,7 +53,10 @@ def test_race_has_its_questions_with_four_options_each(name, questions):
 
 
 def test_race_all_is_both_schools():
-    both = [json.dumps([list(rows.texts), list(rows.labels)]) for rows in (TASKS.load(f"race/{name}").rows("validation") for name in ("high", "middle"))]
+    both = [
+        json.dumps([list(rows.texts), list(rows.labels)])
+        for rows in (TASKS.load(f"race/{name}").rows("validation") for name in ("high", "middle"))
+    ]
     every = TASKS.load("race/all").rows("validation")
     count = len(TASKS.load("race/high").rows("validation"))
     parts = [slice(0, count), slice(count, None)]

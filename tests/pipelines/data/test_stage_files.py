@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.recipe import loads
 from pipelines.data import stage_files
 from pipelines.data.sources import find
-from pipelines.errors import DataError, RecipeError
-from pipelines.recipe import loads
 
 RECIPE = """\
 name: x

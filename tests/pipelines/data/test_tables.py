@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines.core.errors import DataError
 from pipelines.data import tables
-from pipelines.errors import DataError
 
 ROWS = [
     {"text": 'a "quoted", one', "label": "yes"},
@@ -42,9 +42,10 @@ def test_separated_files_are_read_as_pandas_wrote_them(tmp_path: Path, ending: s
             st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1),
             st.text(st.characters(codec="utf-8", exclude_characters="\0\r")),
         ),
-        min_size=1, max_size=8,
+        min_size=1,
+        max_size=8,
     )
-)  # fmt: skip
+)
 def test_any_text_survives_csv_and_jsonl(tmp_path: Path, cells: list[tuple[str, str]]):
     rows = [{"text": text, "other": other} for text, other in cells]
     pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
@@ -97,9 +98,7 @@ def test_parquet_keeps_class_names(tmp_path: Path):
     assert tables.read([tmp_path / "p.parquet"]).features["label"].names == ["no", "yes"]
 
 
-def test_parquet_beyond_the_limit_is_mapped_and_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_parquet_beyond_the_limit_is_mapped_and_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     pandas.DataFrame(ROWS).to_parquet(tmp_path / "p.parquet")
     in_memory = plain(tmp_path / "p.parquet")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import Block, flatten
-from pipelines.data import tasks
-from pipelines.data.tasks import Place, Task, TaskField, held_out_rows, resolve
-from pipelines.errors import DataError
-from pipelines.protocols import Head
-from pipelines.registry import TASK_KINDS
+from pipelines.core.config import Block, flatten
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import TASK_KINDS
+from pipelines.tasks import base
+from pipelines.tasks.base import SplitLocation, Task, TaskField, held_out_rows, resolve
 
 
 class Holder(Block):
@@ -29,9 +29,9 @@ def write(file: Path, rows: list[dict[str, Any]]) -> str:
 
 def task(folder: Path, train: list[Any], validation: list[Any] | None = None, **changes: Any) -> Task:
     """A classification task whose rows are numbered texts with these labels."""
-    places = {"train": Place(write(folder / "train.jsonl", rows_of(train)), None, None)}
+    places = {"train": SplitLocation(write(folder / "train.jsonl", rows_of(train)), None, None)}
     if validation is not None:
-        places["validation"] = Place(write(folder / "dev.jsonl", rows_of(validation)), None, None)
+        places["validation"] = SplitLocation(write(folder / "dev.jsonl", rows_of(validation)), None, None)
     about: dict[str, Any] = {"kind": "classification", "columns": ("text",), "metrics": ("accuracy",)}
     return Task(**(about | {"name": "mine", "label": "label", "places": places} | changes))
 
@@ -50,7 +50,9 @@ def rows_of(labels: list[Any]) -> list[dict[str, Any]]:
         ([1.0, 0.0, 1.0], ("0", "1"), [1, 0, 1]),
     ],
 )
-def test_classes_are_found_in_the_training_rows_in_natural_order(tmp_path: Path, labels: list[Any], names: Any, ids: Any):
+def test_classes_are_found_in_the_training_rows_in_natural_order(
+    tmp_path: Path, labels: list[Any], names: Any, ids: Any
+):
     found = task(tmp_path, labels, labels[:1])
     assert found.head == Head("sequence_classification", names)
     assert found.rows("train").labels == ids
@@ -71,7 +73,7 @@ def test_whole_numbers_are_ids_of_given_names_unless_they_are_the_names(tmp_path
 
 def test_rows_carry_texts_pairs_and_their_numbers(tmp_path: Path):
     rows = [{"a": f"a{n}", "b": f"b{n}", "label": n % 2} for n in range(5)]
-    place = Place(write(tmp_path / "pairs.jsonl", rows), None, None)
+    place = SplitLocation(write(tmp_path / "pairs.jsonl", rows), None, None)
     found = task(tmp_path, [0, 1], columns=("a", "b"), places={"train": place, "validation": place})
     first = found.rows("train", limit=2)
     assert (list(first.texts), list(first.pairs or ())) == (["a0", "a1"], ["b0", "b1"])
@@ -91,21 +93,25 @@ BAD_CELLS: list[tuple[dict[str, Any], str]] = [
 def test_a_bad_cell_is_named_with_its_file_and_row(tmp_path: Path, change: dict[str, Any], expected: str):
     rows = rows_of(["a", "b", "a", "b"])
     rows[2] |= change
-    place = Place(write(tmp_path / "bad.jsonl", rows), None, None)
+    place = SplitLocation(write(tmp_path / "bad.jsonl", rows), None, None)
     found = task(tmp_path, ["a", "b"], places={"train": place, "validation": place})
-    with pytest.raises(DataError, match=rf"{tmp_path}/bad.jsonl, row 3 \(the first is 1\), {expected}; correct or remove"):
+    with pytest.raises(
+        DataError, match=rf"{tmp_path}/bad.jsonl, row 3 \(the first is 1\), {expected}; correct or remove"
+    ):
         found.rows("train")
 
 
 def test_a_bad_cell_behind_the_limit_does_not_matter(tmp_path: Path):
     rows = rows_of(["a", "b", "a"])
     rows[2]["text"] = ""
-    place = Place(write(tmp_path / "bad.jsonl", rows), None, None)
+    place = SplitLocation(write(tmp_path / "bad.jsonl", rows), None, None)
     assert len(task(tmp_path, ["a", "b"], places={"train": place, "validation": place}).rows("train", limit=2)) == 2
 
 
 def test_a_number_is_no_text(tmp_path: Path):
-    place = Place(write(tmp_path / "n.jsonl", [{"text": 5, "label": "a"}, {"text": 6, "label": "b"}]), None, None)
+    place = SplitLocation(
+        write(tmp_path / "n.jsonl", [{"text": 5, "label": "a"}, {"text": 6, "label": "b"}]), None, None
+    )
     with pytest.raises(DataError, match=r"row 1 .*, holds '5' \(int\) in the column 'text', must be a text"):
         task(tmp_path, ["a"], places={"train": place, "validation": place}).rows("train")
 
@@ -117,14 +123,19 @@ def test_fractions_are_no_classes(tmp_path: Path):
 
 def test_a_label_that_training_never_showed_is_named_with_its_row(tmp_path: Path):
     found = task(tmp_path, ["a", "b"], ["a", "c"])
-    with pytest.raises(DataError, match=r"dev.jsonl, row 2 .* the label 'c', which is none of those that the training rows have \(a, b\)"):
+    with pytest.raises(
+        DataError,
+        match=r"dev.jsonl, row 2 .* the label 'c', which is none of those that the training rows have \(a, b\)",
+    ):
         found.rows("validation")
 
 
 def test_one_class_is_not_enough_and_a_class_a_row_is_too_many(tmp_path: Path):
     with pytest.raises(DataError, match="has the single label 'a'"):
         _ = task(tmp_path, ["a", "a"], ["a"]).head
-    with pytest.raises(DataError, match="has 1500 different labels in 1500 rows of the column 'label'; is it the right"):
+    with pytest.raises(
+        DataError, match="has 1500 different labels in 1500 rows of the column 'label'; is it the right"
+    ):
         _ = task(tmp_path, [f"id{n}" for n in range(1500)], ["a"]).head
 
 
@@ -133,31 +144,38 @@ def test_missing_columns_and_splits_are_named(tmp_path: Path):
         task(tmp_path, ["a", "b"], ["a"], columns=("sentence",)).rows("train")
     with pytest.raises(DataError, match=r"has no column 'labels'. Did you mean 'label'\?"):
         _ = task(tmp_path, ["a", "b"], ["a"], label="labels").head
-    with pytest.raises(DataError, match=r"task 'mine' has no split 'validaton'. Did you mean 'validation'\? Splits: train, "):
+    with pytest.raises(
+        DataError, match=r"task 'mine' has no split 'validaton'. Did you mean 'validation'\? Splits: train, "
+    ):
         task(tmp_path, ["a", "b"], ["a"]).rows("validaton")
 
 
 def test_test_rows_need_no_labels(tmp_path: Path):
     found = task(tmp_path, ["a", "b"], ["a"])
     for name, rows in {
-        "none": [{"text": "x"}], "empty": [{"text": "x", "label": None}], "hidden": [{"text": "x", "label": ""}],
-    }.items():  # fmt: skip
-        places = {**found.places, "test": Place(write(tmp_path / f"{name}.jsonl", rows), None, None)}
+        "none": [{"text": "x"}],
+        "empty": [{"text": "x", "label": None}],
+        "hidden": [{"text": "x", "label": ""}],
+    }.items():
+        places = {**found.places, "test": SplitLocation(write(tmp_path / f"{name}.jsonl", rows), None, None)}
         assert task(tmp_path, ["a", "b"], places=places).rows("test").labels is None
 
 
 def test_numbers_of_a_regression_are_read_also_from_texts(tmp_path: Path):
     (tmp_path / "r.csv").write_text("text,label\na,1\nb,2.5\nc,-3e-1\n")
-    place = Place(str(tmp_path / "r.csv"), None, None)
+    place = SplitLocation(str(tmp_path / "r.csv"), None, None)
     found = task(tmp_path, [1], kind="regression", places={"train": place, "validation": place})
     assert found.rows("train").labels == [1.0, 2.5, -0.3]
     assert found.head == Head("sequence_classification", ())
 
 
-@pytest.mark.parametrize(("cell", "expected"), [("", "has no number"), ("much", "holds 'much'"), ("nan", "holds 'nan'"), ("inf", "holds 'inf'")])
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [("", "has no number"), ("much", "holds 'much'"), ("nan", "holds 'nan'"), ("inf", "holds 'inf'")],
+)
 def test_what_is_no_finite_number_is_named_with_its_row(tmp_path: Path, cell: str, expected: str):
     (tmp_path / "r.csv").write_text(f"text,label\na,1\nb,{cell}\n")
-    place = Place(str(tmp_path / "r.csv"), None, None)
+    place = SplitLocation(str(tmp_path / "r.csv"), None, None)
     with pytest.raises(DataError, match=rf"r.csv, row 2 \(the first is 1\), {expected}"):
         task(tmp_path, [1], kind="regression", places={"train": place, "validation": place}).rows("train")
 
@@ -167,7 +185,11 @@ def test_without_a_validation_file_a_tenth_is_held_out_and_not_learnt_from(tmp_p
     train, held_out = found.rows("train"), found.rows("validation")
     assert (len(train), len(held_out)) == (180, 20)
     assert sorted([*train.index, *held_out.index]) == list(range(200))
-    assert all(text == f"text {number}" for rows in (train, held_out) for text, number in zip(rows.texts, rows.index, strict=True))
+    assert all(
+        text == f"text {number}"
+        for rows in (train, held_out)
+        for text, number in zip(rows.texts, rows.index, strict=True)
+    )
     assert list(train.index) == sorted(train.index)
     assert list(held_out.index) != list(range(20))
     again = task(tmp_path, [number % 2 for number in range(200)])
@@ -212,7 +234,7 @@ def test_holding_out_changes_what_train_is(tmp_path: Path):
 def test_a_role_takes_its_own_split_or_the_only_one(tmp_path: Path):
     for split in ("train", "validation", "test"):
         write(tmp_path / f"{split}.jsonl", rows_of([split, "b"]))
-    place = Place(str(tmp_path), None, None)
+    place = SplitLocation(str(tmp_path), None, None)
     assert place.open("validation")[1] == "validation"
     (tmp_path / "train.jsonl").unlink()
     with pytest.raises(DataError, match="has no split 'train'; splits found: validation, test"):
@@ -229,8 +251,11 @@ def test_a_field_takes_a_name_or_a_description_and_reads_itself_back(tmp_path: P
         plain = holder.plain()
         assert Holder.model_validate({"task": _tuples(plain["task"])}, context={"folder": Path("/")}) == holder
     assert plain["task"] == {
-        "kind": "classification", "columns": ["text"], "label": "label", "train": str(tmp_path / "train.jsonl"),
-    }  # fmt: skip
+        "kind": "classification",
+        "columns": ["text"],
+        "label": "label",
+        "train": str(tmp_path / "train.jsonl"),
+    }
 
 
 def _tuples(value: Any) -> Any:
@@ -247,7 +272,11 @@ def _tuples(value: Any) -> Any:
         (3, "task", "is 3, must be a task's name or a task such as {kind: classification"),
         ({"columns": ("text",)}, "task", "'kind' is missing; available: causal, classification, instruction_pairs"),
         ({"kind": "clasification"}, "task.kind", "unknown task kind 'clasification'. Did you mean 'classification'?"),
-        ({"kind": "regression", "columns": ("a",), "label": "b", "train": "no.csv"}, "task.train", "'no.csv' does not exist"),
+        (
+            {"kind": "regression", "columns": ("a",), "label": "b", "train": "no.csv"},
+            "task.train",
+            "'no.csv' does not exist",
+        ),
         ({"kind": "regression", "columns": ("a",), "train": "wikitext"}, "task.label", "is missing"),
     ],
 )
@@ -272,4 +301,4 @@ def test_a_task_in_place_is_named_after_its_stage(tmp_path: Path):
     holder = Holder.model_validate({"task": inline}, context={"folder": tmp_path})
     assert resolve(holder.task, "my-stage").name == "my-stage"
     assert resolve("glue/mrpc", "my-stage").name == "glue/mrpc"
-    assert tasks.HELD_OUT in resolve(holder.task, "my-stage").splits
+    assert base.HELD_OUT in resolve(holder.task, "my-stage").splits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.registry import TASKS
+from pipelines.core.registry import TASKS
 
 
 @pytest.fixture
@@ -44,7 +44,9 @@ def test_the_first_reviews_are_good_and_bad_though_the_file_holds_all_bad_ones_f
     source, split = task.places["train"].open("train")
     file = source.load(split)
     assert sum(file["label"][:12_500]) == 0
-    assert [(file[row]["text"], file[row]["label"]) for row in first.index[:20]] == list(zip(first.texts[:20], first.labels[:20], strict=True))
+    assert [(file[row]["text"], file[row]["label"]) for row in first.index[:20]] == list(
+        zip(first.texts[:20], first.labels[:20], strict=True)
+    )
     assert sorted(task.rows("train").index) == list(range(25_000))
     assert task.rows("test", 5).index == task.rows("test").index[:5]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.data.texts import texts_of
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.references import texts_of
 
 
 def column(*cells: Any) -> Any:
@@ -20,7 +20,9 @@ def test_texts_keep_their_order_and_white_space_and_empty_ones_are_left_out():
     assert texts_of(column(" b\n", "", None, "a", "\t"), "text", "it") == [" b\n", "a"]
 
 
-@pytest.mark.parametrize(("cells", "given"), [((None, 3), "row 2, holds '3' (int)"), ((["a"], None), "row 1, holds \"['a']\" (list)")])
+@pytest.mark.parametrize(
+    ("cells", "given"), [((None, 3), "row 2, holds '3' (int)"), ((["a"], None), "row 1, holds \"['a']\" (list)")]
+)
 def test_what_is_no_text_is_named_with_its_row(cells: tuple[Any, ...], given: str):
     with pytest.raises(DataError) as caught:
         texts_of(column(*cells), "text", "it")

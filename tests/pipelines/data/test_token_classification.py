@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.data.token_classification import TokenClassification
-from pipelines.errors import DataError
+from pipelines.core.config import flatten
+from pipelines.core.errors import DataError
+from pipelines.tasks.token_classification.task import TokenClassification
 
-GOOD = [{"tokens": ["Ada", "Lovelace", "wrote"], "tags": ["B-PER", "I-PER", "O"]}, {"tokens": ["Paris"], "tags": ["B-LOC"]}]
+GOOD = [
+    {"tokens": ["Ada", "Lovelace", "wrote"], "tags": ["B-PER", "I-PER", "O"]},
+    {"tokens": ["Paris"], "tags": ["B-LOC"]},
+]
 
 
 def task(folder: Path, rows: list[dict[str, Any]], validation: list[dict[str, Any]] | None = None, **keys: Any) -> Any:
@@ -41,7 +44,9 @@ def test_names_that_the_file_declares_are_taken(tmp_path: Path):
     from datasets import ClassLabel, Dataset, Features, Sequence, Value
 
     features = Features({"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=["O", "B-X"]))})
-    Dataset.from_list([{"tokens": ["a", "b"], "tags": [1, 0]}], features=features).to_parquet(str(tmp_path / "t.parquet"))
+    Dataset.from_list([{"tokens": ["a", "b"], "tags": [1, 0]}], features=features).to_parquet(
+        str(tmp_path / "t.parquet")
+    )
     data = {"kind": "token_classification", "train": "t.parquet", "validation": "t.parquet"}
     made = TokenClassification.model_validate(data, context={"folder": tmp_path}).task("ner")
     assert made.head.labels == ("O", "B-X")
@@ -58,7 +63,10 @@ def test_plain_tags_are_scored_word_by_word(tmp_path: Path):
     ("row", "sentence"),
     [
         ({"tokens": ["a", "b"], "tags": ["O"]}, "row 3 .* has 2 words in 'tokens' but 1 tags in 'tags'"),
-        ({"tokens": ["a"], "tags": ["NOUN"]}, "row 3 .* has the tag 'NOUN', which is not of the scheme IOB2 .*scheme: plain"),
+        (
+            {"tokens": ["a"], "tags": ["NOUN"]},
+            "row 3 .* has the tag 'NOUN', which is not of the scheme IOB2 .*scheme: plain",
+        ),
         ({"tokens": [], "tags": []}, "row 3 .* holds no words in the column 'tokens'"),
         ({"tokens": ["a"], "tags": [""]}, "row 3 .* has the tag ''"),
     ],
@@ -69,7 +77,10 @@ def test_a_wrong_row_is_named(tmp_path: Path, row: dict[str, Any], sentence: str
 
 
 def test_a_tag_that_training_does_not_have_is_named_with_its_word(tmp_path: Path):
-    with pytest.raises(DataError, match=r"row 1 .* has the tag 'B-ORG' at word 2 \('Bell'\), which is none of those that the training rows have"):
+    with pytest.raises(
+        DataError,
+        match=r"row 1 .* has the tag 'B-ORG' at word 2 \('Bell'\), which is none of those that the training rows have",
+    ):
         task(tmp_path, GOOD, [{"tokens": ["at", "Bell"], "tags": ["O", "B-ORG"]}]).rows("validation")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.data.tokenizers import SPECIAL_TOKENS, refuse_no_text, refuse_small_vocabulary, special_tokens
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS, refuse_no_text, refuse_small_vocabulary, special_tokens
 
 
 @pytest.mark.parametrize("mask_takes_space", [True, False])

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.tokenizers import SPECIAL_TOKENS
-from pipelines.data.unigram import Unigram
-from pipelines.data.word_splitting import split_words
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS, split_words
+from pipelines.data.tokenizers.unigram import Unigram
 
 TEXTS = [
-    f"Document {n}: the quick brown fox jumps over {n * n} lazy dogs, isn't it?\nThe quicker, the lazier." for n in range(120)
-]  # fmt: skip
+    f"Document {n}: the quick brown fox jumps over {n * n} lazy dogs, isn't it?\nThe quicker, the lazier."
+    for n in range(120)
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,10 @@ def test_the_text_is_likelier_than_with_the_pieces_of_the_library():
     theirs = Tokenizer(models.Unigram())
     split_words(theirs, False)
     theirs.train_from_iterator(
-        TEXTS, trainers.UnigramTrainer(vocab_size=120, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False)
+        TEXTS,
+        trainers.UnigramTrainer(
+            vocab_size=120, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False
+        ),
     )
     ours = Unigram().train(TEXTS, 120).backend_tokenizer
     assert _log_likelihood(ours) > _log_likelihood(theirs)
@@ -56,7 +59,9 @@ def test_the_text_is_likelier_than_with_the_pieces_of_the_library():
 
 def _log_likelihood(tokenizer: Any) -> float:
     scores = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
-    return sum(scores[token] for each in tokenizer.encode_batch(TEXTS, add_special_tokens=False) for token in each.tokens)
+    return sum(
+        scores[token] for each in tokenizer.encode_batch(TEXTS, add_special_tokens=False) for token in each.tokens
+    )
 
 
 def test_letters_that_are_not_kept_are_unknown():
@@ -76,7 +81,9 @@ def test_pieces_are_no_longer_than_allowed():
 
 def test_a_vocabulary_without_room_for_the_letters_says_how_many_it_needs():
     # the space, a and b
-    with pytest.raises(DataError, match="vocab_size is 7, must be at least 8 for this text: 5 special tokens and 3 letters"):
+    with pytest.raises(
+        DataError, match="vocab_size is 7, must be at least 8 for this text: 5 special tokens and 3 letters"
+    ):
         Unigram().train(["ab ab"], 7)
     assert len(Unigram().train(["ab ab"], 8)) == 8
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data import unigram_learning as learning
+from pipelines.data.tokenizers import unigram as learning
 
 WORDS = {"abab": 5, "abc": 3, "bcb": 2, "a": 4, "caab": 1, "x": 1}
 LETTERS = "abc"
@@ -63,7 +63,9 @@ def test_expected_counts_and_best_spellings_equal_those_of_all_spellings_one_by_
     scores = np.log(np.random.default_rng(seed).dirichlet(np.ones(len(names))))
     pieces = dict(zip(names, scores.tolist(), strict=True))
     parts = [
-        (part, count) for word, count in sorted(words.items()) for part in "".join(c if c in LETTERS else " " for c in word).split()
+        (part, count)
+        for word, count in sorted(words.items())
+        for part in "".join(c if c in LETTERS else " " for c in word).split()
     ]
     expected = dict.fromkeys(names, 0.0)
     best = []

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.data.token_classification import WordRows
-from pipelines.data.word_labels import collate_words, encode_words
-from pipelines.registry import TOKENIZERS
+from pipelines.core.registry import TOKENIZERS
+from pipelines.tasks.token_classification.task import WordRows
+from pipelines.tasks.token_classification.training import collate_words, encode_words
 from tests import tiny
 
 SENTENCES = [["the", "catalogue", "was", "bad"], ["dogs'", "film", ",", "it", "runs"], tiny.WORDS]
@@ -21,7 +21,9 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def rows(words: list[list[str]] = SENTENCES) -> WordRows:
-    return WordRows([" ".join(row) for row in words], None, [list(range(len(row))) for row in words], range(len(words)), words)
+    return WordRows(
+        [" ".join(row) for row in words], None, [list(range(len(row))) for row in words], range(len(words)), words
+    )
 
 
 @pytest.mark.parametrize("length", [64, 9])

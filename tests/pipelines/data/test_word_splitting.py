@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.word_splitting import SPACE, count_words, frequent_letters, split_words
+from pipelines.data.tokenizers.base import SPACE, count_words, frequent_letters, split_words
 
 
 def cutter(lowercase: bool) -> Any:
@@ -34,8 +34,18 @@ def test_counts_equal_cutting_every_text(texts: list[str], lowercase: bool):
 def test_spaces_belong_to_the_word_behind_them_and_marks_stand_alone():
     words = count_words(cutter(False), ['He said: "so  what?"\n\nNo.'])
     assert words == {
-        "▁He": 1, "▁said": 1, ":": 1, "▁": 2, '"': 2, "so": 1, "▁what": 1, "?": 1, "\n\n": 1, "No": 1, ".": 1,
-    }  # fmt: skip
+        "▁He": 1,
+        "▁said": 1,
+        ":": 1,
+        "▁": 2,
+        '"': 2,
+        "so": 1,
+        "▁what": 1,
+        "?": 1,
+        "\n\n": 1,
+        "No": 1,
+        ".": 1,
+    }
 
 
 def test_the_most_frequent_letters_are_kept_and_the_space_always_is():

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.tokenizers import SPECIAL_TOKENS
-from pipelines.data.wordpiece import WordPiece
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS
+from pipelines.data.tokenizers.wordpiece import WordPiece
 
 TEXTS = [
-    "The lower newest widest cat's café, and the lowest new wide cats!", "Newer and lower: 漢字 wider than wide.",
+    "The lower newest widest cat's café, and the lowest new wide cats!",
+    "Newer and lower: 漢字 wider than wide.",
     "low low low lower newest newest widest " * 3,
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,12 @@ def test_berts_own_tokenizer_gives_the_same_ids_with_the_same_vocabulary(tokeniz
     vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     bert = BertTokenizerFast(str(tmp_path / "vocab.txt"))
-    for first, second in [("The CAT's café!", None), ("lower", "newest, 漢字"), ("zzz [MASK] cat", "wide [SEP]"), ("", None)]:
+    for first, second in [
+        ("The CAT's café!", None),
+        ("lower", "newest, 漢字"),
+        ("zzz [MASK] cat", "wide [SEP]"),
+        ("", None),
+    ]:
         assert dict(tokenizer(first, second)) == dict(bert(first, second))
     ids = tokenizer("lower newest, cat's!")["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == bert.decode(ids, skip_special_tokens=True)
@@ -99,7 +105,9 @@ def test_the_letters_are_those_of_the_cleaned_texts(texts: list[str], lowercase:
 
     cleaner = Tokenizer(models.WordPiece())
     cleaner.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    counts = Counter(letter for text in texts for letter in cleaner.normalizer.normalize_str(text) if not letter.isspace())
+    counts = Counter(
+        letter for text in texts for letter in cleaner.normalizer.normalize_str(text) if not letter.isspace()
+    )
     block = WordPiece(lowercase=lowercase, limit_alphabet=5)
     most_frequent = sorted(counts, key=lambda letter: (-counts[letter], letter))[:5]
     assert block._letters(cleaner, texts) == sorted(most_frequent)
@@ -115,7 +123,9 @@ def test_the_rarest_letters_go_first_when_the_alphabet_is_limited():
 
 def test_a_vocabulary_without_room_for_the_letters_says_how_many_it_needs():
     # 5 special tokens, the letters a b c !, and a b c inside words
-    with pytest.raises(DataError, match=r"vocab_size is 11, must be at least 12 for this text: 5 special .* 4 letters and 3"):
+    with pytest.raises(
+        DataError, match=r"vocab_size is 11, must be at least 12 for this text: 5 special .* 4 letters and 3"
+    ):
         WordPiece().train(["abc!"], 11)
     assert len(WordPiece().train(["abc!"], 12)) == 12
 

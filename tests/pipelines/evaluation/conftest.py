@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
 
 SENTENCE = "a the cat dog film book good bad fine dull is was not very on in it saw read runs sleeps . , ?"
 WORDS = SENTENCE.split()
@@ -63,9 +63,9 @@ def sentences() -> Rows:
 @pytest.fixture
 def context(tmp_path: Path, tokenizer: Any) -> Callable[..., Any]:
     """`context(recipe, stage_id, models)`: what `run` gives to a stage; `models` are classifiers by stage id."""
-    from pipelines.evaluation.scoring import score
-    from pipelines.events import EventLog
-    from pipelines.protocols import Context, World
+    from pipelines.core.events import EventLog
+    from pipelines.core.interfaces import Context, World
+    from pipelines.tasks.scoring import score
 
     def build(recipe: Any, stage_id: str, models: dict[str, Any], **others: Any) -> Any:
         opened = []

@@ -21,7 +21,9 @@ def version_1(right: Mapping[str, Sequence[str]], said: Mapping[str, str]) -> di
     return {"exact_match": 100.0 * exact / len(right), "f1": 100.0 * f1 / len(right)}
 
 
-def version_2(right: Mapping[str, Sequence[str]], said: Mapping[str, str], odds: Mapping[str, float] | None, limit: float = 1.0) -> dict[str, Any]:
+def version_2(
+    right: Mapping[str, Sequence[str]], said: Mapping[str, str], odds: Mapping[str, float] | None, limit: float = 1.0
+) -> dict[str, Any]:
     """With the odds of no answer, those above `limit` take the answer away, and the best limits are looked for."""
     exact: dict[str, float] = {}
     f1: dict[str, float] = {}
@@ -30,12 +32,22 @@ def version_2(right: Mapping[str, Sequence[str]], said: Mapping[str, str], odds:
         exact[name] = max(int(official_normal(answer) == official_normal(said[name])) for answer in gold)
         f1[name] = max(_f1(answer, said[name]) for answer in gold)
     used = {name: odds[name] if odds else 0.0 for name in right}
-    kept = [{name: float(not right[name]) if used[name] > limit else value for name, value in each.items()} for each in (exact, f1)]
+    kept = [
+        {name: float(not right[name]) if used[name] > limit else value for name, value in each.items()}
+        for each in (exact, f1)
+    ]
     found: dict[str, Any] = {}
-    groups = {"": list(right), "HasAns_": [name for name in right if right[name]], "NoAns_": [name for name in right if not right[name]]}
+    groups = {
+        "": list(right),
+        "HasAns_": [name for name in right if right[name]],
+        "NoAns_": [name for name in right if not right[name]],
+    }
     for prefix, names in groups.items():
         if names:
-            found |= {f"{prefix}{key}": 100.0 * sum(each[name] for name in names) / len(names) for key, each in zip(("exact", "f1"), kept, strict=True)}
+            found |= {
+                f"{prefix}{key}": 100.0 * sum(each[name] for name in names) / len(names)
+                for key, each in zip(("exact", "f1"), kept, strict=True)
+            }
             found[f"{prefix}total"] = len(names)
     if odds:
         for key, each in (("exact", exact), ("f1", f1)):
@@ -48,7 +60,9 @@ def _f1(answer: str, said: str) -> float:
     return float(gold == tokens) if not gold or not tokens else official_f1(said, answer)
 
 
-def _best(right: Mapping[str, Sequence[str]], said: Mapping[str, str], scores: Mapping[str, float], odds: Mapping[str, float]) -> tuple[float, float]:
+def _best(
+    right: Mapping[str, Sequence[str]], said: Mapping[str, str], scores: Mapping[str, float], odds: Mapping[str, float]
+) -> tuple[float, float]:
     now = best = float(sum(not answers for answers in right.values()))
     limit = 0.0
     for name in sorted(odds, key=lambda name: odds[name]):

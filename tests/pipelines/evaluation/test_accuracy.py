@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
-from pipelines.evaluation.accuracy import compute
+from pipelines.metrics.accuracy import compute
 
 pairs = st.integers(2, 6).flatmap(
     lambda classes: st.lists(

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pipelines.errors import DataError, RecipeError
+from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.events import read_events
+from pipelines.core.recipe import loads
 from pipelines.evaluation.analysis import look_for_overlap
-from pipelines.evaluation.predictions import Predicted
-from pipelines.events import read_events
-from pipelines.recipe import loads
+from pipelines.tasks.predictions import Predicted
 
 RECIPE = """
 name: t
@@ -20,7 +20,10 @@ stages:
 
 @pytest.fixture
 def files(tmp_path):
-    lines = [f"{'good ' * (at % 7)}film {at},{'yes' if at % 3 else 'no'},{'books' if at % 2 else 'films'}" for at in range(48)]
+    lines = [
+        f"{'good ' * (at % 7)}film {at},{'yes' if at % 3 else 'no'},{'books' if at % 2 else 'films'}"
+        for at in range(48)
+    ]
     (tmp_path / "train.csv").write_text("\n".join(["text,label,domain", *lines[:10]]) + "\n")
     (tmp_path / "dev.csv").write_text("\n".join(["text,label,domain", *lines[8:]]) + "\n")
     return tmp_path
@@ -60,7 +63,9 @@ def test_a_column_that_is_not_there_is_refused_before_the_model_is_asked(files, 
     assert given.opened == []
 
 
-@pytest.mark.parametrize(("more", "said"), [(", slices: [domain, domain]", "'domain' is named twice"), (", slices: ['']", "slices")])
+@pytest.mark.parametrize(
+    ("more", "said"), [(", slices: [domain, domain]", "'domain' is named twice"), (", slices: ['']", "slices")]
+)
 def test_columns_that_make_no_sense_are_mistakes(files, context, classifier, more, said):
     with pytest.raises(RecipeError, match=said):
         evaluated(files, context, classifier, more)

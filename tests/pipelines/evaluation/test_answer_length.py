@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pipelines.evaluation.answer_length import longer, shorter
+from pipelines.evaluation.baselines import longer, shorter
 from tests.pipelines.data.test_preference_pairs import rows
 
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import loads
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.errors import RecipeError
-from pipelines.recipe import loads
 from tests import tiny
 
 ROWS = [{"prompt": f"{tiny.TEXTS[at]}:", "completion": f" {tiny.TEXTS[at + 8]}"} for at in range(6)]
@@ -36,7 +36,9 @@ def recipe(folder: Path, rows: list[dict[str, Any]], stage: str = "", task: str 
     )
 
 
-def asked(made: Any, context: Callable[..., Any], model: Any) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
+def asked(
+    made: Any, context: Callable[..., Any], model: Any
+) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
     tokenizers: list[Any] = []
 
     def open_tokenizer(stage_id: str | None = None) -> Any:
@@ -46,7 +48,9 @@ def asked(made: Any, context: Callable[..., Any], model: Any) -> tuple[dict[str,
     given = context(made, "evaluate", {"mine": model}, open_tokenizer=open_tokenizer)
     made.stage("evaluate").run(given)
     assert "mine" in tokenizers  # with the chat template that the stage left in it
-    metrics, details = (json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details"))
+    metrics, details = (
+        json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details")
+    )
     return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
 
 
@@ -68,7 +72,9 @@ def alone(model: Any, prompt: str, answer: str) -> tuple[float, int, str]:
     return bits, len(wanted), tokenizer.decode(told, skip_special_tokens=True).strip()
 
 
-def test_likelihood_and_answers_are_those_of_each_prompt_alone(tmp_path: Path, context: Callable[..., Any], model: Any) -> None:
+def test_likelihood_and_answers_are_those_of_each_prompt_alone(
+    tmp_path: Path, context: Callable[..., Any], model: Any
+) -> None:
     metrics, details, rows = asked(recipe(tmp_path, ROWS), context, model)
     expected = [alone(model, row["prompt"], row["completion"]) for row in ROWS]
     assert [row["hypothesis"] for row in rows] == [text for _, _, text in expected]
@@ -76,14 +82,18 @@ def test_likelihood_and_answers_are_those_of_each_prompt_alone(tmp_path: Path, c
     assert [row["completion_tokens"] for row in rows] == [count for _, count, _ in expected]
     total, tokens = sum(bits for bits, _, _ in expected), sum(count for _, count, _ in expected)
     assert metrics["perplexity"] == pytest.approx(2 ** (total / tokens), rel=1e-3)
-    assert metrics["bits_per_byte"] == pytest.approx(total / sum(len(row["completion"].encode()) for row in ROWS), rel=1e-3)
+    assert metrics["bits_per_byte"] == pytest.approx(
+        total / sum(len(row["completion"].encode()) for row in ROWS), rel=1e-3
+    )
     assert 0 <= metrics["rougeL"] <= 100
     assert details["generation"] == {"num_beams": 1, "max_new_tokens": 5, "do_sample": False}
     assert (details["chat_template"], details["train_on"]) == (None, "completions")
     assert len({row["hypothesis"] for row in rows}) > 1  # the probe itself works: answers differ
 
 
-def test_texts_without_a_prompt_are_measured_and_nothing_is_written(tmp_path: Path, context: Callable[..., Any], model: Any) -> None:
+def test_texts_without_a_prompt_are_measured_and_nothing_is_written(
+    tmp_path: Path, context: Callable[..., Any], model: Any
+) -> None:
     metrics, details, rows = asked(recipe(tmp_path, [{"text": row["completion"]} for row in ROWS]), context, model)
     assert set(metrics) == {"perplexity", "bits_per_byte"}
     assert rows == []
@@ -91,11 +101,24 @@ def test_texts_without_a_prompt_are_measured_and_nothing_is_written(tmp_path: Pa
 
 
 MESSAGES = [
-    {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["completion"].strip()}]} for row in ROWS
+    {
+        "messages": [
+            {"role": "user", "content": row["prompt"]},
+            {"role": "assistant", "content": row["completion"].strip()},
+        ]
+    }
+    for row in ROWS
 ]
 
 
-@pytest.mark.parametrize(("stage", "learnt", "name"), [(", chat_template: zephyr", ", chat_template: alpaca", "zephyr"), ("", ", chat_template: zephyr", "zephyr"), ("", "", "simple")])
+@pytest.mark.parametrize(
+    ("stage", "learnt", "name"),
+    [
+        (", chat_template: zephyr", ", chat_template: alpaca", "zephyr"),
+        ("", ", chat_template: zephyr", "zephyr"),
+        ("", "", "simple"),
+    ],
+)
 def test_the_template_is_the_stage_s_else_the_training_s_else_the_default(
     stage: str, learnt: str, name: str, tmp_path: Path, context: Callable[..., Any], model: Any
 ) -> None:

@@ -12,13 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipelines.data.scored_texts import Reading, Settings
-from pipelines.errors import ModelError, RecipeError
-from pipelines.protocols import Head
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
+from pipelines.data.reward_inputs import Reading, Settings
 from tests import tiny
 
-ROWS = [{"prompt": tiny.TEXTS[at], "chosen": f" {tiny.TEXTS[at + 8]}", "rejected": f" {tiny.TEXTS[at + 12]} it"} for at in range(8)]
+ROWS = [
+    {"prompt": tiny.TEXTS[at], "chosen": f" {tiny.TEXTS[at + 8]}", "rejected": f" {tiny.TEXTS[at + 12]} it"}
+    for at in range(8)
+]
 HEAD = Head("reward")
 
 
@@ -32,25 +35,46 @@ def recipe(folder: Path, stage: str = "", rows: list[dict[str, Any]] = ROWS, lea
     )
 
 
-def asked(made: Any, context: Callable[..., Any], model: Any, folders: Any = None) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
+def asked(
+    made: Any, context: Callable[..., Any], model: Any, folders: Any = None
+) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
     tokenizer = copy.deepcopy(tiny.tokenizer())
-    given = context(made, "evaluate", {"mine": model}, open_tokenizer=lambda stage_id=None: tokenizer, stage_folders=folders or {})
+    given = context(
+        made, "evaluate", {"mine": model}, open_tokenizer=lambda stage_id=None: tokenizer, stage_folders=folders or {}
+    )
     made.stage("evaluate").run(given)
-    metrics, details = (json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details"))
+    metrics, details = (
+        json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details")
+    )
     return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
 
 
-@pytest.mark.parametrize(("model_type", "shape", "reads"), [("finery", {"family": "decoder"}, "text"), ("gpt2", {}, "text"), ("bert", {}, "pair")])
-def test_scores_are_those_of_each_answer_alone(tmp_path: Path, context: Callable[..., Any], model_type: str, shape: dict[str, Any], reads: str) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "shape", "reads"),
+    [("finery", {"family": "decoder"}, "text"), ("gpt2", {}, "text"), ("bert", {}, "pair")],
+)
+def test_scores_are_those_of_each_answer_alone(
+    tmp_path: Path, context: Callable[..., Any], model_type: str, shape: dict[str, Any], reads: str
+) -> None:
     model = tiny.build(model_type, HEAD, **shape).eval()
     metrics, details, rows = asked(recipe(tmp_path, ", baselines: [longer, shorter]"), context, model)
     tokenizer, right = tiny.tokenizer(), 0.0
     for row in rows:
         for side in ("chosen", "rejected"):
-            both = tokenizer(row["text"], row[side])["input_ids"] if reads == "pair" else [
-                *tokenizer(row["text"], add_special_tokens=False)["input_ids"], *tokenizer(row[side], add_special_tokens=False)["input_ids"], tokenizer.sep_token_id
-            ]  # fmt: skip
-            segments = {"token_type_ids": torch.tensor([tokenizer(row["text"], row[side], return_token_type_ids=True)["token_type_ids"]])}
+            both = (
+                tokenizer(row["text"], row[side])["input_ids"]
+                if reads == "pair"
+                else [
+                    *tokenizer(row["text"], add_special_tokens=False)["input_ids"],
+                    *tokenizer(row[side], add_special_tokens=False)["input_ids"],
+                    tokenizer.sep_token_id,
+                ]
+            )
+            segments = {
+                "token_type_ids": torch.tensor(
+                    [tokenizer(row["text"], row[side], return_token_type_ids=True)["token_type_ids"]]
+                )
+            }
             more = segments if "token_type_ids" in tokenizer.model_input_names and reads == "pair" else {}
             with torch.no_grad():
                 alone = model(input_ids=torch.tensor([both]), **more).logits.item()
@@ -77,7 +101,9 @@ def test_it_reads_as_it_was_trained(tmp_path: Path, context: Callable[..., Any])
     assert [row["score_chosen"] for row in short[2]] != [row["score_chosen"] for row in asked(made, context, model)[2]]
 
 
-def test_bad_rows_are_skipped_where_the_stage_that_trained_skipped_them(tmp_path: Path, context: Callable[..., Any]) -> None:
+def test_bad_rows_are_skipped_where_the_stage_that_trained_skipped_them(
+    tmp_path: Path, context: Callable[..., Any]
+) -> None:
     bad = {"prompt": "x", "chosen": "same", "rejected": "same"}
     model = tiny.build("finery", HEAD, family="decoder").eval()
     _, details, rows = asked(recipe(tmp_path, rows=[bad, *ROWS], learnt=", skip_bad_rows: true"), context, model)

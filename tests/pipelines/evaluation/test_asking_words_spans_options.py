@@ -17,15 +17,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.interfaces import Head, World
+from pipelines.core.recipe import loads
 from pipelines.data.encoding import encode
-from pipelines.errors import ModelError, RecipeError
-from pipelines.evaluation import asking_spans, seqeval, squad_v2
-from pipelines.evaluation.predictions import read_predictions
-from pipelines.protocols import Head, World
+from pipelines.metrics import seqeval, squad_v2
 from pipelines.publishing import clean_room
-from pipelines.publishing.scores import scores_of
+from pipelines.publishing.requirements import scores_of
 from pipelines.publishing.verify import questions_of
-from pipelines.recipe import loads
+from pipelines.tasks.extractive_qa import evaluation
+from pipelines.tasks.predictions import read_predictions
 from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 
@@ -42,11 +43,20 @@ def row(number: int) -> dict[str, Any]:
     """One row that serves all three kinds, longer with its number."""
     words = [tiny.WORDS[(3 * number + 5 * place) % len(tiny.WORDS)] for place in range(4 + 3 * number)]
     context = " ".join(words)
-    answers = {"text": [], "answer_start": []} if number % 4 == 3 else {"text": [words[1]], "answer_start": [context.index(words[1])]}
+    answers = (
+        {"text": [], "answer_start": []}
+        if number % 4 == 3
+        else {"text": [words[1]], "answer_start": [context.index(words[1])]}
+    )
     return {
-        "tokens": words, "tags": [TAGS[(number + place) % 3] for place in range(len(words))], "question": "which was it", "context": context,
-        "answers": answers, "options": [words[0], " ".join(words[1:3]), "nothing at all"], "answer": "ABC"[number % 3],
-    }  # fmt: skip
+        "tokens": words,
+        "tags": [TAGS[(number + place) % 3] for place in range(len(words))],
+        "question": "which was it",
+        "context": context,
+        "answers": answers,
+        "options": [words[0], " ".join(words[1:3]), "nothing at all"],
+        "answer": "ABC"[number % 3],
+    }
 
 
 def recipe(folder: Path, kind: str, stages: str = "") -> Any:
@@ -64,22 +74,36 @@ def model(kind: str, family: str = "bert") -> Any:
     """A model whose answers are far from constant without training."""
     if family == "bert":
         return tiny.build("bert", KINDS[kind][1], initializer_range=0.5).eval()
-    shape = {"family": family, "initializer_range": 0.5} | ({"num_decoder_layers": 2} if family == "encoder-decoder" else {})
+    shape = {"family": family, "initializer_range": 0.5} | (
+        {"num_decoder_layers": 2} if family == "encoder-decoder" else {}
+    )
     return tiny.build("finery", KINDS[kind][1], **shape).eval()
 
 
 def evaluated(
-    folder: Path, context: Callable[..., Any], kind: str, family: str = "bert", stages: str = "", opened: Any = None, **others: Any
+    folder: Path,
+    context: Callable[..., Any],
+    kind: str,
+    family: str = "bert",
+    stages: str = "",
+    opened: Any = None,
+    **others: Any,
 ) -> Any:
     made = recipe(folder, kind, stages)
-    own = copy.deepcopy(tiny.tokenizer())  # a fast tokenizer has settings that two threads would change under each other
-    given = context(made, "evaluate", {"mine": opened or model(kind, family)}, open_tokenizer=lambda stage_id=None: own, **others)
+    own = copy.deepcopy(
+        tiny.tokenizer()
+    )  # a fast tokenizer has settings that two threads would change under each other
+    given = context(
+        made, "evaluate", {"mine": opened or model(kind, family)}, open_tokenizer=lambda stage_id=None: own, **others
+    )
     made.stage("evaluate").run(given)
     return given
 
 
 def read(given: Any) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
-    metrics, details = (json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details"))
+    metrics, details = (
+        json.loads((given.folder / f"{name}.json").read_text())["mine"] for name in ("metrics", "details")
+    )
     return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
 
 
@@ -98,7 +122,9 @@ def test_a_stranger_computes_the_logits_that_were_written(tmp_path, context, kin
 
 def test_tags_score_what_they_say(tmp_path, context):
     metrics, details, rows = read(evaluated(tmp_path, context, "tags"))
-    assert metrics == pytest.approx(seqeval.compute([each["predicted_tags"] for each in rows], [each["tags"] for each in rows]))
+    assert metrics == pytest.approx(
+        seqeval.compute([each["predicted_tags"] for each in rows], [each["tags"] for each in rows])
+    )
     assert all(len(each["predicted_tags"]) == len(each["tokens"]) for each in rows)  # longer than 24 tokens, too
     assert [each["tokens"] for each in rows] == [row(number)["tokens"] for number in range(12)]
     for each in rows:
@@ -112,9 +138,16 @@ def test_spans_score_what_they_say(tmp_path, context):
     metrics, details, rows = read(given)
     answers = [each["answers"] for each in rows]
     assert metrics == pytest.approx(squad_v2.compute([each["answer"] for each in rows], answers))
-    assert details["spans"] == {"doc_stride": 4, "n_best_size": 20, "max_answer_length": 3, "null_score_diff_threshold": 0.0}
+    assert details["spans"] == {
+        "doc_stride": 4,
+        "n_best_size": 20,
+        "max_answer_length": 3,
+        "null_score_diff_threshold": 0.0,
+    }
     assert details["official"]["NoAns_total"] == 3
-    assert json.loads((given.folder / "mine.predictions.json").read_text()) == {each["id"]: each["answer"] for each in rows}
+    assert json.loads((given.folder / "mine.predictions.json").read_text()) == {
+        each["id"]: each["answer"] for each in rows
+    }
     odds = json.loads((given.folder / "mine.null_odds.json").read_text())
     assert all((each["answer"] == "") == (odds[each["id"]] > 0.0) for each in rows)
     for each in rows:
@@ -126,7 +159,9 @@ def test_spans_score_what_they_say(tmp_path, context):
 def test_a_threshold_says_no_answer_more_or_less_often(tmp_path, context):
     said = []
     for threshold in (-1e6, 1e6):
-        _, _, rows = read(evaluated(tmp_path, context, "spans", stages=f", spans: {{null_score_diff_threshold: {threshold}}}"))
+        _, _, rows = read(
+            evaluated(tmp_path, context, "spans", stages=f", spans: {{null_score_diff_threshold: {threshold}}}")
+        )
         said.append([each["answer"] == "" for each in rows])
     assert said == [[True] * 12, [False] * 12]
 
@@ -134,7 +169,12 @@ def test_a_threshold_says_no_answer_more_or_less_often(tmp_path, context):
 def test_the_threshold_is_chosen_on_the_rows_that_were_set_aside(tmp_path, context):
     """40 training rows, every fourth without an answer: 4 are set aside by the seed, and the best of all thresholds on them is taken."""
     many = [row(number % 9) | {"question": f"which was it {number}"} for number in range(40)]
-    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps(each | ({"answers": {"text": [], "answer_start": []}} if at % 2 else {})) for at, each in enumerate(many)))
+    (tmp_path / "train.jsonl").write_text(
+        "\n".join(
+            json.dumps(each | ({"answers": {"text": [], "answer_start": []}} if at % 2 else {}))
+            for at, each in enumerate(many)
+        )
+    )
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row(number)) for number in range(12)))
 
     def made(arguments, spans=""):
@@ -142,22 +182,32 @@ def test_the_threshold_is_chosen_on_the_rows_that_were_set_aside(tmp_path, conte
         given = loads(
             f"name: t\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages:\n"
             f"  - {{stage: supervised, id: mine, max_length: 24, seed: 3, task: {task}, arguments: {{{arguments}}}}}\n"
-            f"  - {{stage: evaluate{spans}}}\n", folder=tmp_path,
-        )  # fmt: skip
+            f"  - {{stage: evaluate{spans}}}\n",
+            folder=tmp_path,
+        )
         ready = context(given, "evaluate", {"mine": model("spans")})
         given.stage("evaluate").run(ready)
         return given, read(ready)
 
     given, (metrics, details, _) = made("eval_strategy: epoch")
     assert details["spans"]["threshold_chosen_on"] == {"split": "train", "set_aside": 4}
-    _, (fixed, _, _) = made("eval_strategy: epoch", f", spans: {{null_score_diff_threshold: {details['spans']['null_score_diff_threshold']}}}")
+    _, (fixed, _, _) = made(
+        "eval_strategy: epoch",
+        f", spans: {{null_score_diff_threshold: {details['spans']['null_score_diff_threshold']}}}",
+    )
     assert fixed == metrics
     assert "threshold_chosen_on" not in made("max_steps: 1")[1][1]["spans"]
 
     stage = given.stage("mine")
     rows = stage.task.task("mine").rows("train")
     _, aside = set_aside(encode(tiny.tokenizer(), rows, 24), given.seed_of(stage), None)
-    found = asking_spans.set_aside(SimpleNamespace(context=SimpleNamespace(recipe=given), choice=given.stage("evaluate").choices(given)[0][0], task=stage.task.task("mine")))
+    found = evaluation.set_aside(
+        SimpleNamespace(
+            context=SimpleNamespace(recipe=given),
+            choice=given.stage("evaluate").choices(given)[0][0],
+            task=stage.task.task("mine"),
+        )
+    )
     assert list(found.index) == list(aside.index)  # the very rows that training left out
 
 
@@ -167,9 +217,9 @@ def test_answering_nothing_may_be_the_best():
     class Rows(list):
         labels: Any = [(), ()]
 
-    assert asking_spans.best_of(found, Rows([1, 2])) == -4.0
+    assert evaluation.best_of(found, Rows([1, 2])) == -4.0
     Rows.labels = [("a",), ()]
-    assert asking_spans.best_of(found, Rows([1, 2])) == -3.0  # the first is answered, the second is not
+    assert evaluation.best_of(found, Rows([1, 2])) == -3.0  # the first is answered, the second is not
 
 
 def test_options_score_what_they_say(tmp_path, context):
@@ -202,7 +252,13 @@ def test_two_processes_write_what_one_does(tmp_path, context, kind):
 
         try:
             evaluated(
-                tmp_path, context, kind, opened=models[number], world=World(number, 2), gather=gather, barrier=lambda: barrier.wait(60)
+                tmp_path,
+                context,
+                kind,
+                opened=models[number],
+                world=World(number, 2),
+                gather=gather,
+                barrier=lambda: barrier.wait(60),
             )
         except BaseException as error:
             failures.append(error)
@@ -217,7 +273,9 @@ def test_two_processes_write_what_one_does(tmp_path, context, kind):
     assert {file.name: file.read_bytes() for file in alone.folder.iterdir() if file.name != "details.json"} == expected
 
 
-@pytest.mark.parametrize(("kind", "sentence"), [("tags", "token classification head"), ("spans", "question answering head")])
+@pytest.mark.parametrize(
+    ("kind", "sentence"), [("tags", "token classification head"), ("spans", "question answering head")]
+)
 def test_a_model_with_another_head_is_refused(tmp_path, context, kind, sentence):
     made = recipe(tmp_path, kind)
     other = tiny.build("bert", Head("sequence_classification", TAGS))
@@ -237,11 +295,18 @@ def test_windows_that_cannot_move_on_are_refused_before_a_run(tmp_path):
 
 
 def test_predictions_are_read_back_by_kind(tmp_path, context):
-    for kind, names in (("tags", {"tokens", "tags", "predicted_tags"}), ("spans", {"id", "text", "text_pair", "answers", "answer"})):
+    for kind, names in (
+        ("tags", {"tokens", "tags", "predicted_tags"}),
+        ("spans", {"id", "text", "text_pair", "answers", "answer"}),
+    ):
         given = evaluated(tmp_path, context, kind)
         found = read_predictions(given.folder / "predictions.parquet")["mine", "validation"]
         assert set(found) == {"index", *names}
-        assert {name: found[name] for name in names} == {name: [each[name] for each in read(given)[2]] for name in names}
-    found = read_predictions(evaluated(tmp_path, context, "options").folder / "predictions.parquet")["mine", "validation"]
+        assert {name: found[name] for name in names} == {
+            name: [each[name] for each in read(given)[2]] for name in names
+        }
+    found = read_predictions(evaluated(tmp_path, context, "options").folder / "predictions.parquet")[
+        "mine", "validation"
+    ]
     assert found["logits"].shape == (12, 3)
     assert found["prediction"].tolist() == found["logits"].argmax(axis=1).tolist()

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipelines.evaluation.atomic import whole_file, write_json
+from pipelines.core.files import whole_file, write_json
 
 
 def test_a_file_is_there_only_when_it_is_whole(tmp_path):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from pipelines.core.interfaces import Rows
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.protocols import Rows
 
 TRAIN = Rows(["good film", "fine film", "bad film"], None, [1, 1, 0], [0, 1, 2])
 FIRST = Rows(["good", "bad"], None, [1, 0], [0, 1])

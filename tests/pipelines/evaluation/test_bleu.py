@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from pipelines.evaluation import bleu
+from pipelines.metrics import bleu
 
-WRITTEN = ["Ein Mann mit einem orangen Hut.", "Zwei Hunde laufen über das Gras", "Eine Frau", "Ein Junge spielt im Sand ."]
-TRUE = ["Ein Mann mit einem orangefarbenen Hut.", "Zwei Hunde rennen über grünes Gras.", "Eine Frau schläft.", "Ein Junge spielt im Sand."]
+WRITTEN = [
+    "Ein Mann mit einem orangen Hut.",
+    "Zwei Hunde laufen über das Gras",
+    "Eine Frau",
+    "Ein Junge spielt im Sand .",
+]
+TRUE = [
+    "Ein Mann mit einem orangefarbenen Hut.",
+    "Zwei Hunde rennen über grünes Gras.",
+    "Eine Frau schläft.",
+    "Ein Junge spielt im Sand.",
+]
 
 
 def test_it_is_sacrebleu_on_the_corpus():

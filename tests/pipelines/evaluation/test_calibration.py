@@ -21,7 +21,10 @@ def test_the_expected_error_by_hand():
     confidence = np.array([0.9, 0.9, 0.6, 0.6, 0.6])
     right = np.array([True, False, True, True, True])
     assert expected_error(confidence, right, bins=10) == pytest.approx(2 / 5 * 0.4 + 3 / 5 * 0.4)
-    assert [(each["examples"], each["accuracy"]) for each in reliability(confidence, right, bins=10)] == [(3, 1.0), (2, 0.5)]
+    assert [(each["examples"], each["accuracy"]) for each in reliability(confidence, right, bins=10)] == [
+        (3, 1.0),
+        (2, 0.5),
+    ]
 
 
 def test_a_bin_holds_its_upper_end_and_not_its_lower_one():
@@ -51,7 +54,9 @@ def test_the_best_temperature_is_scipys_minimum():
     def loss(temperature):
         return -log_softmax(logits / temperature, axis=1)[np.arange(500), labels].mean()
 
-    assert best_temperature(logits, labels) == pytest.approx(minimize_scalar(loss, bounds=(0.05, 20), method="bounded").x, rel=2e-3)
+    assert best_temperature(logits, labels) == pytest.approx(
+        minimize_scalar(loss, bounds=(0.05, 20), method="bounded").x, rel=2e-3
+    )
 
 
 def test_likelihood_and_brier_score_as_scikit_learn_has_them():

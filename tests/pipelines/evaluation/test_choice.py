@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import RecipeError
-from pipelines.evaluation.choice import choose
-from pipelines.recipe import Recipe, loads
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import Recipe, loads
+from pipelines.evaluation.benchmark_selection import choose
 
 SCRATCH = "{architecture: {preset: bert-tiny}}"
 
@@ -111,7 +111,10 @@ def test_sources_and_targets_keep_the_lengths_they_were_trained_with(recipe):
         "stage: evaluate",
     )
     choices, _ = choose(made, made.stage("evaluate"), None)
-    assert [(choice.trained_length(made), choice.trained_target_length(made)) for choice in choices] == [(60, 40), (30, 50)]
+    assert [(choice.trained_length(made), choice.trained_target_length(made)) for choice in choices] == [
+        (60, 40),
+        (30, 50),
+    ]
     assert {choice.kind for choice in choices} == {"seq2seq"}
 
 

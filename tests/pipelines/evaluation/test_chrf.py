@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from pipelines.evaluation import chrf
+from pipelines.metrics import chrf
 
 WRITTEN = ["Muž v oranžovém klobouku zírá.", "Dva psi běží po trávě", "Žena", "Chlapec si hraje v písku ."]
-TRUE = ["Muž v oranžovém klobouku na něco zírá.", "Dva psi běhají po zelené trávě.", "Žena spí.", "Chlapec si hraje v písku."]
+TRUE = [
+    "Muž v oranžovém klobouku na něco zírá.",
+    "Dva psi běhají po zelené trávě.",
+    "Žena spí.",
+    "Chlapec si hraje v písku.",
+]
 
 
 def test_it_is_sacrebleu_on_the_corpus():

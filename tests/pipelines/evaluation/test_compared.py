@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.errors import DataError, ModelError
-from pipelines.evaluation.answer_length import longer, shorter
-from pipelines.evaluation.baselines import NotDefined
-from pipelines.evaluation.compared import Compared, difference, score_pairs
-from pipelines.evaluation.outcomes import outcomes_of
-from pipelines.protocols import Rows
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.baselines import NotDefined, longer, shorter
+from pipelines.evaluation.examples import outcomes_of
+from pipelines.tasks.preference.evaluation import Compared, difference, score_pairs
 from tests.pipelines.data.test_preference_pairs import rows
 
 
@@ -17,7 +16,9 @@ class Task:
     kind = "preference"
 
 
-PAIRS = rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good and fine", " is bad"), ("a film", " good", " dull"))
+PAIRS = rows(
+    ("the cat", " runs", " sleeps on it"), ("a dog", " is good and fine", " is bad"), ("a film", " good", " dull")
+)
 SCORES = np.array([[1.0, 0.0], [0.5, 2.0], [3.0, 3.0]], dtype=np.float32)
 
 
@@ -42,9 +43,18 @@ def test_scores_that_are_no_numbers_are_refused():
 def test_the_table_holds_both_answers_with_their_scores():
     table = said().table().to_pylist()
     assert table[1] | {"logits": None} == {
-        "benchmark": "pairs", "split": "test", "index": 11, "text": "a dog", "chosen": " is good and fine", "rejected": " is bad",
-        "score_chosen": 0.5, "score_rejected": 2.0, "label": 0, "prediction": 1, "logits": None,
-    }  # fmt: skip
+        "benchmark": "pairs",
+        "split": "test",
+        "index": 11,
+        "text": "a dog",
+        "chosen": " is good and fine",
+        "rejected": " is bad",
+        "score_chosen": 0.5,
+        "score_rejected": 2.0,
+        "label": 0,
+        "prediction": 1,
+        "logits": None,
+    }
 
 
 def test_mistakes_are_read_with_what_was_preferred():

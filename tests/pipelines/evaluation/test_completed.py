@@ -6,14 +6,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.data.causal import Dialogues
-from pipelines.data.instructions import ALPACA, GSM8K
-from pipelines.errors import DataError
-from pipelines.evaluation.completed import Completed, graded, score_completions
-from pipelines.evaluation.predictions import write_predictions
-from pipelines.evaluation.tallies import Tally
+from pipelines.core.errors import DataError
+from pipelines.metrics.perplexity import Tally
+from pipelines.tasks.benchmarks import ALPACA, GSM8K
+from pipelines.tasks.causal.evaluation import Completed, graded, score_completions
+from pipelines.tasks.causal.task import Dialogues
+from pipelines.tasks.predictions import write_predictions
 
-TALLY = Tally(np.array([0, 1]), {"bits": np.array([6.0, 2.0]), "tokens": np.array([3.0, 1.0]), "bytes": np.array([4.0, 12.0])})
+TALLY = Tally(
+    np.array([0, 1]), {"bits": np.array([6.0, 2.0]), "tokens": np.array([3.0, 1.0]), "bytes": np.array([4.0, 12.0])}
+)
 
 
 def said(texts, labels=("a cat", "a dog"), tally=TALLY):
@@ -40,7 +42,9 @@ def test_without_prompts_there_is_a_likelihood_only():
 
 
 def test_guessers_write_texts_alone():
-    assert score_completions(ALPACA)(np.asarray(["a cat", "a dog"], dtype=object), ["a cat", "a dog"])["rougeL"] == 100.0
+    assert (
+        score_completions(ALPACA)(np.asarray(["a cat", "a dog"], dtype=object), ["a cat", "a dog"])["rougeL"] == 100.0
+    )
 
 
 def test_gsm8k_compares_the_number_behind_four_hashes():
@@ -60,7 +64,12 @@ def test_the_predictions_of_each_row_carry_its_likelihood(tmp_path):
     only = Tally(np.array([1]), {name: each[1:] for name, each in TALLY.columns.items()})
     write_predictions(tmp_path / "p.parquet", [said(["x", "y"], tally=only)])
     table = pq.read_table(tmp_path / "p.parquet").to_pydict()
-    assert (table["source"], table["reference"], table["hypothesis"], table["index"]) == (["one", "two"], ["a cat", "a dog"], ["x", "y"], [4, 9])
+    assert (table["source"], table["reference"], table["hypothesis"], table["index"]) == (
+        ["one", "two"],
+        ["a cat", "a dog"],
+        ["x", "y"],
+        [4, 9],
+    )
     assert table["completion_bits"][1] == 2.0
     assert np.isnan(table["completion_bits"][0])
 

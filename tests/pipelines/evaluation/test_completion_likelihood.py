@@ -7,16 +7,20 @@ from contextlib import suppress
 import pytest
 import torch
 
+from pipelines.core.interfaces import Head, World
 from pipelines.data.chat_formats import Dialogue
-from pipelines.evaluation.completion_likelihood import likelihoods
-from pipelines.evaluation.tallies import likelihood
-from pipelines.protocols import Head, World
+from pipelines.metrics.perplexity import likelihood
+from pipelines.tasks.causal.evaluation import likelihoods
 from tests import tiny
 
 
 def dialogues(count=9):
     return [
-        Dialogue(({"role": "user", "content": one}, {"role": "assistant", "content": f" {other}"}), (False, True), templated=False)
+        Dialogue(
+            ({"role": "user", "content": one}, {"role": "assistant", "content": f" {other}"}),
+            (False, True),
+            templated=False,
+        )
         for one, other in zip(tiny.TEXTS[:count], tiny.TEXTS[count : 2 * count], strict=True)
     ]
 
@@ -49,7 +53,9 @@ def test_bits_and_tokens_are_those_of_asking_token_by_token(model):
     figures = tally.figures(likelihood)
     total = sum(bits for bits, _ in expected)
     assert figures["perplexity"] == pytest.approx(2 ** (total / sum(tokens for _, tokens in expected)), rel=1e-4)
-    assert figures["bits_per_byte"] == pytest.approx(total / sum(len(each.completion.encode()) for each in rows), rel=1e-4)
+    assert figures["bits_per_byte"] == pytest.approx(
+        total / sum(len(each.completion.encode()) for each in rows), rel=1e-4
+    )
 
 
 def test_two_processes_find_what_one_finds(model):
@@ -68,6 +74,10 @@ def test_two_processes_find_what_one_finds(model):
 
 def test_rows_whose_answer_is_cut_away_are_not_counted(model):
     tokenizer = copy.deepcopy(tiny.tokenizer())
-    long = Dialogue(({"role": "user", "content": "cat " * 60}, {"role": "assistant", "content": "dog"}), (False, True), templated=False)
+    long = Dialogue(
+        ({"role": "user", "content": "cat " * 60}, {"role": "assistant", "content": "dog"}),
+        (False, True),
+        templated=False,
+    )
     tally = likelihoods(model, tokenizer, [*dialogues(2), long], 48)
     assert tally.documents.tolist() == [0, 1]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix
 
-from pipelines.evaluation.confusion import confusion
+from pipelines.metrics.base import confusion
 
 
 def test_rows_are_the_true_classes():

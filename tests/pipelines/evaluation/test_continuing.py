@@ -4,16 +4,18 @@ import copy
 
 import pytest
 
+from pipelines.core.decoding import Generation
+from pipelines.core.interfaces import Head
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.evaluation.continuing import continue_prompts, filled_on_the_left, how, prompt_ids
-from pipelines.evaluation.generation import Generation
-from pipelines.protocols import Head
+from pipelines.models.generate import continue_prompts, filled_on_the_left, how, prompt_ids
 from tests import tiny
 
 
 def asked(content, templated=False):
-    return Dialogue(({"role": "user", "content": content}, {"role": "assistant", "content": "x"}), (False, True), templated)
+    return Dialogue(
+        ({"role": "user", "content": content}, {"role": "assistant", "content": "x"}), (False, True), templated
+    )
 
 
 def model(**overrides):
@@ -35,7 +37,11 @@ def test_prompts_in_batches_are_answered_as_they_are_alone(position):
 
 def test_greedy_is_the_default_and_beams_are_taken_where_they_are_named():
     writer, tokenizer = model(), tiny.tokenizer()
-    assert how(writer, tokenizer, Generation()).words() == {"num_beams": 1, "max_new_tokens": 24, "do_sample": False}  # half of 48 positions
+    assert how(writer, tokenizer, Generation()).words() == {
+        "num_beams": 1,
+        "max_new_tokens": 24,
+        "do_sample": False,
+    }  # half of 48 positions
     assert how(writer, tokenizer, Generation(num_beams=3, max_new_tokens=5)).config.num_beams == 3
 
 
@@ -59,7 +65,10 @@ def test_a_prompt_has_the_tokens_of_its_template():
     tokenizer = copy.deepcopy(tiny.tokenizer())
     tokenizer.chat_template = TEMPLATES["simple"]
     text = "User:\nthe cat\n\nAssistant:\n"
-    assert prompt_ids(tokenizer, asked("the cat", templated=True)) == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert (
+        prompt_ids(tokenizer, asked("the cat", templated=True))
+        == tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
 
 
 def test_filling_by_hand():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.evaluation.baselines import NotDefined
-from pipelines.evaluation.copy_source import copy_source
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.baselines import NotDefined, copy_source
 
 
 def test_the_source_is_the_answer():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from pipelines.evaluation.corpus_metric import CorpusMetric
+from pipelines.metrics.sacrebleu import CorpusMetric
 
 WRITTEN = ["a man runs over the grass", "two dogs play", "a child sleeps"]
 TRUE = ["a man runs on the green grass", "two dogs are playing", "a child is sleeping"]

@@ -11,26 +11,36 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from pipelines.errors import DataError, ModelError
-from pipelines.evaluation.decoding import decoder, write
-from pipelines.evaluation.generation import Generation
-from pipelines.protocols import Rows, World
+from pipelines.core.decoding import Generation
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Rows, World
+from pipelines.models.generate import decoder, write
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    from pipelines.data.wordpiece import WordPiece
+    from pipelines.data.tokenizers.wordpiece import WordPiece
 
-    return WordPiece(min_frequency=1).train(["a the cat dog film book good bad fine dull is was not very on in it saw read runs sleeps . , ?"] * 3, 100)
+    return WordPiece(min_frequency=1).train(
+        ["a the cat dog film book good bad fine dull is was not very on in it saw read runs sleeps . , ?"] * 3, 100
+    )
 
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Any) -> Any:
     torch.manual_seed(0)
     config = T5Config(
-        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, initializer_factor=3.0,
-        decoder_start_token_id=tokenizer.pad_token_id, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.sep_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        initializer_factor=3.0,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+    )
     return T5ForConditionalGeneration(config).eval()
 
 
@@ -53,7 +63,9 @@ def test_texts_are_those_of_generate_one_by_one(model: Any, tokenizer: Any, rows
 def test_the_settings_reach_the_search(model: Any, tokenizer: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch):
     seen: list[Any] = []
     search = model.generate
-    monkeypatch.setattr(model, "generate", lambda **inputs: seen.append(inputs["generation_config"]) or search(**inputs))
+    monkeypatch.setattr(
+        model, "generate", lambda **inputs: seen.append(inputs["generation_config"]) or search(**inputs)
+    )
     write(model, tokenizer, rows, 64, Generation(num_beams=3, max_new_tokens=3, length_penalty=0.6), batch_size=64)
     config = seen[0]
     assert (config.num_beams, config.max_new_tokens, config.length_penalty, config.do_sample) == (3, 3, 0.6, False)
@@ -66,7 +78,9 @@ def test_the_trained_target_length_is_the_default(model: Any, tokenizer: Any, ro
     asked = write(model, tokenizer, rows, 64, Generation(num_beams=1, max_new_tokens=2), target_length=50)
     assert short.tolist() == asked.tolist()
     assert all(len(text.split()) <= 2 for text in short)
-    assert any(len(text.split()) > 2 for text in write(model, tokenizer, rows, 64, Generation(num_beams=1), target_length=9))
+    assert any(
+        len(text.split()) > 2 for text in write(model, tokenizer, rows, 64, Generation(num_beams=1), target_length=9)
+    )
 
 
 def test_two_processes_write_what_one_does(model: Any, tokenizer: Any, rows: Rows):
@@ -102,7 +116,13 @@ def test_a_model_that_decodes_by_masks_is_asked_to():
     model = SimpleNamespace(config=SimpleNamespace(bidirectional_decoder=True), mask_predict=mask_predict)
     tokenizer = SimpleNamespace(mask_token_id=4, all_special_ids=[0, 1, 2, 3, 4])
     assert decoder(model, tokenizer, Generation(iterations=3, length_beam=2), None)("ids", "mask") == "ids"
-    assert asked == {"attention_mask": "mask", "mask_token_id": 4, "iterations": 3, "length_beam": 2, "excluded": (0, 1, 2, 3, 4)}
+    assert asked == {
+        "attention_mask": "mask",
+        "mask_token_id": 4,
+        "iterations": 3,
+        "length_beam": 2,
+        "excluded": (0, 1, 2, 3, 4),
+    }
     with pytest.raises(ModelError, match="the tokenizer has no mask token"):
         decoder(model, SimpleNamespace(mask_token_id=None), Generation(), None)
 

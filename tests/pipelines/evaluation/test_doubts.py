@@ -1,6 +1,6 @@
 import numpy as np
 
-from pipelines.evaluation.doubts import constant_prediction, constant_text, no_better_than_majority
+from pipelines.tasks.predictions import constant_prediction, constant_text, no_better_than_majority
 
 
 def test_the_same_class_for_everything_is_doubted():
@@ -23,7 +23,9 @@ def test_different_answers_and_a_single_example_are_not():
 
 def test_the_same_text_for_everything_is_doubted():
     doubt = constant_text("multi30k/en-de", "test", np.asarray(["Ein Mann"] * 3, dtype=object))
-    assert str(doubt).startswith("multi30k/en-de: the model writes 'Ein Mann' for every one of the 3 examples of 'test'")
+    assert str(doubt).startswith(
+        "multi30k/en-de: the model writes 'Ein Mann' for every one of the 3 examples of 'test'"
+    )
     assert constant_text("t", "test", np.asarray(["Ein Mann", "Eine Frau"], dtype=object)) is None
     assert constant_text("t", "test", np.asarray(["Ein Mann"], dtype=object)) is None
 

@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from pipelines.errors import ModelError, RecipeError
-from pipelines.evaluation.predictions import read_predictions
-from pipelines.events import read_events
-from pipelines.protocols import World
-from pipelines.recipe import loads
-from pipelines.registry import BASELINES
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.events import read_events
+from pipelines.core.interfaces import World
+from pipelines.core.recipe import loads
+from pipelines.core.registry import BASELINES
+from pipelines.tasks.predictions import read_predictions
 
 RECIPE = """
 name: t
@@ -113,7 +113,9 @@ def test_scores_equal_the_references_on_glue(data, context, classifier):
     flat = {f"{name}.{metric}": value for name, scores in metrics.items() for metric, value in scores.items()}
     assert [event["metrics"] for event in events(given, "metric")] == [flat]
     told = {event["what"] for event in events(given, "progress")}
-    assert {each for each in told if not each.startswith("comparing with")} == {f"{name} {split}" for name, split in said}
+    assert {each for each in told if not each.startswith("comparing with")} == {
+        f"{name} {split}" for name, split in said
+    }
     assert all(event["stage"] == "evaluate" for event in read_events(given.events.path))
 
 
@@ -249,9 +251,13 @@ def test_two_processes_write_what_one_does(own_files, context, classifier):
 
         try:
             given = context(
-                made, "evaluate", {"mine": classifier_of[number]}, world=World(number, 2), gather=gather,
+                made,
+                "evaluate",
+                {"mine": classifier_of[number]},
+                world=World(number, 2),
+                gather=gather,
                 barrier=lambda: barrier.wait(60),
-            )  # fmt: skip
+            )
             made.stage("evaluate").run(given)
         except BaseException as error:
             failures.append(error)
@@ -301,7 +307,9 @@ def test_every_mistake_of_the_block_is_found_at_once():
 
 
 def test_how_texts_are_written_is_refused_where_none_are():
-    with pytest.raises(RecipeError, match=r"generation: is for benchmarks whose answers are texts, and none that is scored has such"):
+    with pytest.raises(
+        RecipeError, match=r"generation: is for benchmarks whose answers are texts, and none that is scored has such"
+    ):
         recipe("stage: supervised, id: para, task: glue/mrpc", "stage: evaluate, generation: {num_beams: 2}")
 
 
@@ -312,7 +320,7 @@ def test_a_baseline_is_named_once():
 
 def test_checking_a_recipe_loads_nothing_heavy():
     code = (
-        "import sys; from pipelines.recipe import loads\n"
+        "import sys; from pipelines.core.recipe import loads\n"
         "loads('''name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
         "  - {stage: supervised, id: nli, task: glue/mnli}\n  - {stage: evaluate, benchmarks: [glue/ax, nli]}\n''')\n"
         "heavy = {'torch', 'transformers', 'datasets', 'evaluate', 'sklearn', 'scipy', 'numpy', 'pyarrow'} & set(sys.modules)\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from pipelines.evaluation.exact_match import compute, signature
+from pipelines.metrics.exact_match import compute, signature
 
 
 def test_the_share_of_texts_that_are_their_references():

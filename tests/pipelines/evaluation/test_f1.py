@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from pipelines.evaluation.f1 import compute
+from pipelines.metrics.f1 import compute
 
 
 def labels(classes: int):

@@ -1,7 +1,7 @@
 import pytest
 
-from pipelines.errors import RecipeError
-from pipelines.recipe import loads
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import loads
 
 RECIPE = """
 name: t
@@ -18,7 +18,11 @@ def recipe(stage, objective="causal_lm", preset="gpt-tiny"):
 
 
 def test_a_single_name_stands_for_a_list_and_none_for_nothing():
-    settings = recipe("benchmarks: [glue/sst2], few_shot: {calibration: contextual, normalisation: none}").stage("evaluate").few_shot
+    settings = (
+        recipe("benchmarks: [glue/sst2], few_shot: {calibration: contextual, normalisation: none}")
+        .stage("evaluate")
+        .few_shot
+    )
     assert settings.calibration == ("contextual",)
     assert settings.normalisation == ()
     assert settings.accuracies() == ("acc", "acc_contextual")
@@ -26,12 +30,16 @@ def test_a_single_name_stands_for_a_list_and_none_for_nothing():
 
 
 def test_the_scores_of_every_key_are_known_before_a_run():
-    made = recipe("benchmarks: [glue/mrpc, glue/mnli, squad, glue/stsb, race/middle], few_shot: {shots: [0, 8], calibration: answer_context}")
+    made = recipe(
+        "benchmarks: [glue/mrpc, glue/mnli, squad, glue/stsb, race/middle], few_shot: {shots: [0, 8], calibration: answer_context}"
+    )
     stage = made.stage("evaluate")
     found = stage.few_shot_scores(made)
     assert list(found)[:3] == ["glue/mrpc/0-shot", "glue/mrpc/8-shot", "glue/mnli/0-shot"]
     assert found["glue/mrpc/8-shot"] == ["acc", "acc_norm", "acc_answer_context", "f1"]
-    assert found["glue/mnli/0-shot"] == [f"{name}{mm}" for mm in ("", "_mm") for name in ("acc", "acc_norm", "acc_answer_context")]
+    assert found["glue/mnli/0-shot"] == [
+        f"{name}{mm}" for mm in ("", "_mm") for name in ("acc", "acc_norm", "acc_answer_context")
+    ]
     assert found["squad/0-shot"] == ["exact_match", "f1"]
     assert found["glue/stsb/0-shot"] == ["pearson", "spearmanr"]
     assert stage.few_shot_model(made) == "pretrain"
@@ -46,11 +54,17 @@ def test_the_scores_of_every_key_are_known_before_a_run():
         ("benchmarks: [glue/sst2, glue/sst2], few_shot: {}", "'glue/sst2' is named twice"),
         ("benchmarks: [glue/sst2], few_shot: {shots: [1, 1]}", "'1' is named twice"),
         ("benchmarks: [glue/sst2], few_shot: {shots: [-1]}", "must be at least 0"),
-        ("benchmarks: [glue/sst2], few_shot: {calibration: contextual-ish}", "must be one of contextual, answer_context"),
+        (
+            "benchmarks: [glue/sst2], few_shot: {calibration: contextual-ish}",
+            "must be one of contextual, answer_context",
+        ),
         ("benchmarks: [squad], few_shot: {answer: likelihood}", "'squad' has no possible answers"),
         ("benchmarks: [glue/stsb], few_shot: {answer: generation}", "asked for by likelihood"),
         ("benchmarks: [glue/sst2], few_shot: {prompts: {glue/sst2: {text: '{sentense}'}}}", "Did you mean 'sentence'"),
-        ("benchmarks: [glue/sst2], few_shot: {prompts: {glue/cola: {text: '{sentence}'}}}", "a benchmark that is not asked"),
+        (
+            "benchmarks: [glue/sst2], few_shot: {prompts: {glue/cola: {text: '{sentence}'}}}",
+            "a benchmark that is not asked",
+        ),
         ("benchmarks: [glue/sst2], datasets: [{path: english_novels}], few_shot: {}", "use another evaluate stage"),
         ("benchmarks: [glue/sst2], from: head, few_shot: {}", "leaves no language model; name a pretrain stage"),
     ],
@@ -81,6 +95,10 @@ def test_a_model_of_replaced_tokens_is_refused_with_the_reason_where_it_is_named
 
 def test_without_any_model_there_is_nobody_to_ask():
     with pytest.raises(RecipeError, match="asks a language model, and no earlier stage leaves one"):
-        loads("name: t\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: evaluate, benchmarks: [glue/sst2], few_shot: {}}]\n")
-    made = loads("name: t\nmodel: {checkpoint: openai-community/gpt2}\nstages: [{stage: evaluate, benchmarks: [glue/sst2], few_shot: {}}]\n")
+        loads(
+            "name: t\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: evaluate, benchmarks: [glue/sst2], few_shot: {}}]\n"
+        )
+    made = loads(
+        "name: t\nmodel: {checkpoint: openai-community/gpt2}\nstages: [{stage: evaluate, benchmarks: [glue/sst2], few_shot: {}}]\n"
+    )
     assert made.stage("evaluate").few_shot_model(made) == "model"

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.evaluation.few_shot_asking import READERS
-from pipelines.evaluation.few_shot_likelihood import Continuation
-from pipelines.events import read_events
-from pipelines.protocols import Head
-from pipelines.recipe import loads
+from pipelines.core.events import read_events
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
+from pipelines.evaluation.few_shot.evaluation import READERS
+from pipelines.evaluation.few_shot.likelihood import Continuation
 from tests import tiny
 
 RECIPE = """
@@ -31,19 +31,30 @@ PROMPT = '{text: "{text} it was", answers: [bad, very good]}'
 def folder(tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(tiny.TEXTS))
     for name, rows in (("train", tiny.TEXTS[:12]), ("dev", tiny.TEXTS[12:27])):
-        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *(f"{text},{'yes' if at % 3 else 'no'}" for at, text in enumerate(rows))]) + "\n")
-    (tmp_path / "stars.csv").write_text("\n".join(["text,stars", *(f"{text},{at % 5 + 0.2}" for at, text in enumerate(tiny.TEXTS[:12]))]) + "\n")
-    lines = [{"question": f"what {at}", "context": "the cat sleeps", "answers": {"text": ["cat"], "answer_start": [4]}} for at in range(4)]
+        (tmp_path / f"{name}.csv").write_text(
+            "\n".join(["text,label", *(f"{text},{'yes' if at % 3 else 'no'}" for at, text in enumerate(rows))]) + "\n"
+        )
+    (tmp_path / "stars.csv").write_text(
+        "\n".join(["text,stars", *(f"{text},{at % 5 + 0.2}" for at, text in enumerate(tiny.TEXTS[:12]))]) + "\n"
+    )
+    lines = [
+        {"question": f"what {at}", "context": "the cat sleeps", "answers": {"text": ["cat"], "answer_start": [4]}}
+        for at in range(4)
+    ]
     (tmp_path / "qa.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    lines = [{"text": text, "question": "it was _", "options": ["good", "bad", "not dull"], "answer": "ABC"[at % 3]} for at, text in enumerate(tiny.TEXTS[:9])]
+    lines = [
+        {"text": text, "question": "it was _", "options": ["good", "bad", "not dull"], "answer": "ABC"[at % 3]}
+        for at, text in enumerate(tiny.TEXTS[:9])
+    ]
     (tmp_path / "mc.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     return tmp_path
 
 
 FAMILIES = {
-    "decoder": ("gpt-tiny", "causal_lm", "causal_lm"), "encoder": ("bert-tiny", "masked_lm", "masked_lm"),
+    "decoder": ("gpt-tiny", "causal_lm", "causal_lm"),
+    "encoder": ("bert-tiny", "masked_lm", "masked_lm"),
     "encoder-decoder": ("t5-tiny", "span_corruption", "seq2seq_lm"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -52,7 +63,9 @@ def run(folder, context, monkeypatch):
 
     def ask(words, benchmarks="films", family="decoder"):
         preset, objective, head = FAMILIES[family]
-        recipe = loads(RECIPE.format(preset=preset, objective=objective, benchmarks=benchmarks, words=words), folder=folder)
+        recipe = loads(
+            RECIPE.format(preset=preset, objective=objective, benchmarks=benchmarks, words=words), folder=folder
+        )
         model = tiny.build("finery", Head(head), family=family, max_position_embeddings=96).eval()
         tiny.disturb(model)
         tokenizer = copy.deepcopy(tiny.tokenizer())
@@ -60,7 +73,13 @@ def run(folder, context, monkeypatch):
         recipe.stage("evaluate").run(given)
         metrics, details = (json.loads((given.folder / f"{name}.json").read_text()) for name in ("metrics", "details"))
         warnings = [event["message"] for event in read_events(given.events.path) if event["event"] == "warning"]
-        return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist(), warnings, READERS[head](model, tokenizer)
+        return (
+            metrics,
+            details,
+            pq.read_table(given.folder / "predictions.parquet").to_pylist(),
+            warnings,
+            READERS[head](model, tokenizer),
+        )
 
     return ask
 
@@ -70,7 +89,7 @@ def test_the_harness_gives_the_same_likelihoods_and_scores_on_the_same_prompts(r
     lm_eval = pytest.importorskip("lm_eval")
     from lm_eval.tasks import TaskManager
 
-    from pipelines.evaluation.harness_model import FineryLM
+    from pipelines.evaluation.few_shot.harness import FineryLM
 
     metrics, _, rows, _, reader = run(f"few_shot: {{shots: [{shots}], seed: 3, prompts: {{films: {PROMPT}}}}}")
     lines = (folder / "train.csv").read_text().splitlines()[1:]
@@ -87,7 +106,9 @@ def test_the_harness_gives_the_same_likelihoods_and_scores_on_the_same_prompts(r
         "metric_list: [{metric: acc}, {metric: acc_norm}]\n"
     )
     manager = TaskManager(include_path=str(folder), include_defaults=False)
-    found = lm_eval.simple_evaluate(model=FineryLM(reader), tasks=["own"], task_manager=manager, bootstrap_iters=0, log_samples=True)
+    found = lm_eval.simple_evaluate(
+        model=FineryLM(reader), tasks=["own"], task_manager=manager, bootstrap_iters=0, log_samples=True
+    )
     theirs = [[nats for nats, _ in sample["filtered_resps"]] for sample in found["samples"]["own"]]
     assert len(rows) == 15
     assert np.array([row["log_likelihoods"] for row in rows]) == pytest.approx(np.array(theirs), abs=1e-4)
@@ -110,9 +131,12 @@ def test_calibrated_scores_are_those_of_the_formulas(run):
     empty = np.array([nats(f"{words} it was") for words in ("N/A", "", "[MASK]")])
     chances = np.exp(empty) / np.exp(empty).sum(1, keepdims=True)
     expected = {
-        "acc": own, "acc_bytes": own / [3, 9], "acc_tokens": own / [1, 2], "acc_contextual": np.exp(own) / chances.mean(0),
+        "acc": own,
+        "acc_bytes": own / [3, 9],
+        "acc_tokens": own / [1, 2],
+        "acc_contextual": np.exp(own) / chances.mean(0),
         "acc_answer_context": own - nats("Answer:"),
-    }  # fmt: skip
+    }
     # contextual calibration weighs probabilities over the answers, whose sum is the same for all answers of a question
     for name, weighed in expected.items():
         assert metrics["films/0-shot"][name] == pytest.approx((weighed.argmax(1) == labels).mean()), name
@@ -162,13 +186,15 @@ def test_options_of_each_question_are_weighed(run):
     context = f"text: {tiny.TEXTS[0]}\nquestion: it was _\nanswer:"
     encoded = [reader.encode(Continuation(context, f" {option}")) for option in rows[0]["options"]]
     assert rows[0]["log_likelihoods"] == pytest.approx([each.nats for each in reader.likelihoods(encoded)], rel=1e-4)
-    assert details["chosen/0-shot"]["baselines"] == {"chance": {"acc": pytest.approx(1 / 3), "acc_norm": pytest.approx(1 / 3)}}
+    assert details["chosen/0-shot"]["baselines"] == {
+        "chance": {"acc": pytest.approx(1 / 3), "acc_norm": pytest.approx(1 / 3)}
+    }
     assert set(metrics["chosen/1-shot"]) == {"acc", "acc_norm"}
 
 
 def test_written_answers_are_scored_as_the_task_scores_them(run):
     metrics, details, rows, _, _ = run("few_shot: {shots: [1]}, generation: {max_new_tokens: 5}", "asked")
-    from pipelines.evaluation import squad
+    from pipelines.metrics import squad
 
     assert metrics["asked/1-shot"] == squad.compute([row["hypothesis"] for row in rows], [["cat"]] * 4)
     assert details["asked/1-shot"]["generation"] == {"num_beams": 1, "max_new_tokens": 5}
@@ -179,7 +205,9 @@ def test_written_answers_are_scored_as_the_task_scores_them(run):
 
 
 def test_numbers_are_expected_values_over_the_answers(run):
-    metrics, _, rows, _, _ = run('few_shot: {shots: [0], prompts: {rated: {text: "{text} it was", answers: ["0", "2.", "-4."]}}}', "rated")
+    metrics, _, rows, _, _ = run(
+        'few_shot: {shots: [0], prompts: {rated: {text: "{text} it was", answers: ["0", "2.", "-4."]}}}', "rated"
+    )
     from scipy.stats import pearsonr
 
     for row in rows:

@@ -3,10 +3,10 @@ import copy
 import pytest
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.evaluation.few_shot_decoders import DecoderReader
-from pipelines.evaluation.few_shot_likelihood import Continuation, Encoded
-from pipelines.protocols import Head, World
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head, World
+from pipelines.evaluation.few_shot.decoders import DecoderReader
+from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded
 from tests import tiny
 
 ASKED = [
@@ -47,7 +47,9 @@ def by_hand(model, encoded, **words):
     return nats, greedy
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.long) for name in SHAPES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.long) for name in SHAPES]
+)
 def test_every_way_gives_what_asking_token_by_token_gives(name):
     asked = reader(name)
     encoded = [asked.encode(each) for each in ASKED]
@@ -62,7 +64,14 @@ def test_every_way_gives_what_asking_token_by_token_gives(name):
     assert all(asked.judged.values())
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.long) for name in SHAPES if name != "finery-relative"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else pytest.mark.long)
+        for name in SHAPES
+        if name != "finery-relative"
+    ],
+)
 def test_what_all_contexts_begin_with_is_read_once(name):
     asked = reader(name)
     examples = " ".join(tiny.WORDS[:18])
@@ -78,7 +87,11 @@ def test_contexts_that_begin_alike_are_read_together():
     """As the questions of contextual calibration: the same examples, with and without content behind them."""
     asked, seen = reader(), []
     stems = [" ".join(tiny.WORDS[at : at + 18]) for at in range(3)]
-    encoded = [asked.encode(Continuation(f"{stem} {end}", " good")) for stem in stems for end in ("the cat", "it", "a very dull dog")]
+    encoded = [
+        asked.encode(Continuation(f"{stem} {end}", " good"))
+        for stem in stems
+        for end in ("the cat", "it", "a very dull dog")
+    ]
     encoded.append(asked.encode(Continuation("it", " good")))  # begins as no other does
     expected = [by_hand(asked.model, each)[0] for each in encoded]
     asked.way = "shared"

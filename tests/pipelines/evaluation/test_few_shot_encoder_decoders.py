@@ -3,29 +3,39 @@ import copy
 import pytest
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.evaluation.few_shot_encoder_decoders import EncoderDecoderReader, filled
-from pipelines.evaluation.few_shot_likelihood import Continuation
-from pipelines.protocols import Head
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader, filled
+from pipelines.evaluation.few_shot.likelihood import Continuation
 from tests import tiny
 
 
 def reader(model_type, **options):
-    model = tiny.build(model_type, Head("seq2seq_lm"), **({"family": "encoder-decoder"} if model_type == "finery" else {})).eval()
+    model = tiny.build(
+        model_type, Head("seq2seq_lm"), **({"family": "encoder-decoder"} if model_type == "finery" else {})
+    ).eval()
     tiny.disturb(model)
     return EncoderDecoderReader(model, copy.deepcopy(tiny.tokenizer()), **options)
 
 
-@pytest.mark.parametrize("model_type", ["finery", pytest.param("t5", marks=pytest.mark.long), pytest.param("bart", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "model_type", ["finery", pytest.param("t5", marks=pytest.mark.long), pytest.param("bart", marks=pytest.mark.long)]
+)
 def test_likelihoods_are_those_of_asking_token_by_token(model_type):
     asked = reader(model_type)
-    encoded = [asked.encode(Continuation(text, f" {answer}")) for text in tiny.TEXTS[:5] for answer in ("good", "bad", "not very bad")]
+    encoded = [
+        asked.encode(Continuation(text, f" {answer}"))
+        for text in tiny.TEXTS[:5]
+        for answer in ("good", "bad", "not very bad")
+    ]
     expected = []
     for each in encoded:
         read, nats = [asked.start()], 0.0
         for token in each.answer:
             with torch.no_grad():
-                logits = asked.model(input_ids=torch.tensor([each.context]), decoder_input_ids=torch.tensor([read])).logits[0, -1]
+                logits = asked.model(
+                    input_ids=torch.tensor([each.context]), decoder_input_ids=torch.tensor([read])
+                ).logits[0, -1]
             nats += logits.double().log_softmax(-1)[token].item()
             read.append(token)
         expected.append(nats)

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.errors import DataError
-from pipelines.evaluation.few_shot_examples import Examples
-from pipelines.evaluation.few_shot_questions import Question, Questions
-from pipelines.protocols import Rows
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.few_shot.questions import Examples, Question, Questions
 
 
 def question(at, group=0):

@@ -1,7 +1,6 @@
-from pipelines.evaluation.few_shot_likelihood import Encoded
-from pipelines.evaluation.few_shot_prompts import asked, counts
-from pipelines.evaluation.few_shot_questions import Question
-from pipelines.evaluation.prompts import Prompt
+from pipelines.evaluation.few_shot.likelihood import Encoded
+from pipelines.evaluation.few_shot.prompts import Prompt
+from pipelines.evaluation.few_shot.questions import Question, asked, counts
 
 PROMPT = Prompt(text="Q: {text}\nA:", answers=("no", "yes"), description="Answer.\n\n")
 

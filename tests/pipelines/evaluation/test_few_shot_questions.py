@@ -2,21 +2,23 @@ import json
 
 import pytest
 
-from pipelines.data.classification import Classification
-from pipelines.data.multiple_choice import MultipleChoice
-from pipelines.data.regression import Regression
-from pipelines.data.token_classification import TokenClassification
-from pipelines.errors import DataError
-from pipelines.evaluation.few_shot_questions import questions_of
-from pipelines.evaluation.prompts import Prompt
-from pipelines.registry import TASKS
+from pipelines.core.errors import DataError
+from pipelines.core.registry import TASKS
+from pipelines.evaluation.few_shot.prompts import Prompt
+from pipelines.evaluation.few_shot.questions import questions_of
+from pipelines.tasks.classification.task import Classification
+from pipelines.tasks.multiple_choice.task import MultipleChoice
+from pipelines.tasks.regression.task import Regression
+from pipelines.tasks.token_classification.task import TokenClassification
 
 ASK = Prompt(text="{text}")
 
 
 @pytest.fixture
 def choice(tmp_path):
-    rows = [{"article": "A text.", "question": "It is _ .", "options": ["red", "blue"], "answer": letter} for letter in "AB"]
+    rows = [
+        {"article": "A text.", "question": "It is _ .", "options": ["red", "blue"], "answer": letter} for letter in "AB"
+    ]
     file = tmp_path / "mc.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     block = MultipleChoice(kind="multiple_choice", context="article", blank="_", train=str(file), validation=str(file))
@@ -26,22 +28,33 @@ def choice(tmp_path):
 def test_options_stand_apart_from_their_question(choice):
     found = questions_of(choice, Prompt(text="{article} {question}"), "validation")
     assert found.each[1].fields == {"article": "A text.", "question": "It is _ .", "options": "A. red\nB. blue"}
-    assert [(each.options, each.answer, each.group) for each in found.each] == [(("red", "blue"), "red", 0), (("red", "blue"), "blue", 1)]
+    assert [(each.options, each.answer, each.group) for each in found.each] == [
+        (("red", "blue"), "red", 0),
+        (("red", "blue"), "blue", 1),
+    ]
     assert list(found.rows.labels) == [0, 1]
 
 
 def test_letters_answer_where_the_prompt_says_so(choice):
     found = questions_of(choice, Prompt(text="{question}\n{options}", answers="letters"), "validation")
     assert [(each.options, each.answer) for each in found.each] == [(("A", "B"), "A"), (("A", "B"), "B")]
-    assert found.each[0].without_content("N/A").fields == {"article": "N/A", "question": "N/A", "options": "A. red\nB. blue"}
+    assert found.each[0].without_content("N/A").fields == {
+        "article": "N/A",
+        "question": "N/A",
+        "options": "A. red\nB. blue",
+    }
 
 
 def test_classes_are_answered_with_the_words_of_the_prompt_or_their_names(tmp_path):
     file = tmp_path / "x.csv"
     file.write_text("text,label\ngood,yes\nbad,no\n")
-    task = Classification(kind="classification", columns=("text",), label="label", train=str(file), validation=str(file)).task("own")
+    task = Classification(
+        kind="classification", columns=("text",), label="label", train=str(file), validation=str(file)
+    ).task("own")
     assert [each.answer for each in questions_of(task, ASK, "validation").each] == ["yes", "no"]
-    assert [each.answer for each in questions_of(task, Prompt(text="{text}", answers=("bad", "fine")), "validation").each] == ["fine", "bad"]
+    assert [
+        each.answer for each in questions_of(task, Prompt(text="{text}", answers=("bad", "fine")), "validation").each
+    ] == ["fine", "bad"]
     with pytest.raises(DataError, match="has 3 answers, but its classes are no, yes"):
         questions_of(task, Prompt(text="{text}", answers=("a", "b", "c")), "validation")
 
@@ -49,7 +62,9 @@ def test_classes_are_answered_with_the_words_of_the_prompt_or_their_names(tmp_pa
 def test_numbers_are_answered_with_the_nearest_that_may_be_said(tmp_path):
     file = tmp_path / "x.csv"
     file.write_text("text,stars\none,0.4\ntwo,3.9\n")
-    task = Regression(kind="regression", columns=("text",), label="stars", train=str(file), validation=str(file)).task("own")
+    task = Regression(kind="regression", columns=("text",), label="stars", train=str(file), validation=str(file)).task(
+        "own"
+    )
     found = questions_of(task, Prompt(text="{text}", answers=("0", "2", "4")), "validation")
     assert [each.answer for each in found.each] == ["0", "4"]
     assert list(found.rows.labels) == [0.4, 3.9]

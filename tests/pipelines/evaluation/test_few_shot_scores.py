@@ -6,8 +6,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import log_softmax as scipys
 from sklearn.metrics import f1_score
 
-from pipelines.evaluation import few_shot_scores as scores
-from pipelines.evaluation import squad
+from pipelines.evaluation.few_shot import scores
+from pipelines.metrics import squad
 
 NATS = arrays(np.float64, (5, 3), elements=st.floats(-80, 0))
 
@@ -54,4 +54,6 @@ def test_texts_are_scored_draw_by_draw():
 
 
 def test_the_spread_over_draws_is_that_of_a_sample():
-    assert scores.spread([{"acc": 0.5}, {"acc": 0.7}]) == {"acc": pytest.approx({"sd": 0.1 * 2**0.5, "min": 0.5, "max": 0.7})}
+    assert scores.spread([{"acc": 0.5}, {"acc": 0.7}]) == {
+        "acc": pytest.approx({"sd": 0.1 * 2**0.5, "min": 0.5, "max": 0.7})
+    }

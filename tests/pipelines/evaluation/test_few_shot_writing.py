@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.errors import ModelError
-from pipelines.evaluation.few_shot_decoders import DecoderReader
-from pipelines.evaluation.few_shot_writing import MOST_NEW, settings_of, until, write
-from pipelines.evaluation.generation import Generation
-from pipelines.evaluation.verbalizers import MaskReader
-from pipelines.protocols import Head
+from pipelines.core.decoding import Generation
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.evaluation.few_shot.decoders import DecoderReader
+from pipelines.evaluation.few_shot.encoders import MaskReader
+from pipelines.evaluation.few_shot.writing import MOST_NEW, settings_of, until, write
 from tests import tiny
 
 

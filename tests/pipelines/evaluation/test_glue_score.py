@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.evaluation.glue_score import TASKS, glue_score, task_scores
-from pipelines.registry import TASKS as KNOWN
+from pipelines.core.registry import TASKS as KNOWN
+from pipelines.evaluation.official.glue import TASKS, glue_score, task_scores
 
 BERT_LARGE = {
     "glue/cola": {"matthews_correlation": 0.605}, "glue/sst2": {"accuracy": 0.949}, "glue/mrpc": {"accuracy": 0.854, "f1": 0.893},

@@ -8,12 +8,12 @@ import random
 import pytest
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.evaluation.few_shot_decoders import DecoderReader
-from pipelines.evaluation.few_shot_encoder_decoders import EncoderDecoderReader
-from pipelines.evaluation.harness_model import FineryLM
-from pipelines.evaluation.verbalizers import MaskReader
-from pipelines.protocols import Head, World
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head, World
+from pipelines.evaluation.few_shot.decoders import DecoderReader
+from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader
+from pipelines.evaluation.few_shot.encoders import MaskReader
+from pipelines.evaluation.few_shot.harness import FineryLM
 from tests import tiny
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -76,7 +76,9 @@ def results(model, folder, *names):
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=str(folder), include_defaults=False)
-    return lm_eval.simple_evaluate(model=model, tasks=list(names), task_manager=manager, bootstrap_iters=0, log_samples=True)
+    return lm_eval.simple_evaluate(
+        model=model, tasks=list(names), task_manager=manager, bootstrap_iters=0, log_samples=True
+    )
 
 
 def likelihoods(found, name):
@@ -84,7 +86,9 @@ def likelihoods(found, name):
 
 
 def decoder(model_type="finery"):
-    model = tiny.build(model_type, Head("causal_lm"), **({"family": "decoder"} if model_type == "finery" else {})).eval()
+    model = tiny.build(
+        model_type, Head("causal_lm"), **({"family": "decoder"} if model_type == "finery" else {})
+    ).eval()
     tiny.disturb(model)
     return model
 
@@ -95,7 +99,9 @@ def theirs(model, backend="causal"):
     tokenizer = copy.deepcopy(tiny.tokenizer())
     # the tokenizer is one for encoders: without this the harness would ask with [CLS] and [SEP] around each text
     words = {"add_bos_token": False, "prefix_token_id": tokenizer.eos_token_id} if backend == "causal" else {}
-    return HFLM(pretrained=model, tokenizer=tokenizer, backend=backend, max_length=LIMIT, batch_size=4, device="cpu", **words)
+    return HFLM(
+        pretrained=model, tokenizer=tokenizer, backend=backend, max_length=LIMIT, batch_size=4, device="cpu", **words
+    )
 
 
 @pytest.mark.parametrize("model_type", ["finery", pytest.param("gpt2", marks=pytest.mark.long)])
@@ -120,7 +126,9 @@ def test_a_decoder_scores_what_the_harness_own_model_scores(model_type, tasks):
 def test_an_encoder_decoder_scores_what_the_harness_own_model_scores(tasks):
     model = tiny.build("t5", Head("seq2seq_lm")).eval()
     tiny.disturb(model)
-    ours = results(FineryLM(EncoderDecoderReader(model, copy.deepcopy(tiny.tokenizer()), LIMIT)), tasks, "own_choice", "own_two")
+    ours = results(
+        FineryLM(EncoderDecoderReader(model, copy.deepcopy(tiny.tokenizer()), LIMIT)), tasks, "own_choice", "own_two"
+    )
     other = results(theirs(model, "seq2seq"), tasks, "own_choice", "own_two")
     for name in ("own_choice", "own_two"):
         assert likelihoods(ours, name) == pytest.approx(likelihoods(other, name), rel=1e-4)
@@ -133,7 +141,9 @@ def test_a_long_text_is_read_in_windows_that_name_every_token_once():
     text = " ".join(tiny.WORDS[:21])
     ids = [reader.tokenizer.eos_token_id, *reader.plain(text)]
     expected = 0.0
-    for first in range(0, 21, 8):  # eight tokens, then eight more from the last one of those; the last window is filled up to its left
+    for first in range(
+        0, 21, 8
+    ):  # eight tokens, then eight more from the last one of those; the last window is filled up to its left
         until = min(first + 8, 21)
         begin = until - 8
         with torch.no_grad():
@@ -150,7 +160,9 @@ def test_bits_per_byte_of_held_out_text_are_those_of_the_harness(tmp_path):
     model, texts = decoder(), [row["text"] for row in rows(8, 3)]
     tokenizer = copy.deepcopy(tiny.tokenizer())
     objective = type("CausalLM", (), {"name": "causal_lm", "label_names": (), "layout": "stream"})()
-    reader = language_modeling.Reader(model, tokenizer, objective, None, 32, 32, 4, "cpu", World(), lambda value: [value])
+    reader = language_modeling.Reader(
+        model, tokenizer, objective, None, 32, 32, 4, "cpu", World(), lambda value: [value]
+    )
     found = language_modeling.measure(reader, texts, None, tmp_path, "key", 0)
     nats = FineryLM(DecoderReader(model, tokenizer)).loglikelihood_rolling([_Request(text) for text in texts])
     size = sum(len(text.encode()) for text in texts)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, norm
 
-from pipelines.evaluation import bleu, chrf
-from pipelines.evaluation.accuracy import compute as accuracy
-from pipelines.evaluation.intervals import corpus_intervals, intervals
-from pipelines.evaluation.scoring import score
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
+from pipelines.metrics import bleu, chrf
+from pipelines.metrics.accuracy import compute as accuracy
+from pipelines.metrics.statistics import corpus_intervals, intervals
+from pipelines.tasks.scoring import score
 
 
 def scorer(*metrics: str, labels: tuple[str, ...] = ("no", "yes")):
@@ -38,9 +38,14 @@ def test_correlation_has_scipys_bootstrap_interval():
     predictions = labels + random.normal(size=300)
     low, high = intervals(scorer("pearson", labels=()), predictions[:, None], labels, seed=1)["pearson"]
     theirs = bootstrap(
-        (predictions, labels), lambda x, y: np.corrcoef(x, y)[0, 1], paired=True, vectorized=False, method="percentile",
-        n_resamples=2000, rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
+        (predictions, labels),
+        lambda x, y: np.corrcoef(x, y)[0, 1],
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        n_resamples=2000,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
     assert low == pytest.approx(theirs.low, abs=0.015)
     assert high == pytest.approx(theirs.high, abs=0.015)
 
@@ -61,8 +66,11 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
     for seed in range(300):
         low, high = intervals(
             lambda logits, labels: {"accuracy": float(np.mean(logits.argmax(axis=1) == labels))},
-            answers(labels, 0.7, seed), labels, seed, resamples=300,
-        )["accuracy"]  # fmt: skip
+            answers(labels, 0.7, seed),
+            labels,
+            seed,
+            resamples=300,
+        )["accuracy"]
         held += low <= 0.7 <= high
     assert 0.90 <= held / 300 <= 0.99
 

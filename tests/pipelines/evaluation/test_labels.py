@@ -1,8 +1,8 @@
 import pytest
 from transformers import BertConfig
 
-from pipelines.errors import ModelError
-from pipelines.evaluation.labels import columns
+from pipelines.core.errors import ModelError
+from pipelines.tasks.scoring import columns
 
 MNLI = ("entailment", "neutral", "contradiction")
 

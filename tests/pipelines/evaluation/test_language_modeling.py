@@ -14,17 +14,22 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import World
+from pipelines.core.registry import OBJECTIVES, TOKENIZERS
 from pipelines.data.documents import read_documents, token_streams
-from pipelines.errors import DataError, ModelError
 from pipelines.evaluation.language_modeling import MASK_SEED, Marks, Reader, left_neighbours, measure
 from pipelines.evaluation.ngrams import NGrams, fit
-from pipelines.protocols import World
-from pipelines.registry import OBJECTIVES, TOKENIZERS
 
-TRAIN = ["The cat sat on the mat. The dog saw the cat, and ran!", "A dog and a cat sat on a mat. Who saw the dog? The cat saw."] * 6
+TRAIN = [
+    "The cat sat on the mat. The dog saw the cat, and ran!",
+    "A dog and a cat sat on a mat. Who saw the dog? The cat saw.",
+] * 6
 HELD_OUT = [
-    "The dog sat on the cat. A mat saw the dog. The cat ran, and the dog ran.", "Who sat?", "A cat saw a mat. The mat saw a cat! The end.",
-]  # fmt: skip
+    "The dog sat on the cat. A mat saw the dog. The cat ran, and the dog ran.",
+    "Who sat?",
+    "A cat saw a mat. The mat saw a cat! The end.",
+]
 SENTINELS = tuple(f"<extra_id_{number}>" for number in range(20))
 
 
@@ -43,7 +48,9 @@ def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=len(tokenizer()), n_embd=16, n_layer=2, n_head=2, n_positions=32, initializer_range=0.5)
+    config = GPT2Config(
+        vocab_size=len(tokenizer()), n_embd=16, n_layer=2, n_head=2, n_positions=32, initializer_range=0.5
+    )
     return GPT2LMHeadModel(config).eval()
 
 
@@ -53,7 +60,13 @@ class Even(torch.nn.Module):
     config = None
 
     def forward(self, input_ids: Any, decoder_input_ids: Any = None, target_mapping: Any = None, **others: Any) -> Any:
-        rows = decoder_input_ids if decoder_input_ids is not None else input_ids if target_mapping is None else target_mapping[..., 0]
+        rows = (
+            decoder_input_ids
+            if decoder_input_ids is not None
+            else input_ids
+            if target_mapping is None
+            else target_mapping[..., 0]
+        )
         outputs = {"logits": torch.zeros(*rows.shape, len(tokenizer()))}
         return outputs | {"seq_relationship_logits": torch.tensor([[1.0, 0.0]]).repeat(len(input_ids), 1)}
 
@@ -63,8 +76,12 @@ def reader(objective: str, model: Any = None, block_size: int = 16, tokens: str 
     model = model or Even()
     collate = block.collate(tokenizer(tokens), MASK_SEED, getattr(model, "config", None))
     given: dict[str, Any] = {
-        "stride": block_size, "batch_size": 3, "device": "cpu", "world": World(), "gather": lambda value: [value]
-    }  # fmt: skip
+        "stride": block_size,
+        "batch_size": 3,
+        "device": "cpu",
+        "world": World(),
+        "gather": lambda value: [value],
+    }
     return Reader(model, tokenizer(tokens), block, collate, block_size, **(given | others))
 
 
@@ -127,7 +144,8 @@ def test_parts_of_a_text_are_counted_with_the_bytes_of_their_tokens(objective: s
     if objective == "span_corruption":  # padding, the ends of a text, the mask and the sentinels are no text
         answers -= 4 + len(SENTINELS)
     assert found[f"{hidden}bits_per_byte"] == pytest.approx(
-        found["tokens"] * math.log2(answers) / found["bytes"], rel=1e-3  # bytes are rounded to a whole number
+        found["tokens"] * math.log2(answers) / found["bytes"],
+        rel=1e-3,  # bytes are rounded to a whole number
     )
     whole = sum(len(text.encode()) for text in HELD_OUT)
     assert 0 < found["bytes"] < whole
@@ -185,10 +203,17 @@ def test_the_left_neighbours_are_those_of_the_text(objective: str):
     before = random.choice(ordinary, 8)
     wrapped = given.objective.layout == "blocks"
     ends = tokenizer().cls_token_id, tokenizer().sep_token_id
-    examples = [{"input_ids": np.asarray([ends[0], *row, ends[1]] if wrapped else row), "draw": at} for at, row in enumerate(rows)]
+    examples = [
+        {"input_ids": np.asarray([ends[0], *row, ends[1]] if wrapped else row), "draw": at}
+        for at, row in enumerate(rows)
+    ]
     batch = {name: value.numpy() for name, value in given.collate(examples).items()}
     left = left_neighbours(
-        batch, before, given.marks, next_token=given.objective.head.kind == "causal_lm" and objective != "permutation_lm", wrapped=wrapped
+        batch,
+        before,
+        given.marks,
+        next_token=given.objective.head.kind == "causal_lm" and objective != "permutation_lm",
+        wrapped=wrapped,
     )
     labels = batch["labels"]
     asked = (labels >= 0) & ~given.marks.special[np.maximum(labels, 0)]
@@ -249,9 +274,12 @@ def test_replaced_tokens_are_judged_as_counted_by_hand(tmp_path: Path):
         return torch.zeros(2), {"logits": logits, "replaced": (filled != original).long()}
 
     objective = SimpleNamespace(
-        name="replaced_token_detection", label_names={"labels": 1.0, "replaced": 50.0}, layout="blocks", loss=loss,
+        name="replaced_token_detection",
+        label_names={"labels": 1.0, "replaced": 50.0},
+        layout="blocks",
+        loss=loss,
         raw_length=lambda size: size - 2,
-    )  # fmt: skip
+    )
     found = measure(replace(given, objective=objective), HELD_OUT, None, tmp_path, "k", 0).metrics
     pairs = list(zip(seen["true"], seen["judged"], strict=True))
     assert found["accuracy"] == pytest.approx(sum(true == judged for true, judged in pairs) / len(pairs))

@@ -1,8 +1,7 @@
 import pytest
 
-from pipelines.evaluation.baselines import NotDefined
-from pipelines.evaluation.majority import majority
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.baselines import NotDefined, majority
 
 
 def rows(count: int, labels):
@@ -23,8 +22,8 @@ def test_numbers_have_no_majority():
 def test_mrpc_by_hand(mirror, monkeypatch):
     # 2,474 of 3,668 training pairs are paraphrases; so are 279 of the 408 for validation: F1 = 2·279 / (408 + 279)
     monkeypatch.setenv("FINERY_DATA", str(mirror))
-    from pipelines.data.glue import MRPC
-    from pipelines.evaluation.scoring import score
+    from pipelines.tasks.benchmarks import MRPC
+    from pipelines.tasks.scoring import score
 
     train, validation = MRPC.rows("train"), MRPC.rows("validation")
     scores = score(MRPC)(majority(train, validation, 2), validation.labels)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.data.token_classification import WordRows
-from pipelines.evaluation.baselines import NotDefined
-from pipelines.evaluation.majority_by_word import majority_by_word
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.baselines import NotDefined, majority_by_word
+from pipelines.tasks.token_classification.task import WordRows
 
 
 def rows(*texts: str, tags: list[list[int]] | None = None) -> WordRows:

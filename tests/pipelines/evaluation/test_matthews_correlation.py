@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import matthews_corrcoef
 
-from pipelines.evaluation.matthews_correlation import compute
+from pipelines.metrics.matthews_correlation import compute
 
 pairs = st.integers(2, 6).flatmap(
     lambda classes: st.lists(

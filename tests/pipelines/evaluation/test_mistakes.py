@@ -2,10 +2,9 @@ import json
 
 import numpy as np
 
-from pipelines.evaluation.mistakes import MOST, mistakes, write_mistakes
-from pipelines.evaluation.outcomes import Outcomes
-from pipelines.evaluation.predictions import Predicted
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.examples import MOST, Outcomes, mistakes, write_mistakes
+from pipelines.tasks.predictions import Predicted
 
 
 def test_the_worst_come_first_and_right_answers_not_at_all():

@@ -3,9 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from pipelines.evaluation.baselines import NotDefined
-from pipelines.evaluation.naive_bayes import naive_bayes
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.baselines import NotDefined, naive_bayes
 
 
 def rows(texts, labels=None, pairs=None):
@@ -43,8 +42,8 @@ def test_it_says_where_it_makes_no_sense(texts, labels, outputs):
 
 def test_it_reads_sentiment_from_words(mirror, monkeypatch):
     monkeypatch.setenv("FINERY_DATA", str(mirror))
-    from pipelines.data.glue import SST2
-    from pipelines.evaluation.scoring import score
+    from pipelines.tasks.benchmarks import SST2
+    from pipelines.tasks.scoring import score
 
     validation = SST2.rows("validation")
     scores = score(SST2)(naive_bayes(SST2.rows("train", 20_000), validation, 2), validation.labels)

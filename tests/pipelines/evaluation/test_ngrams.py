@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
 from pipelines.evaluation import ngrams
 
 VOCABULARY, END = 7, 3
@@ -22,10 +22,9 @@ def streams(documents: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Two chunks of documents."""
     chunks = [documents[:2], documents[2:]]
     return [
-        (np.asarray([token for each in chunk for token in each], dtype=np.int64),
-         np.cumsum([0, *map(len, chunk)])[:-1])
+        (np.asarray([token for each in chunk for token in each], dtype=np.int64), np.cumsum([0, *map(len, chunk)])[:-1])
         for chunk in chunks
-    ]  # fmt: skip
+    ]
 
 
 class Slow:

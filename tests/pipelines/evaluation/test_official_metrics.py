@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.registry import METRICS
+from pipelines.core.registry import METRICS
 from tests.pipelines.evaluation.official_squad import version_1, version_2
 from tests.pipelines.evaluation.test_seqeval import official_entities
 from tests.pipelines.evaluation.test_squad import TEXTS
@@ -31,18 +31,26 @@ def compute(name: str, predictions: Any, references: Any, **options: Any) -> dic
 
 
 def pairs(values: Any, least: int = 1, most: int = 12) -> Any:
-    return st.lists(st.tuples(values, values), min_size=least, max_size=most).map(lambda rows: tuple(map(list, zip(*rows, strict=True))))
+    return st.lists(st.tuples(values, values), min_size=least, max_size=most).map(
+        lambda rows: tuple(map(list, zip(*rows, strict=True)))
+    )
 
 
 @THOUSANDS
-@given(st.integers(2, 5).flatmap(lambda classes: st.tuples(st.just(classes), pairs(st.integers(0, classes - 1), most=30))))
+@given(
+    st.integers(2, 5).flatmap(lambda classes: st.tuples(st.just(classes), pairs(st.integers(0, classes - 1), most=30)))
+)
 def test_classes_as_scikit_learn(case):
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     classes, (said, right) = case
     average = "binary" if classes == 2 else "macro"
-    assert compute("accuracy", said, right, classes=classes)["accuracy"] == pytest.approx(accuracy_score(right, said), abs=1e-12)
-    assert compute("f1", said, right, classes=classes)["f1"] == pytest.approx(f1_score(right, said, average=average, zero_division=0.0), abs=1e-12)
+    assert compute("accuracy", said, right, classes=classes)["accuracy"] == pytest.approx(
+        accuracy_score(right, said), abs=1e-12
+    )
+    assert compute("f1", said, right, classes=classes)["f1"] == pytest.approx(
+        f1_score(right, said, average=average, zero_division=0.0), abs=1e-12
+    )
     found = compute("matthews_correlation", said, right, classes=classes)["matthews_correlation"]
     assert found == pytest.approx(matthews_corrcoef(right, said), abs=1e-12)
 
@@ -67,7 +75,9 @@ def test_overlaps_as_rouge_score(case):
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=False)
     each = [scorer.score(right, said) for said, right in zip(*case, strict=True)]
     for name in ("rouge1", "rouge2", "rougeL"):
-        assert compute(name, *case)[name] == pytest.approx(100.0 * np.mean([scores[name].fmeasure for scores in each]), abs=1e-9)
+        assert compute(name, *case)[name] == pytest.approx(
+            100.0 * np.mean([scores[name].fmeasure for scores in each]), abs=1e-9
+        )
 
 
 @THOUSANDS
@@ -93,7 +103,9 @@ def test_answers_as_the_official_scripts(questions):
     said, right = [text for text, _ in questions], [answers for _, answers in questions]
     by_name = {str(at): answers for at, answers in enumerate(right)}, {str(at): text for at, text in enumerate(said)}
     second = version_2(*by_name, None)
-    assert compute("squad_v2", said, right) == pytest.approx({"exact_match": second["exact"], "f1": second["f1"]}, abs=1e-9)
+    assert compute("squad_v2", said, right) == pytest.approx(
+        {"exact_match": second["exact"], "f1": second["f1"]}, abs=1e-9
+    )
     if all(right):
         assert compute("squad", said, right) == pytest.approx(version_1(*by_name), abs=1e-9)
 
@@ -101,12 +113,16 @@ def test_answers_as_the_official_scripts(questions):
 @THOUSANDS
 @given(
     st.lists(
-        st.lists(st.tuples(*[st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])] * 2), min_size=1, max_size=8), min_size=1, max_size=5
+        st.lists(st.tuples(*[st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])] * 2), min_size=1, max_size=8),
+        min_size=1,
+        max_size=5,
     )
 )
 def test_entities_as_conlleval(texts):
     said, right = ([[pair[side] for pair in text] for text in texts] for side in (0, 1))
-    found, true = ({(at, *entity) for at, tags in enumerate(rows) for entity in official_entities(tags)} for rows in (said, right))
+    found, true = (
+        {(at, *entity) for at, tags in enumerate(rows) for entity in official_entities(tags)} for rows in (said, right)
+    )
     both = len(found & true)
     scores = compute("seqeval", said, right)
     precision, recall = both / len(found) if found else 0.0, both / len(true) if true else 0.0

@@ -1,19 +1,17 @@
 import numpy as np
 import pytest
 
-from pipelines.data.as_text import AsText
-from pipelines.data.extractive_qa import QuestionRows
-from pipelines.data.multiple_choice import ChoiceRows
-from pipelines.data.tasks import resolve
-from pipelines.data.token_classification import TokenTask, WordRows
-from pipelines.evaluation.chosen import Chosen
-from pipelines.evaluation.mistakes import mistakes
-from pipelines.evaluation.outcomes import outcomes_of
-from pipelines.evaluation.predictions import Predicted, Written
-from pipelines.evaluation.spanned import Spanned
-from pipelines.evaluation.spans import Found, Span
-from pipelines.evaluation.tagged import Tagged
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.examples import mistakes, outcomes_of
+from pipelines.tasks.base import resolve
+from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, Spanned
+from pipelines.tasks.extractive_qa.task import QuestionRows
+from pipelines.tasks.multiple_choice.evaluation import Chosen
+from pipelines.tasks.multiple_choice.task import ChoiceRows
+from pipelines.tasks.predictions import Predicted, Written
+from pipelines.tasks.text_to_text import AsText
+from pipelines.tasks.token_classification.evaluation import Tagged
+from pipelines.tasks.token_classification.task import TokenTask, WordRows
 
 
 def listed(said, task):
@@ -25,20 +23,27 @@ def test_of_classes_the_surest_wrong_answer_is_the_worst():
     logits = np.log(np.array([[0.3, 0.7], [0.1, 0.9], [0.05, 0.95]], dtype=np.float32))
     found = listed(Predicted("glue/mrpc", "validation", "", rows, logits), resolve("glue/mrpc", "x"))
     assert [(each["index"], each["text"], each["text_pair"], each["gold"], each["said"]) for each in found] == [
-        (9, "c", "z", "not_equivalent", "equivalent"), (7, "a", "x", "not_equivalent", "equivalent"),
-    ]  # fmt: skip
+        (9, "c", "z", "not_equivalent", "equivalent"),
+        (7, "a", "x", "not_equivalent", "equivalent"),
+    ]
     assert [each["confidence"] for each in found] == pytest.approx([0.95, 0.7])
 
 
 def test_of_numbers_the_farthest_is_the_worst():
     rows = Rows(["a", "b"], ["x", "y"], [1.0, 5.0], [0, 1])
-    found = listed(Predicted("glue/stsb", "validation", "", rows, np.array([[1.5], [2.0]], dtype=np.float32)), resolve("glue/stsb", "x"))
+    found = listed(
+        Predicted("glue/stsb", "validation", "", rows, np.array([[1.5], [2.0]], dtype=np.float32)),
+        resolve("glue/stsb", "x"),
+    )
     assert [(each["index"], each["badness"], each["confidence"]) for each in found] == [(1, 3.0, None), (0, 0.5, None)]
 
 
 def test_options_are_told_by_letter_and_text():
     rows = ChoiceRows(["story"], None, [1], [0], [["it rained", "it snowed"]])
-    [found] = listed(Chosen("race/middle", "validation", "", rows, np.array([[2.0, 0.0]], dtype=np.float32)), resolve("race/middle", "x"))
+    [found] = listed(
+        Chosen("race/middle", "validation", "", rows, np.array([[2.0, 0.0]], dtype=np.float32)),
+        resolve("race/middle", "x"),
+    )
     assert (found["gold"], found["said"]) == ("B: it snowed", "A: it rained")
     assert found["confidence"] == pytest.approx(1 / (1 + np.exp(-2)), abs=1e-6)
 
@@ -47,8 +52,14 @@ def test_of_spans_one_that_shares_no_word_is_worse_than_one_that_is_too_long():
     def span(text, score):
         return Span(text, score, 0.0, 0, 0, 0, 0)
 
-    rows = QuestionRows(["q1", "q2", "q3"], ["c", "c", "c"], [["the cat"], ["a dog"], ["a bird"]], [0, 1, 2], [[0]] * 3, ["1", "2", "3"])
-    offers = [Found([span("cat sat", 1.0), span("x", 0.0)], -9), Found([span("fish", 2.0), span("y", 2.0)], -9), Found([span("bird", 5.0)], -9)]
+    rows = QuestionRows(
+        ["q1", "q2", "q3"], ["c", "c", "c"], [["the cat"], ["a dog"], ["a bird"]], [0, 1, 2], [[0]] * 3, ["1", "2", "3"]
+    )
+    offers = [
+        SpanAnswer([span("cat sat", 1.0), span("x", 0.0)], -9),
+        SpanAnswer([span("fish", 2.0), span("y", 2.0)], -9),
+        SpanAnswer([span("bird", 5.0)], -9),
+    ]
     said = Spanned("squad", "validation", "", rows, offers, rows.texts, False, 0.0)
     found = listed(said, resolve("squad", "squad"))
     assert [(each["said"], each["gold"]) for each in found] == [("fish", "a dog"), ("cat sat", "the cat")]
@@ -57,7 +68,10 @@ def test_of_spans_one_that_shares_no_word_is_worse_than_one_that_is_too_long():
 
 def test_of_tags_only_the_wrong_words_are_told_and_every_word_is_a_decision():
     rows = WordRows(["Ada sang", "no one"], None, [[1, 0], [0, 0]], [0, 1], [["Ada", "sang"], ["no", "one"]])
-    logits = [np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32), np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32)]
+    logits = [
+        np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32),
+        np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32),
+    ]
     said = Tagged("names", "validation", "", rows, logits, ("O", "B-PER"))
     task = TokenTask("names", "token_classification", ("tokens",), "tags", ("seqeval",), {}, ("O", "B-PER"))
     outcomes = outcomes_of(said, task)
@@ -72,11 +86,22 @@ def test_of_texts_the_one_that_scores_least_is_the_worst():
     texts = np.array(["the cat sat", "nothing of it", "birds sing"], dtype=object)
     found = listed(Written("multi30k/en-de", "test", "", rows, texts), resolve("multi30k/en-de", "x"))
     assert [each["index"] for each in found] == [1, 0]
-    as_text = Written("glue/sst2", "validation", "", Rows(["s"] * 2, None, ["positive", "negative"], [0, 1]), np.array(["negative", "negative"], dtype=object))
+    as_text = Written(
+        "glue/sst2",
+        "validation",
+        "",
+        Rows(["s"] * 2, None, ["positive", "negative"], [0, 1]),
+        np.array(["negative", "negative"], dtype=object),
+    )
     [wrong] = listed(as_text, AsText(resolve("glue/sst2", "glue/sst2")))
     assert (wrong["gold"], wrong["said"]) == ("positive", "negative")
 
 
 def test_labels_that_are_not_public_have_no_outcome():
     rows = Rows(["a"], ["b"], None, [0])
-    assert outcomes_of(Predicted("glue/ax", "test", "", rows, np.zeros((1, 3), dtype=np.float32)), resolve("glue/ax", "glue/ax")) is None
+    assert (
+        outcomes_of(
+            Predicted("glue/ax", "test", "", rows, np.zeros((1, 3), dtype=np.float32)), resolve("glue/ax", "glue/ax")
+        )
+        is None
+    )

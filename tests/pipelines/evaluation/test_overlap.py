@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from pipelines.data.multiple_choice import ChoiceRows
-from pipelines.evaluation.overlap import Examined, answers_of, fields_of, run_length
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.evaluation.contamination import Examined, answers_of, fields_of, run_length
+from pipelines.tasks.multiple_choice.task import ChoiceRows
 
 LONG = "it was the best of times it was the worst of times it was the age of wisdom it was the age of foolishness"
 

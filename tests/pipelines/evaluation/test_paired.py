@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipelines.evaluation.paired import paired_labels, paired_numbers
+from pipelines.metrics.base import paired_labels, paired_numbers
 
 
 def test_whole_floats_are_class_ids():

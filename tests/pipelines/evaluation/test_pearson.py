@@ -4,7 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr
 
-from pipelines.evaluation.pearson import compute
+from pipelines.metrics.pearson import compute
 
 numbers = st.floats(-1000, 1000, allow_nan=False, width=32)
 pairs = st.lists(st.tuples(numbers, numbers), min_size=3, max_size=60)

@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipelines import fingerprints
-from pipelines.errors import RecipeError
+from pipelines.core.errors import RecipeError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
 from pipelines.evaluation import policy
-from pipelines.evaluation.policy_scores import distinct
-from pipelines.protocols import Head
-from pipelines.recipe import loads
-from pipelines.rewards.keyword import keyword_share
-from pipelines.trainers.completion_likelihoods import completion_log_probabilities
-from pipelines.trainers.rollouts import complete
+from pipelines.evaluation.policy_completions import distinct
+from pipelines.models.log_probabilities import completion_log_probabilities
+from pipelines.models.sampling import complete
+from pipelines.rewards.rules import keyword_share
+from pipelines.runs import fingerprints
 from tests import tiny
 
 ASKED = "prompts: {path: rows.jsonl, text: text, max_length: 5}, reward: {name: keyword, words: [good, film]}, response_length: 6"
@@ -34,7 +34,10 @@ STAGES = """\
 
 def recipe(folder: Path, stage: str, stages: str = STAGES, model: str = "architecture: {preset: gpt-tiny}") -> Any:
     (folder / "rows.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in tiny.TEXTS[:14]))
-    return loads(f"name: t\nmodel: {{{model}}}\ntokenizer: {{train: wordpiece}}\nstages:\n{stages}  - {{stage: evaluate, {stage}}}\n", folder=folder)
+    return loads(
+        f"name: t\nmodel: {{{model}}}\ntokenizer: {{train: wordpiece}}\nstages:\n{stages}  - {{stage: evaluate, {stage}}}\n",
+        folder=folder,
+    )
 
 
 def test_the_model_is_the_nearest_that_writes(tmp_path: Path) -> None:
@@ -44,10 +47,17 @@ def test_the_model_is_the_nearest_that_writes(tmp_path: Path) -> None:
     assert stage.reads(made) == ("second", "first")
     assert set(stage.content(made)) == {"prompts"}
     code = fingerprints.used_by(fingerprints.modules_of(stage) | stage.modules())
-    assert {"pipelines.trainers.rollouts", "pipelines.trainers.completion_likelihoods"} <= set(code)
+    assert {"pipelines.models.sampling", "pipelines.models.log_probabilities"} <= set(code)
     assert stage.policy_scores(made) == {"policy": list(policy.BESIDE)}
-    assert recipe(tmp_path, f"{ASKED}, from: first").stage("evaluate").policy_scores(made) == {"policy": list(policy.ALONE)}
-    assert "kl" not in recipe(tmp_path, f"{ASKED}, against: first, temperature: 0").stage("evaluate").policy_scores(made)["policy"]
+    assert recipe(tmp_path, f"{ASKED}, from: first").stage("evaluate").policy_scores(made) == {
+        "policy": list(policy.ALONE)
+    }
+    assert (
+        "kl"
+        not in recipe(tmp_path, f"{ASKED}, against: first, temperature: 0")
+        .stage("evaluate")
+        .policy_scores(made)["policy"]
+    )
     own = recipe(tmp_path, ASKED, stages="", model="checkpoint: a/b")
     assert policy.model_of(own, own.stage("evaluate")) == "model"
 
@@ -55,9 +65,15 @@ def test_the_model_is_the_nearest_that_writes(tmp_path: Path) -> None:
 def test_a_reward_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": " b", "rejected": " c"}')
     stages = STAGES + "  - {stage: reward, id: scores, from: second, task: {kind: preference, train: pairs.jsonl}}\n"
-    made = recipe(tmp_path, f"{ASKED.replace('{name: keyword, words: [good, film]}', '{from: scores}')}, against: first", stages)
+    made = recipe(
+        tmp_path, f"{ASKED.replace('{name: keyword, words: [good, film]}', '{from: scores}')}, against: first", stages
+    )
     stage = made.stage("evaluate")
-    assert stage.reads(made) == ("second", "first", "scores")  # not the reward model itself, though it is the nearest that trains
+    assert stage.reads(made) == (
+        "second",
+        "first",
+        "scores",
+    )  # not the reward model itself, though it is the nearest that trains
 
 
 @pytest.mark.parametrize(
@@ -65,13 +81,22 @@ def test_a_reward_is_read_too(tmp_path: Path) -> None:
     [
         ("reward: {name: length}", "stages.evaluate.prompts: is missing: 'reward' is about the completions of prompts"),
         ("prompts: {path: rows.jsonl}", "stages.evaluate.reward: is missing: say what a completion is worth"),
-        (f"{ASKED}, against: frist", "'frist' is no earlier stage. Did you mean 'first'? Allowed: model, first, second"),
+        (
+            f"{ASKED}, against: frist",
+            "'frist' is no earlier stage. Did you mean 'first'? Allowed: model, first, second",
+        ),
         (f"{ASKED}, against: second", "is 'second', the very model that is evaluated"),
         (f"{ASKED}, against: model", "'model' is built from scratch and has learnt nothing yet. Allowed: first"),
-        (f"{ASKED}, against: classes", "'classes' learnt a task of the kind classification, whose answers are no texts"),
+        (
+            f"{ASKED}, against: classes",
+            "'classes' learnt a task of the kind classification, whose answers are no texts",
+        ),
         (f"{ASKED}, from: classes", "stages.evaluate.from: 'classes' learnt a task of the kind classification"),
         (f"{ASKED}, benchmarks: [glue/rte]", "stages.evaluate.benchmarks: is not for the completions of prompts"),
-        (f"{ASKED}, max_eval_samples: 3, baselines: [majority]", "stages.evaluate.baselines: is not for the completions of prompts"),
+        (
+            f"{ASKED}, max_eval_samples: 3, baselines: [majority]",
+            "stages.evaluate.baselines: is not for the completions of prompts",
+        ),
         (f"{ASKED}, temperature: -1", "must be at least 0"),
         ("prompts: {path: rows.jsonl, txt: a}, reward: length", "unknown key 'txt'. Did you mean 'text'?"),
     ],
@@ -85,12 +110,17 @@ def test_what_is_wrong_is_said_in_the_recipe(tmp_path: Path, stage: str, message
 @pytest.fixture(scope="module")
 def models() -> dict[str, Any]:
     return {
-        family: {name: tiny.build("finery", Head(kind), seed, family=family, initializer_range=0.3).eval() for seed, name in enumerate(("first", "second"))}
+        family: {
+            name: tiny.build("finery", Head(kind), seed, family=family, initializer_range=0.3).eval()
+            for seed, name in enumerate(("first", "second"))
+        }
         for family, kind in (("decoder", "causal_lm"), ("encoder-decoder", "seq2seq_lm"))
     }
 
 
-def asked(made: Any, context: Callable[..., Any], models: dict[str, Any]) -> tuple[Any, dict[str, float], dict[str, Any], list[dict[str, Any]]]:
+def asked(
+    made: Any, context: Callable[..., Any], models: dict[str, Any]
+) -> tuple[Any, dict[str, float], dict[str, Any], list[dict[str, Any]]]:
     opened: list[Any] = []
 
     def open_model(head: Any, stage_id: str, trained_head: bool = False) -> Any:
@@ -98,11 +128,18 @@ def asked(made: Any, context: Callable[..., Any], models: dict[str, Any]) -> tup
         return models[stage_id]
 
     given = context(
-        made, "evaluate", models, open_model=open_model, open_tokenizer=lambda stage_id=None: copy.deepcopy(tiny.tokenizer()),
-        complete=complete, log_probabilities=completion_log_probabilities,
-    )  # fmt: skip
+        made,
+        "evaluate",
+        models,
+        open_model=open_model,
+        open_tokenizer=lambda stage_id=None: copy.deepcopy(tiny.tokenizer()),
+        complete=complete,
+        log_probabilities=completion_log_probabilities,
+    )
     made.stage("evaluate").run(given)
-    metrics, details = (json.loads((given.folder / f"{name}.json").read_text())["policy"] for name in ("metrics", "details"))
+    metrics, details = (
+        json.loads((given.folder / f"{name}.json").read_text())["policy"] for name in ("metrics", "details")
+    )
     return opened, metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
 
 
@@ -114,13 +151,17 @@ def whole_likelihood(model: Any, prompt: list[int], completion: list[int], start
             if start is None:
                 logits = model(torch.tensor([[*prompt, *completion[:at]]])).logits[0, -1]
             else:
-                logits = model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *completion[:at]]])).logits[0, -1]
+                logits = model(
+                    input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *completion[:at]]])
+                ).logits[0, -1]
             total += float(torch.log_softmax(logits.double(), -1)[token])
     return total
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
-def test_what_is_measured_is_what_the_completions_say(tmp_path: Path, context: Callable[..., Any], models: dict[str, Any], family: str) -> None:
+def test_what_is_measured_is_what_the_completions_say(
+    tmp_path: Path, context: Callable[..., Any], models: dict[str, Any], family: str
+) -> None:
     made = recipe(tmp_path, f"{ASKED}, against: first, per_device_eval_batch_size: 4")
     own = models[family]
     opened, metrics, details, rows = asked(made, context, own)
@@ -130,16 +171,32 @@ def test_what_is_measured_is_what_the_completions_say(tmp_path: Path, context: C
     words = frozenset({"good", "film"})
     assert [row["reward"] for row in rows] == [keyword_share(row["hypothesis"], words) for row in rows]
     assert metrics["reward"] == pytest.approx(np.mean([row["reward"] for row in rows]))
-    assert metrics["reward_against"] == pytest.approx(np.mean([keyword_share(row["hypothesis_against"], words) for row in rows]))
-    assert metrics["win_rate"] == pytest.approx(np.mean([(r["reward"] > r["reward_against"]) + 0.5 * (r["reward"] == r["reward_against"]) for r in rows]))
+    assert metrics["reward_against"] == pytest.approx(
+        np.mean([keyword_share(row["hypothesis_against"], words) for row in rows])
+    )
+    assert metrics["win_rate"] == pytest.approx(
+        np.mean([(r["reward"] > r["reward_against"]) + 0.5 * (r["reward"] == r["reward_against"]) for r in rows])
+    )
     assert metrics["distinct_2"] == pytest.approx(distinct([row["hypothesis"] for row in rows]))
     prompts = made.stage("evaluate").prompts.read(tiny.tokenizer(), family != "decoder")
-    written = {name: complete(own[name], tiny.tokenizer(), prompts.ids, seed=42, max_new_tokens=6, batch_size=3) for name in own}
-    assert [row["hypothesis"] for row in rows] == written["second"].texts  # the same chances for both models, whatever the batches
+    written = {
+        name: complete(own[name], tiny.tokenizer(), prompts.ids, seed=42, max_new_tokens=6, batch_size=3)
+        for name in own
+    }
+    assert [row["hypothesis"] for row in rows] == written[
+        "second"
+    ].texts  # the same chances for both models, whatever the batches
     assert [row["hypothesis_against"] for row in rows] == written["first"].texts
     start = None if family == "decoder" else own["first"].config.decoder_start_token_id
-    likely = {name: [whole_likelihood(own[name], ids, written["second"].tokens(at), start) for at, ids in enumerate(prompts.ids)] for name in own}
-    assert [row["kl"] for row in rows] == pytest.approx(np.subtract(likely["second"], likely["first"]).tolist(), abs=1e-4)
+    likely = {
+        name: [
+            whole_likelihood(own[name], ids, written["second"].tokens(at), start) for at, ids in enumerate(prompts.ids)
+        ]
+        for name in own
+    }
+    assert [row["kl"] for row in rows] == pytest.approx(
+        np.subtract(likely["second"], likely["first"]).tolist(), abs=1e-4
+    )
     assert metrics["kl"] == pytest.approx(np.mean([row["kl"] for row in rows]))
     assert metrics["length"] == pytest.approx(float(written["second"].lengths.float().mean()))
     assert metrics["ended"] == pytest.approx(float(written["second"].ended.float().mean()))
@@ -147,7 +204,9 @@ def test_what_is_measured_is_what_the_completions_say(tmp_path: Path, context: C
     assert low <= metrics["kl"] <= high
     assert details["model"] == "second"
     assert details["policy"]["against"] == "first"
-    assert {"prompt", "completion", "score", "against", "score_against", "index"} == set(details["policy"]["samples"][0])
+    assert {"prompt", "completion", "score", "against", "score_against", "index"} == set(
+        details["policy"]["samples"][0]
+    )
 
 
 def test_a_model_by_itself(tmp_path: Path, context: Callable[..., Any], models: dict[str, Any]) -> None:
@@ -157,13 +216,19 @@ def test_a_model_by_itself(tmp_path: Path, context: Callable[..., Any], models: 
     assert details["policy"]["against"] is None
 
 
-def test_the_likeliest_tokens_have_no_divergence(tmp_path: Path, context: Callable[..., Any], models: dict[str, Any]) -> None:
-    _, metrics, _, rows = asked(recipe(tmp_path, f"{ASKED}, against: first, temperature: 0"), context, models["decoder"])
+def test_the_likeliest_tokens_have_no_divergence(
+    tmp_path: Path, context: Callable[..., Any], models: dict[str, Any]
+) -> None:
+    _, metrics, _, rows = asked(
+        recipe(tmp_path, f"{ASKED}, against: first, temperature: 0"), context, models["decoder"]
+    )
     assert not {"kl", "kl_k3"} & set(metrics)
     assert "kl" not in rows[0]
 
 
-def test_one_text_behind_every_prompt_is_told(tmp_path: Path, context: Callable[..., Any], models: dict[str, Any]) -> None:
+def test_one_text_behind_every_prompt_is_told(
+    tmp_path: Path, context: Callable[..., Any], models: dict[str, Any]
+) -> None:
     stuck = copy.deepcopy(models["decoder"]["second"])
     with torch.no_grad():
         for weights in stuck.parameters():

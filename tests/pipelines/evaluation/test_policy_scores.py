@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.evaluation.policy_scores import distinct, kl_estimates, means, paired_intervals, wins
+from pipelines.evaluation.policy_completions import distinct, kl_estimates, means, paired_intervals, wins
 
 NATS = st.lists(st.floats(-20, 0), min_size=1, max_size=12)
 
@@ -26,7 +26,9 @@ def test_divergences_against_loops(drawn: list[tuple[list[float], object]]) -> N
     k1, k3 = kl_estimates(own, other)
     for at, (one, two) in enumerate(zip(own, other, strict=True)):
         assert k1[at] == pytest.approx(sum(float(p) - float(q) for p, q in zip(one, two, strict=True)), abs=1e-9)
-        assert k3[at] == pytest.approx(sum(math.exp(q - p) - 1 - (q - p) for p, q in zip(one, two, strict=True)), rel=1e-9, abs=1e-9)
+        assert k3[at] == pytest.approx(
+            sum(math.exp(q - p) - 1 - (q - p) for p, q in zip(one, two, strict=True)), rel=1e-9, abs=1e-9
+        )
         assert k3[at] >= 0
 
 

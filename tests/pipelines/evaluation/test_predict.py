@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.errors import DataError, ModelError
-from pipelines.evaluation.predict import batched_by_length, predict, usable_length
-from pipelines.protocols import Rows, World
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Rows, World
+from pipelines.models.predict import batched_by_length, predict, usable_length
 
 
 def one_by_one(model, tokenizer, rows: Rows, max_length: int) -> np.ndarray:
@@ -143,8 +143,8 @@ TWO_PROCESSES = """
 import sys
 import numpy as np, torch, torch.distributed as dist
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-from pipelines.evaluation.predict import predict
-from pipelines.protocols import Rows, World
+from pipelines.models.predict import predict
+from pipelines.core.interfaces import Rows, World
 rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if size > 1:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)

@@ -1,31 +1,54 @@
 import numpy as np
 import pyarrow.parquet as pq
 
-from pipelines.evaluation.predictions import Predicted, Written, read_predictions, write_predictions
-from pipelines.protocols import Rows
+from pipelines.core.interfaces import Rows
+from pipelines.tasks.predictions import Predicted, Written, read_predictions, write_predictions
 
 PAIRS = Predicted(
-    "glue/mrpc", "validation", "",
-    Rows(["a", "b"], ["c", "d"], [1, 0], [0, 7]), np.array([[0.5, 0.25], [-1.0, 2.0]], dtype=np.float32),
-)  # fmt: skip
+    "glue/mrpc",
+    "validation",
+    "",
+    Rows(["a", "b"], ["c", "d"], [1, 0], [0, 7]),
+    np.array([[0.5, 0.25], [-1.0, 2.0]], dtype=np.float32),
+)
 HIDDEN = Predicted("glue/ax", "test", "", Rows(["x"], ["y"], None, [0]), np.array([[0.0, 1.0, -1.0]], dtype=np.float32))
 NUMBERS = Predicted(
-    "glue/stsb", "validation", "",
-    Rows(["e", "f"], ["g", "h"], [2.5, 5.0], [0, 1]), np.array([[2.25], [4.75]], dtype=np.float32),
-)  # fmt: skip
+    "glue/stsb",
+    "validation",
+    "",
+    Rows(["e", "f"], ["g", "h"], [2.5, 5.0], [0, 1]),
+    np.array([[2.25], [4.75]], dtype=np.float32),
+)
 
 TEXTS = Written(
-    "multi30k/en-de", "test", "",
-    Rows(["a dog", "a cat"], None, ["ein Hund", "eine Katze"], [0, 1]), np.asarray(["ein Hund", "ein Kater"], dtype=object),
-)  # fmt: skip
+    "multi30k/en-de",
+    "test",
+    "",
+    Rows(["a dog", "a cat"], None, ["ein Hund", "eine Katze"], [0, 1]),
+    np.asarray(["ein Hund", "ein Kater"], dtype=object),
+)
 
 
 def test_written_texts_stand_beside_source_and_reference(tmp_path):
     write_predictions(tmp_path / "p.parquet", [TEXTS])
     assert pq.read_table(tmp_path / "p.parquet").to_pylist() == [
-        {"benchmark": "multi30k/en-de", "split": "test", "index": 0, "source": "a dog", "reference": "ein Hund", "hypothesis": "ein Hund"},
-        {"benchmark": "multi30k/en-de", "split": "test", "index": 1, "source": "a cat", "reference": "eine Katze", "hypothesis": "ein Kater"},
-    ]  # fmt: skip
+        {
+            "benchmark": "multi30k/en-de",
+            "split": "test",
+            "index": 0,
+            "source": "a dog",
+            "reference": "ein Hund",
+            "hypothesis": "ein Hund",
+        },
+        {
+            "benchmark": "multi30k/en-de",
+            "split": "test",
+            "index": 1,
+            "source": "a cat",
+            "reference": "eine Katze",
+            "hypothesis": "ein Kater",
+        },
+    ]
 
 
 def test_texts_and_classes_share_a_file(tmp_path):
@@ -47,14 +70,47 @@ def test_columns_and_types(tmp_path):
     write_predictions(tmp_path / "p.parquet", [PAIRS, HIDDEN])
     table = pq.read_table(tmp_path / "p.parquet")
     assert {field.name: str(field.type) for field in table.schema} == {
-        "benchmark": "string", "split": "string", "index": "int64", "text": "string", "text_pair": "string",
-        "label": "int64", "prediction": "int64", "logits": "list<element: float>",
-    }  # fmt: skip
+        "benchmark": "string",
+        "split": "string",
+        "index": "int64",
+        "text": "string",
+        "text_pair": "string",
+        "label": "int64",
+        "prediction": "int64",
+        "logits": "list<element: float>",
+    }
     assert table.to_pylist() == [
-        {"benchmark": "glue/mrpc", "split": "validation", "index": 0, "text": "a", "text_pair": "c", "label": 1, "prediction": 0, "logits": [0.5, 0.25]},
-        {"benchmark": "glue/mrpc", "split": "validation", "index": 7, "text": "b", "text_pair": "d", "label": 0, "prediction": 1, "logits": [-1.0, 2.0]},
-        {"benchmark": "glue/ax", "split": "test", "index": 0, "text": "x", "text_pair": "y", "label": None, "prediction": 1, "logits": [0.0, 1.0, -1.0]},
-    ]  # fmt: skip
+        {
+            "benchmark": "glue/mrpc",
+            "split": "validation",
+            "index": 0,
+            "text": "a",
+            "text_pair": "c",
+            "label": 1,
+            "prediction": 0,
+            "logits": [0.5, 0.25],
+        },
+        {
+            "benchmark": "glue/mrpc",
+            "split": "validation",
+            "index": 7,
+            "text": "b",
+            "text_pair": "d",
+            "label": 0,
+            "prediction": 1,
+            "logits": [-1.0, 2.0],
+        },
+        {
+            "benchmark": "glue/ax",
+            "split": "test",
+            "index": 0,
+            "text": "x",
+            "text_pair": "y",
+            "label": None,
+            "prediction": 1,
+            "logits": [0.0, 1.0, -1.0],
+        },
+    ]
 
 
 def test_regression_keeps_its_numbers(tmp_path):

@@ -1,7 +1,7 @@
-from pipelines.evaluation import progress as module
-from pipelines.evaluation.progress import progress_events
-from pipelines.events import EventLog, read_events
-from pipelines.protocols import World
+from pipelines.core.events import EventLog, read_events
+from pipelines.core.interfaces import World
+from pipelines.models import predict as module
+from pipelines.models.predict import progress_events
 
 
 class Context:
@@ -18,8 +18,13 @@ def test_few_events_but_always_the_last(tmp_path, monkeypatch):
     events = list(read_events(tmp_path / "e.jsonl"))
     assert [event["step"] for event in events] == [10, 30, 40]
     assert events[0] | {"id": 0, "time": ""} == {
-        "id": 0, "time": "", "event": "progress", "step": 10, "total": 40, "what": "glue/mrpc validation",
-    }  # fmt: skip
+        "id": 0,
+        "time": "",
+        "event": "progress",
+        "step": 10,
+        "total": 40,
+        "what": "glue/mrpc validation",
+    }
 
 
 def test_only_the_main_process_writes(tmp_path):

@@ -3,11 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipelines.blocks import Mistakes
-from pipelines.data.glue import SST2, STSB
-from pipelines.data.race import MIDDLE
-from pipelines.data.squad import SQUAD
-from pipelines.evaluation.prompts import Prompt, columns_of, fill, lettered, placeholders, unfit
+from pipelines.core.config import ConfigIssues
+from pipelines.evaluation.few_shot.prompts import Prompt, columns_of, fill, lettered, placeholders, unfit
+from pipelines.tasks.benchmarks import MIDDLE, SQUAD, SST2, STSB
 
 
 def test_the_answer_follows_the_text_or_stands_at_its_mark():
@@ -41,7 +39,7 @@ def test_filling_in_nothing_changes_nothing(text):
     ],
 )
 def test_a_prompt_that_asks_nothing_is_refused(words, sentence):
-    with pytest.raises((Mistakes, ValidationError), match=sentence):
+    with pytest.raises((ConfigIssues, ValidationError), match=sentence):
         Prompt.model_validate(words)
 
 

@@ -2,10 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.data.glue import SST2
-from pipelines.evaluation.prompts import unfit
-from pipelines.evaluation.prompts_table import PROMPTS, prompt_for
-from pipelines.registry import TASKS
+from pipelines.core.registry import TASKS
+from pipelines.evaluation.few_shot.prompts import PROMPTS, prompt_for, unfit
+from pipelines.tasks.benchmarks import SST2
 
 WITHOUT = {"glue/ax", "alpaca_eval_preferences", "hh-rlhf/harmless-base"}
 """The labels of `glue/ax` are not public, so it is never asked; of two answers that people compared, a reward model scores each."""

@@ -1,9 +1,9 @@
-from pipelines.evaluation import rouge1
-from pipelines.registry import METRICS
+from pipelines.core.registry import METRICS
+from pipelines.metrics import rouge1
 
 
 def test_it_stands_in_the_table_under_its_own_name():
-    assert METRICS["rouge1"] == "pipelines.evaluation.rouge1:Rouge1"
+    assert METRICS["rouge1"] == "pipelines.metrics.rouge1:Rouge1"
     assert list(rouge1.compute(["a cat sat"], ["a cat"])) == ["rouge1"]
 
 

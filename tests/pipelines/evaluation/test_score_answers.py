@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import CommandError
-from pipelines.evaluation.score_answers import read_references, score_squad, score_squad_v2
+from pipelines.core.errors import CommandError
+from pipelines.evaluation.official.squad import read_references, score_squad, score_squad_v2
 from tests.pipelines.evaluation.official_squad import version_1, version_2
 from tests.pipelines.evaluation.test_squad import TEXTS
 
@@ -23,8 +23,14 @@ ODDS = st.sampled_from([-3.5, 0.0, 0.1, 0.1, 0.5, 0.999, 1.0, 2.25])
 
 def official(right: dict[str, list[str]]) -> dict[str, Any]:
     """A reference file, one paragraph a question."""
-    questions = [{"id": name, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in answers]} for name, answers in right.items()]
-    return {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": "c", "qas": [question]} for question in questions]}]}
+    questions = [
+        {"id": name, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in answers]}
+        for name, answers in right.items()
+    ]
+    return {
+        "version": "x",
+        "data": [{"title": "t", "paragraphs": [{"context": "c", "qas": [question]} for question in questions]}],
+    }
 
 
 @pytest.fixture
@@ -48,14 +54,21 @@ def test_squad_equals_the_official_script(file, questions):
 
 
 @FILES
-@given(st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=3), ODDS), min_size=1, max_size=10), st.booleans(), st.sampled_from([1.0, 0.1, -4.0]), st.randoms())
+@given(
+    st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=3), ODDS), min_size=1, max_size=10),
+    st.booleans(),
+    st.sampled_from([1.0, 0.1, -4.0]),
+    st.randoms(),
+)
 def test_squad_v2_equals_the_official_script_key_by_key(file, questions, with_odds, limit, random):
     right = {f"q{at}": answers for at, (_, answers, _) in enumerate(questions)}
     said = {f"q{at}": text for at, (text, _, _) in enumerate(questions)}
     names = list(right)
     random.shuffle(names)  # of equal odds, the order of their file decides
     odds = {name: questions[int(name[1:])][2] for name in names} if with_odds else None
-    found = score_squad_v2(file("p.json", said), file("r.json", official(right)), file("n.json", odds) if odds else None, limit)
+    found = score_squad_v2(
+        file("p.json", said), file("r.json", official(right)), file("n.json", odds) if odds else None, limit
+    )
     expected = version_2(right, said, odds, limit)
     assert found.pop("exact_match") == found["exact"]
     assert set(found) == set(expected)
@@ -74,7 +87,9 @@ def test_missing_predictions_are_refused_with_their_number_and_the_first_ids(fil
     references = file("r.json", official(right))
     predictions = file("p.json", {"q0": "a", "q5": "b"})
     for score in (score_squad, score_squad_v2):
-        with pytest.raises(CommandError, match=r"no prediction for 7 of the 9 questions of .*: q1, q2, q3, … \(7 in all\)"):
+        with pytest.raises(
+            CommandError, match=r"no prediction for 7 of the 9 questions of .*: q1, q2, q3, … \(7 in all\)"
+        ):
             score(predictions, references)
 
 
@@ -112,7 +127,10 @@ def test_prediction_files_that_are_none_are_one_sentence(file, predictions, sent
         ({"q0": "a"}, "not in the format of SQuAD.*were the files exchanged"),
         ({"data": []}, "holds no questions"),
         (official({"q0": []}), "1 questions without an answer"),
-        ({"data": [*official({"q0": ["a"]})["data"], *official({"q0": ["b"]})["data"]]}, "same question more than once: q0"),
+        (
+            {"data": [*official({"q0": ["a"]})["data"], *official({"q0": ["b"]})["data"]]},
+            "same question more than once: q0",
+        ),
     ],
 )
 def test_reference_files_that_are_none_are_one_sentence(file, references, sentence):
@@ -123,10 +141,13 @@ def test_reference_files_that_are_none_are_one_sentence(file, references, senten
 @pytest.mark.parametrize(
     ("odds", "sentence"),
     [
-        ('{"q0": "0.5"}', "must be a finite number"), ('{"q0": 1e999}', "must be a finite number"), ('{"q0": true}', "must be a finite number"),
-        ('{"q1": 0.5}', "no number for 1 of the 1 questions: q0"), ("{}", "must hold one object"),
+        ('{"q0": "0.5"}', "must be a finite number"),
+        ('{"q0": 1e999}', "must be a finite number"),
+        ('{"q0": true}', "must be a finite number"),
+        ('{"q1": 0.5}', "no number for 1 of the 1 questions: q0"),
+        ("{}", "must hold one object"),
     ],
-)  # fmt: skip
+)
 def test_odds_that_are_none_are_one_sentence(file, odds, sentence):
     with pytest.raises(CommandError, match=sentence):
         score_squad_v2(file("p.json", {"q0": "a"}), file("r.json", official({"q0": ["a"]})), file("n.json", odds))
@@ -135,5 +156,7 @@ def test_odds_that_are_none_are_one_sentence(file, odds, sentence):
 def test_references_may_be_parquet_or_lines(tmp_path, file):
     answers = [{"text": ["a", "b"], "answer_start": [0, 2]}, {"text": [], "answer_start": []}]
     pq.write_table(pa.table({"id": ["q0", "q1"], "answers": answers}), tmp_path / "r.parquet")
-    lines = file("r.jsonl", "".join(json.dumps({"id": f"q{at}", "answers": answer}) + "\n" for at, answer in enumerate(answers)))
+    lines = file(
+        "r.jsonl", "".join(json.dumps({"id": f"q{at}", "answers": answer}) + "\n" for at, answer in enumerate(answers))
+    )
     assert read_references(tmp_path / "r.parquet") == read_references(lines) == {"q0": ["a", "b"], "q1": []}

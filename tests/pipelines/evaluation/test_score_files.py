@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pipelines.errors import CommandError
-from pipelines.evaluation.score_files import answer
+from pipelines.commands.score import answer
+from pipelines.core.errors import CommandError
 
 HEAVY = ("torch", "transformers", "datasets", "evaluate", "sklearn", "scipy", "pandas")
 

@@ -13,9 +13,9 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from pipelines.errors import CommandError
-from pipelines.evaluation.score_labels import score_glue
-from pipelines.registry import TASKS
+from pipelines.core.errors import CommandError
+from pipelines.core.registry import TASKS
+from pipelines.evaluation.official.glue import score_glue
 
 
 def tsv(path: Path, rows: list[tuple[object, object]], header: str = "index\tprediction") -> Path:
@@ -40,9 +40,10 @@ def test_classes_score_as_with_scikit_learn_whatever_their_order_and_form(tmp_pa
     references = parquet(tmp_path / "r.parquet", label=right, idx=list(range(80)))
     found = score_glue(name, tsv(tmp_path / "p.tsv", rows), references)
     expected = {
-        "accuracy": accuracy_score(right, said), "f1": f1_score(right, said, average="binary" if len(names) == 2 else "macro"),
+        "accuracy": accuracy_score(right, said),
+        "f1": f1_score(right, said, average="binary" if len(names) == 2 else "macro"),
         "matthews_correlation": matthews_corrcoef(right, said),
-    }  # fmt: skip
+    }
     wanted = TASKS.load(name).metrics
     assert found == pytest.approx({**{each: expected[each] for each in wanted}, "total": 80})
 
@@ -51,8 +52,12 @@ def test_numbers_score_as_with_scipy(tmp_path):
     drawn = random.Random(3)
     right = [round(drawn.uniform(0, 5), 2) for _ in range(60)]
     said = [value + drawn.gauss(0, 1) for value in right]
-    found = score_glue("glue/stsb", tsv(tmp_path / "p.tsv", list(enumerate(said))), parquet(tmp_path / "r.parquet", label=right))
-    assert found == pytest.approx({"pearson": pearsonr(said, right)[0], "spearmanr": spearmanr(said, right)[0], "total": 60})
+    found = score_glue(
+        "glue/stsb", tsv(tmp_path / "p.tsv", list(enumerate(said))), parquet(tmp_path / "r.parquet", label=right)
+    )
+    assert found == pytest.approx(
+        {"pearson": pearsonr(said, right)[0], "spearmanr": spearmanr(said, right)[0], "total": 60}
+    )
 
 
 def test_references_may_be_a_tsv_with_words_and_quotes(tmp_path):
@@ -100,7 +105,9 @@ def test_files_without_rows_or_columns_are_one_sentence(tmp_path):
     references = parquet(tmp_path / "r.parquet", label=[1])
     with pytest.raises(CommandError, match="holds no rows"):
         score_glue("glue/mrpc", tsv(tmp_path / "p.tsv", []), references)
-    with pytest.raises(CommandError, match="has no column 'prediction'; it needs index, prediction, and has index, label"):
+    with pytest.raises(
+        CommandError, match="has no column 'prediction'; it needs index, prediction, and has index, label"
+    ):
         score_glue("glue/mrpc", tsv(tmp_path / "p.tsv", [(0, 1)], "index\tlabel"), references)
     (tmp_path / "empty.tsv").write_text("")
     with pytest.raises(CommandError, match="is empty"):

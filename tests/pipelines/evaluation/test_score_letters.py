@@ -8,14 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import CommandError
-from pipelines.evaluation.score_letters import score_race
+from pipelines.core.errors import CommandError
+from pipelines.evaluation.official.race import score_race
 
 
 @pytest.fixture
 def scored(tmp_path):
     def score(said, rows):
-        pq.write_table(pa.table({"example_id": [name for name, _ in rows], "answer": [letter for _, letter in rows]}), tmp_path / "r.parquet")
+        pq.write_table(
+            pa.table({"example_id": [name for name, _ in rows], "answer": [letter for _, letter in rows]}),
+            tmp_path / "r.parquet",
+        )
         (tmp_path / "p.json").write_text(said if isinstance(said, str) else json.dumps(said))
         return score_race(tmp_path / "p.json", tmp_path / "r.parquet")
 
@@ -23,7 +26,10 @@ def scored(tmp_path):
 
 
 def test_a_letter_an_id(scored):
-    assert scored({"b": "c", "a": "A", "d": "B"}, [("a", "A"), ("b", "C"), ("d", "D")]) == {"accuracy": 2 / 3, "total": 3}
+    assert scored({"b": "c", "a": "A", "d": "B"}, [("a", "A"), ("b", "C"), ("d", "D")]) == {
+        "accuracy": 2 / 3,
+        "total": 3,
+    }
 
 
 def test_an_article_with_several_questions_takes_a_list(scored):

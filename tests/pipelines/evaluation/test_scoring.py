@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pipelines.errors import DataError, ModelError
-from pipelines.evaluation.scoring import decide, score
-from pipelines.protocols import Head
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Head
+from pipelines.tasks.scoring import decide, score
 
 
 def task(*metrics: str, labels: tuple[str, ...] = ("no", "yes")):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.evaluation import seqeval
+from pipelines.metrics import seqeval
 
 TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y", "I-X-Y", "B-"]), min_size=1, max_size=12)
 
@@ -50,15 +50,27 @@ def test_scores_follow_from_the_entities_of_all_texts_together(texts):
     recall = len(predicted & true) / len(true) if true else 0.0
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
     pairs = [pair for said, right in texts for pair in zip(said, right, strict=True)]
-    expected = {"f1": f1, "precision": precision, "recall": recall, "accuracy": sum(one == other for one, other in pairs) / len(pairs)}
-    assert seqeval.compute([said for said, _ in texts], [right for _, right in texts]) == pytest.approx(expected, abs=1e-12)
+    expected = {
+        "f1": f1,
+        "precision": precision,
+        "recall": recall,
+        "accuracy": sum(one == other for one, other in pairs) / len(pairs),
+    }
+    assert seqeval.compute([said for said, _ in texts], [right for _, right in texts]) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_a_case_by_hand():
     # one of two true entities is found; the other has its class right and its end wrong; one tag of six is wrong
     right = [["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O"]]
     said = [["B-PER", "I-PER", "O", "B-LOC", "O", "O"]]
-    assert seqeval.compute(said, right) == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "accuracy": pytest.approx(5 / 6)}
+    assert seqeval.compute(said, right) == {
+        "f1": 0.5,
+        "precision": 0.5,
+        "recall": 0.5,
+        "accuracy": pytest.approx(5 / 6),
+    }
 
 
 def test_an_inside_tag_without_a_beginning_begins_an_entity():

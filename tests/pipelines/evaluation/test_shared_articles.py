@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.data.choices import collate_choices, encode_choices
-from pipelines.data.multiple_choice import ChoiceRows
-from pipelines.evaluation import shared_articles
-from pipelines.evaluation.predict import forward
-from pipelines.evaluation.shared_articles import articles_of, can_share, pays, read_articles
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
+from pipelines.models.predict import forward
+from pipelines.tasks.multiple_choice import shared_articles
+from pipelines.tasks.multiple_choice.shared_articles import articles_of, can_share, pays, read_articles
+from pipelines.tasks.multiple_choice.task import ChoiceRows
+from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 from tests import tiny
 
 CHOICE = Head("multiple_choice")
@@ -30,13 +30,23 @@ def rows(long: int = 18) -> ChoiceRows:
     words = tiny.WORDS
     articles = [" ".join(words[(at * step + step) % len(words)] for at in range(long - 3 * step)) for step in range(3)]
     texts = [articles[at] for at in (0, 1, 0, 2, 1)]
-    options = [[" ".join(words[question + option : question + 2 * option + 2]) for option in range(4)] for question in range(5)]
+    options = [
+        [" ".join(words[question + option : question + 2 * option + 2]) for option in range(4)] for question in range(5)
+    ]
     return ChoiceRows(texts, None, [0, 1, 2, 3, 0], range(5), options)
 
 
 def plainly(model, examples):
     tokenizer = tiny.tokenizer()
-    return np.stack(forward(model, examples, partial(collate_choices, tokenizer), lambda said, _: said.logits.float().numpy(), batch_size=2))
+    return np.stack(
+        forward(
+            model,
+            examples,
+            partial(collate_choices, tokenizer),
+            lambda said, _: said.logits.float().numpy(),
+            batch_size=2,
+        )
+    )
 
 
 def decoder(**words):
@@ -62,7 +72,13 @@ def test_the_logits_are_the_same(words):
         assert shared
         np.testing.assert_allclose(np.stack(found), plainly(model, examples), atol=1e-5)
     with torch.inference_mode():  # the first batch above was read the plain way
-        np.testing.assert_allclose(*(np.concatenate(way(model, articles, 0, "cpu")) for way in (shared_articles._shared, shared_articles._plain)), atol=1e-5)
+        np.testing.assert_allclose(
+            *(
+                np.concatenate(way(model, articles, 0, "cpu"))
+                for way in (shared_articles._shared, shared_articles._plain)
+            ),
+            atol=1e-5,
+        )
 
 
 def test_what_was_kept_of_the_article_decides_too():
@@ -81,7 +97,13 @@ def test_a_model_that_goes_on_otherwise_is_read_the_plain_way(monkeypatch):
     model = decoder()
     examples = without_segments(encode_choices(tiny.tokenizer(), rows(), 44))
     articles = articles_of(rows().texts, examples)
-    monkeypatch.setattr(shared_articles, "_shared", lambda model, batch, padding, device: [each + 1 for each in shared_articles._plain(model, batch, padding, device)])
+    monkeypatch.setattr(
+        shared_articles,
+        "_shared",
+        lambda model, batch, padding, device: [
+            each + 1 for each in shared_articles._plain(model, batch, padding, device)
+        ],
+    )
     found, shared = read_articles(model, articles, 4, 0, batch_size=1)
     assert not shared
     np.testing.assert_allclose(np.stack(found), plainly(model, examples), atol=1e-5)

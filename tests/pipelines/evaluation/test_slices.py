@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from pipelines.data.tasks import resolve
-from pipelines.errors import DataError
-from pipelines.evaluation.outcomes import outcomes_of
-from pipelines.evaluation.predictions import Predicted
-from pipelines.evaluation.scoring import score
-from pipelines.evaluation.slices import by_value, check_named, classes, columns_of, cut, slices
-from pipelines.protocols import Rows
-from pipelines.recipe import loads
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Rows
+from pipelines.core.recipe import loads
+from pipelines.evaluation.analysis import by_value, check_named, classes, columns_of, cut, slices
+from pipelines.evaluation.examples import outcomes_of
+from pipelines.tasks.base import resolve
+from pipelines.tasks.predictions import Predicted
+from pipelines.tasks.scoring import score
 
 TASK = resolve("glue/sst2", "glue/sst2")
 RECIPE = "name: a\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, id: mine, task: {kind: classification, columns: [text], label: label, labels: [no, yes], train: train.csv, validation: dev.csv}}\n"
@@ -20,7 +20,13 @@ def said(examples=200, seed=0):
     labels = random.integers(2, size=examples)
     logits = random.normal(size=(examples, 2)) + np.eye(2)[labels]
     texts = [" ".join(["word"] * int(count)) for count in random.integers(1, 40, examples)]
-    return Predicted("glue/sst2", "validation", "", Rows(texts, None, labels.tolist(), list(range(examples))), logits.astype(np.float32))
+    return Predicted(
+        "glue/sst2",
+        "validation",
+        "",
+        Rows(texts, None, labels.tolist(), list(range(examples))),
+        logits.astype(np.float32),
+    )
 
 
 def test_parts_by_length_hold_every_example_once_and_are_scored_by_themselves():
@@ -46,7 +52,11 @@ def test_equal_numbers_are_never_cut_apart():
 
 
 def test_a_column_has_a_part_for_each_value_and_one_for_the_rare():
-    assert [(name, mine.tolist()) for name, mine in by_value(["b", "a", "b", None])] == [("b", [0, 2]), ("(empty)", [3]), ("a", [1])]
+    assert [(name, mine.tolist()) for name, mine in by_value(["b", "a", "b", None])] == [
+        ("b", [0, 2]),
+        ("(empty)", [3]),
+        ("a", [1]),
+    ]
     many = by_value([f"v{at % 40}" for at in range(200)] + ["v1"] * 50)
     assert len(many) == 20
     assert many[0][0] == "v1"
@@ -61,7 +71,9 @@ def test_classes_as_scikit_learn_counts_them():
     predicted = one.logits.argmax(axis=1)
     assert found["counts"] == confusion_matrix(one.labels, predicted).tolist()
     reference = precision_recall_fscore_support(one.labels, predicted)
-    assert [[each[key] for each in found["each"]] for key in ("precision", "recall", "f1", "examples")] == [pytest.approx(row) for row in reference]
+    assert [[each[key] for each in found["each"]] for key in ("precision", "recall", "f1", "examples")] == [
+        pytest.approx(row) for row in reference
+    ]
     assert found["names"] == ["negative", "positive"]
 
 
@@ -71,7 +83,9 @@ def test_a_named_column_is_read_from_the_rows_that_were_evaluated(tmp_path):
     task = loads(RECIPE, folder=tmp_path).stages[0].resolved("mine")
     assert columns_of(task, "validation", [2, 1], ["domain"]) == {"domain": ["books", "films"]}
     check_named([task], ["domain"])
-    with pytest.raises(DataError, match=r"'slices' names the column 'domian', but .* has text, label, domain. Did you mean 'domain'"):
+    with pytest.raises(
+        DataError, match=r"'slices' names the column 'domian', but .* has text, label, domain. Did you mean 'domain'"
+    ):
         check_named([task], ["domian"])
 
 
@@ -81,4 +95,6 @@ def test_each_part_is_correlated_by_itself():
     logits = np.arange(20, dtype=np.float32)[:, None]
     found = slices(Predicted("glue/stsb", "validation", "", rows, logits), task, score(task), {}, seed=1)
     assert found[-1]["scores"]["pearson"] == pytest.approx(1.0)
-    assert found[0]["scores"]["pearson"] == 0.0  # all of these have the same right number, which correlates with nothing
+    assert (
+        found[0]["scores"]["pearson"] == 0.0
+    )  # all of these have the same right number, which correlates with nothing

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.evaluation.span_settings import SpanSettings
-from pipelines.evaluation.spans import Window, best_spans, grouped
+from pipelines.core.decoding import SpanSettings
+from pipelines.tasks.extractive_qa.evaluation import Window, best_spans, grouped
 
 TEXT = " ".join(f"w{number}" for number in range(30))
-OFFSETS = [(at, at + len(word)) for word in TEXT.split() for at in [TEXT.index(word + " ") if word + " " in TEXT else len(TEXT) - len(word)]]
+OFFSETS = [
+    (at, at + len(word))
+    for word in TEXT.split()
+    for at in [TEXT.index(word + " ") if word + " " in TEXT else len(TEXT) - len(word)]
+]
 
 
 def windows(generator: np.random.Generator, size: int = 12, step: int = 7) -> list[Window]:
@@ -29,7 +33,9 @@ def official(parts: list[Window], n_best_size: int, max_answer_length: int) -> t
     spans = [{int(place): (int(begin), int(end)) for place, begin, end in part.context} for part in parts]
 
     def best(logits: np.ndarray) -> list[int]:
-        return [at for at, _ in sorted(enumerate(logits.tolist()), key=lambda pair: pair[1], reverse=True)][:n_best_size]
+        return [at for at, _ in sorted(enumerate(logits.tolist()), key=lambda pair: pair[1], reverse=True)][
+            :n_best_size
+        ]
 
     def has_max_context(number: int, place: int) -> bool:
         scores = []
@@ -77,7 +83,9 @@ def test_a_span_begins_where_its_first_token_has_the_most_context():
     # the best start of all is the last token of the first window, which has no context behind it there
     logits = np.zeros((2, 2, 8), dtype=np.float32)
     logits[0, 0, 7], logits[0, 1, 7] = 9.0, 9.0
-    context = [np.array([[3 + place, *OFFSETS[first + place]] for place in range(5)], dtype=np.int32) for first in (0, 2)]
+    context = [
+        np.array([[3 + place, *OFFSETS[first + place]] for place in range(5)], dtype=np.int32) for first in (0, 2)
+    ]
     found = best_spans([Window(logits[0], context[0], 0), Window(logits[1], context[1], 0)], TEXT, SpanSettings())
     assert max(span.score for span in found.best) == 9.0  # only as an end: w4 starts in the second window
     assert all(span.window == 1 for span in found.best if span.text.startswith("w4"))

@@ -4,7 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
-from pipelines.evaluation.spearmanr import compute, ranks
+from pipelines.metrics.spearmanr import compute, ranks
 
 few = st.integers(-4, 4)  # so that there are ties
 pairs = st.lists(st.tuples(few, few), min_size=3, max_size=60)

@@ -8,9 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.evaluation import squad
+from pipelines.metrics import squad
 
-WORDS = ["the", "a", "an", "The", "cat", "cats", "cat's", "U.S.", "re-run", "über", "ÜBER", "1,000", "1000", "theory", "a.b", "«x»", "’", "-", "the-end"]
+WORDS = [
+    "the",
+    "a",
+    "an",
+    "The",
+    "cat",
+    "cats",
+    "cat's",
+    "U.S.",
+    "re-run",
+    "über",
+    "ÜBER",
+    "1,000",
+    "1000",
+    "theory",
+    "a.b",
+    "«x»",
+    "’",
+    "-",
+    "the-end",
+]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join) | st.text(max_size=12)
 
 
@@ -52,10 +72,15 @@ def official_f1(said: str, right: str) -> float:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(TEXTS, st.lists(TEXTS, min_size=1, max_size=3)), min_size=1, max_size=12))
 def test_it_equals_a_rewrite_of_the_official_script(questions):
-    exact = [max(float(official_normal(said) == official_normal(answer)) for answer in answers) for said, answers in questions]
+    exact = [
+        max(float(official_normal(said) == official_normal(answer)) for answer in answers)
+        for said, answers in questions
+    ]
     overlap = [max(official_f1(said, answer) for answer in answers) for said, answers in questions]
     found = squad.compute([said for said, _ in questions], [answers for _, answers in questions])
-    assert found == pytest.approx({"exact_match": 100 * sum(exact) / len(exact), "f1": 100 * sum(overlap) / len(overlap)}, abs=1e-9)
+    assert found == pytest.approx(
+        {"exact_match": 100 * sum(exact) / len(exact), "f1": 100 * sum(overlap) / len(overlap)}, abs=1e-9
+    )
 
 
 def test_a_case_by_hand():

@@ -9,16 +9,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.core.errors import CommandError, DataError
+from pipelines.core.registry import TASKS
 from pipelines.data.mirror import folder_of
-from pipelines.errors import CommandError, DataError
-from pipelines.evaluation.submission import PARTS, lacking, lines, possible, write_submission
-from pipelines.registry import TASKS
+from pipelines.evaluation.official.glue import PARTS, lacking, lines, possible, write_submission
 
 EVERY = [name for name in TASKS if name.startswith("glue/") and name != "glue/ax"]
 OFFICIAL = {
-    "CoLA.tsv": 1063, "SST-2.tsv": 1821, "MRPC.tsv": 1725, "STS-B.tsv": 1379, "QQP.tsv": 390965, "MNLI-m.tsv": 9796, "MNLI-mm.tsv": 9847,
-    "QNLI.tsv": 5463, "RTE.tsv": 3000, "WNLI.tsv": 146, "AX.tsv": 1104,
-}  # fmt: skip
+    "CoLA.tsv": 1063,
+    "SST-2.tsv": 1821,
+    "MRPC.tsv": 1725,
+    "STS-B.tsv": 1379,
+    "QQP.tsv": 390965,
+    "MNLI-m.tsv": 9796,
+    "MNLI-mm.tsv": 9847,
+    "QNLI.tsv": 5463,
+    "RTE.tsv": 3000,
+    "WNLI.tsv": 146,
+    "AX.tsv": 1104,
+}
 """Rows of the test splits, as the card of the data set nyu-mll/glue lists them."""
 WORDS = {
     **{file: {"0", "1"} for file in ("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "WNLI.tsv")},
@@ -35,7 +44,10 @@ def test_sets(tmp_path, monkeypatch):
         folder = tmp_path / "data" / "glue" / part.task.removeprefix("glue/")
         folder.mkdir(parents=True, exist_ok=True)
         label = [-1.0 if task.kind == "regression" else -1] * part.rows
-        pq.write_table(pa.table({**{column: ["a"] * part.rows for column in task.columns}, "label": label}), folder / f"{part.split}-00000-of-00001.parquet")
+        pq.write_table(
+            pa.table({**{column: ["a"] * part.rows for column in task.columns}, "label": label}),
+            folder / f"{part.split}-00000-of-00001.parquet",
+        )
     monkeypatch.setenv("FINERY_DATA", str(tmp_path / "data"))
     return tmp_path / "data" / "glue"
 
@@ -60,7 +72,9 @@ def test_eleven_files_on_test_sets_of_the_official_sizes(test_sets, tmp_path):
             cells = [row.split("\t") for row in rows[1:-1]]
             assert [index for index, _ in cells] == [str(at) for at in range(OFFICIAL[part.file])]
             if part.file == "STS-B.tsv":
-                assert [float(said) for _, said in cells] == pytest.approx(np.clip(logits[part.file][:, 0], 0, 5), abs=5.001e-4)
+                assert [float(said) for _, said in cells] == pytest.approx(
+                    np.clip(logits[part.file][:, 0], 0, 5), abs=5.001e-4
+                )
                 assert all(len(said.split(".")[1]) == 3 for _, said in cells)
                 assert {"0.000", "5.000"} <= {said for _, said in cells}
             else:
@@ -81,10 +95,24 @@ def test_a_missing_test_split_or_model_is_refused_or_left_out(test_sets):
     trained = [name for name in EVERY if name != "glue/mnli"]
     with pytest.raises(CommandError, match="lacks 4 of 11 files") as refused:
         possible(trained, partial=False)
-    for words in ("QQP.tsv", "no split 'test'", "MNLI-m.tsv (no model was trained on glue/mnli)", "AX.tsv (no model was trained on glue/mnli)", "--partial"):
+    for words in (
+        "QQP.tsv",
+        "no split 'test'",
+        "MNLI-m.tsv (no model was trained on glue/mnli)",
+        "AX.tsv (no model was trained on glue/mnli)",
+        "--partial",
+    ):
         assert words in str(refused.value)
     parts, missing = possible(trained, partial=True)
-    assert [part.file for part in parts] == ["CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv"]
+    assert [part.file for part in parts] == [
+        "CoLA.tsv",
+        "SST-2.tsv",
+        "MRPC.tsv",
+        "STS-B.tsv",
+        "QNLI.tsv",
+        "RTE.tsv",
+        "WNLI.tsv",
+    ]
     assert len(missing) == 4
 
 
@@ -112,5 +140,13 @@ def test_the_mirror_has_the_test_splits_that_it_says(mirror, monkeypatch):
     monkeypatch.setenv("FINERY_DATA", str(mirror))
     assert folder_of("nyu-mll/glue") is not None
     parts, missing = possible(EVERY, partial=True)
-    assert [part.file for part in parts] == ["CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv"]
+    assert [part.file for part in parts] == [
+        "CoLA.tsv",
+        "SST-2.tsv",
+        "MRPC.tsv",
+        "STS-B.tsv",
+        "QNLI.tsv",
+        "RTE.tsv",
+        "WNLI.tsv",
+    ]
     assert [reason.split(" ")[0] for reason in missing] == ["QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.evaluation.tallies import Tally, detection, hidden, likelihood
+from pipelines.metrics.perplexity import Tally, detection, hidden, likelihood
 
 
 def test_single_values_are_added_up_by_document():

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from pipelines.evaluation import rouge1, rouge2, rougel
-from pipelines.evaluation.text_overlap import longest_common, words
+from pipelines.metrics import rouge1, rouge2, rougel
+from pipelines.metrics.rouge import longest_common, words
 
 
 def by_table(one, other):
@@ -13,7 +13,11 @@ def by_table(one, other):
     table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
     for row, first in enumerate(one, start=1):
         for column, second in enumerate(other, start=1):
-            table[row][column] = table[row - 1][column - 1] + 1 if first == second else max(table[row - 1][column], table[row][column - 1])
+            table[row][column] = (
+                table[row - 1][column - 1] + 1
+                if first == second
+                else max(table[row - 1][column], table[row][column - 1])
+            )
     return table[-1][-1]
 
 

@@ -3,10 +3,10 @@ import copy
 import pytest
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.evaluation.few_shot_likelihood import Continuation
-from pipelines.evaluation.verbalizers import MaskReader
-from pipelines.protocols import Head
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.evaluation.few_shot.encoders import MaskReader
+from pipelines.evaluation.few_shot.likelihood import Continuation
 from tests import tiny
 
 
@@ -32,10 +32,18 @@ def by_hand(asked, encoded):
 @pytest.mark.parametrize("model_type", ["finery", pytest.param("bert", marks=pytest.mark.long)])
 def test_answers_in_any_place_weigh_what_hiding_them_token_by_token_gives(model_type):
     asked = reader(model_type)
-    given = [Continuation(f"{text} it was", f" {answer}", rest) for text in tiny.TEXTS[:4] for answer in ("good", "not very bad") for rest in ("", " and the dog sleeps")]
+    given = [
+        Continuation(f"{text} it was", f" {answer}", rest)
+        for text in tiny.TEXTS[:4]
+        for answer in ("good", "not very bad")
+        for rest in ("", " and the dog sleeps")
+    ]
     encoded = [asked.encode(each) for each in given]
     assert [len(each.answer) for each in encoded[:4]] == [1, 1, 3, 3]
-    assert list(encoded[1].context + encoded[1].answer + encoded[1].rest) == asked.tokenizer(given[1].context + given[1].answer + given[1].rest)["input_ids"]
+    assert (
+        list(encoded[1].context + encoded[1].answer + encoded[1].rest)
+        == asked.tokenizer(given[1].context + given[1].answer + given[1].rest)["input_ids"]
+    )
     found = asked.likelihoods(encoded, batch_size=5)
     assert [each.nats for each in found] == pytest.approx([by_hand(asked, each) for each in encoded], rel=1e-4)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.data.documents import Documents
-from pipelines.evaluation.windows import IGNORED, pieces, rolling
+from pipelines.evaluation.language_modeling import IGNORED, pieces, rolling
 
 END, PADDING = 99, -1
 
@@ -55,7 +55,11 @@ def test_batches_are_parts_of_the_whole():
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 6))
 def test_pieces_are_the_joined_documents_cut(lengths: list[int], length: int):
     given = documents(lengths)
-    stream = [token for low, high in zip(given.starts, given.starts[1:], strict=False) for token in [*given.tokens[low:high], END]]
+    stream = [
+        token
+        for low, high in zip(given.starts, given.starts[1:], strict=False)
+        for token in [*given.tokens[low:high], END]
+    ]
     found = pieces(given, length, END)
     assert found.rows.ravel().tolist() == stream[: len(stream) // length * length]
     owners = [number for number, size in enumerate(lengths) for _ in range(size + 1)]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pipelines.evaluation.word_hashes import batched, words_of
+from pipelines.evaluation.contamination import batched, words_of
 
 TEXTS = some.lists(some.text(alphabet="abAB1 .,'é\n-\0世", max_size=40), max_size=8)
 
@@ -30,7 +30,12 @@ def test_words_have_the_same_hash_exactly_when_they_are_the_same(texts):
 @given(TEXTS, some.integers(1, 4))
 def test_runs_stay_within_a_text_and_match_exactly_when_their_words_do(texts, length):
     hashes, first = words_of(texts).runs(length)
-    expected = [tuple(found[at : at + length]) for text in texts for found in [plain(text)] for at in range(len(found) - length + 1)]
+    expected = [
+        tuple(found[at : at + length])
+        for text in texts
+        for found in [plain(text)]
+        for at in range(len(found) - length + 1)
+    ]
     assert len(hashes) == len(expected)
     assert len(set(hashes.tolist())) == len(set(expected))
     assert (np.diff(first) >= 1).all()

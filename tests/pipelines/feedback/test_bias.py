@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipelines.feedback import bias
-from pipelines.feedback.judge import Verdict, both_orders
+from pipelines.feedback import results
+from pipelines.feedback.judges.judge import Verdict, both_orders
 
 
 @given(st.integers(1, 400), st.data())
 def test_wilson_is_scipys(count: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, count))
     expected = stats.binomtest(hits, count).proportion_ci(0.95, method="wilson")
-    assert bias.wilson(hits, count) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert results.wilson(hits, count) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_of_nothing_nothing_is_known() -> None:
-    assert bias.wilson(0, 0) == (0.0, 1.0)
-    assert bias.share(0, 0)["value"] is None
-    assert bias.order_consistency([Verdict(0.7)])["count"] == 0
+    assert results.wilson(0, 0) == (0.0, 1.0)
+    assert results.share(0, 0)["value"] is None
+    assert results.order_consistency([Verdict(0.7)])["count"] == 0
 
 
 def test_order_and_place() -> None:
@@ -31,11 +31,11 @@ def test_order_and_place() -> None:
     first_always = both_orders(0.9, 0.1)  # shown first it wins, shown second the other does
     second_always = both_orders(0.2, 0.8)
     assert (fair.consistent, first_always.consistent, second_always.consistent) == (True, False, False)
-    assert bias.order_consistency([fair, first_always])["value"] == 0.5
-    assert bias.position_bias([fair])["value"] == 0.5
-    assert bias.position_bias([first_always])["value"] == 1.0
-    assert bias.position_bias([second_always])["value"] == 0.0
-    assert bias.position_bias([fair, first_always, second_always])["count"] == 6
+    assert results.order_consistency([fair, first_always])["value"] == 0.5
+    assert results.position_bias([fair])["value"] == 0.5
+    assert results.position_bias([first_always])["value"] == 1.0
+    assert results.position_bias([second_always])["value"] == 0.0
+    assert results.position_bias([fair, first_always, second_always])["count"] == 6
 
 
 def test_the_mean_of_both_orders() -> None:
@@ -51,9 +51,9 @@ def test_the_mean_of_both_orders() -> None:
 def test_length() -> None:
     short, long = "word", "a much longer text"
     likes_long = [Verdict(0.9), Verdict(0.2)]
-    found = bias.length_bias(likes_long, [long, short], [short, long])
+    found = results.length_bias(likes_long, [long, short], [short, long])
     assert (found["value"], found["count"]) == (1.0, 2)
-    same = bias.length_bias([Verdict(0.9)], ["abc"], ["xyz"])
+    same = results.length_bias([Verdict(0.9)], ["abc"], ["xyz"])
     assert same["count"] == 0
     assert same["correlation"] is None
 
@@ -61,7 +61,7 @@ def test_length() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=30))
 def test_spearman_is_scipys(rows: list[tuple[int, int]]) -> None:
     one, two = [float(a) for a, _ in rows], [float(b) for _, b in rows]
-    found = bias.spearman(one, two)
+    found = results.spearman(one, two)
     if len(set(one)) < 2 or len(set(two)) < 2:
         assert found is None
     else:
@@ -69,13 +69,18 @@ def test_spearman_is_scipys(rows: list[tuple[int, int]]) -> None:
 
 
 def test_agreement_counts_decided_verdicts() -> None:
-    found = bias.agreement([Verdict(0.9), Verdict(0.4), Verdict(0.5), Verdict(0.5, abstained=True)], [True, True, True, False])
+    found = results.agreement(
+        [Verdict(0.9), Verdict(0.4), Verdict(0.5), Verdict(0.5, abstained=True)], [True, True, True, False]
+    )
     assert (found["value"], found["count"]) == (0.5, 2)
 
 
 def test_saying_the_same_again() -> None:
-    once, again = [Verdict(0.9), Verdict(0.2), Verdict(0.5, abstained=True)], [Verdict(0.6), Verdict(0.8), Verdict(0.5, abstained=True)]
-    assert bias.self_consistency(once, again)["value"] == pytest.approx(2 / 3)
+    once, again = (
+        [Verdict(0.9), Verdict(0.2), Verdict(0.5, abstained=True)],
+        [Verdict(0.6), Verdict(0.8), Verdict(0.5, abstained=True)],
+    )
+    assert results.self_consistency(once, again)["value"] == pytest.approx(2 / 3)
 
 
 def test_a_known_liking_for_the_first_place_is_found_again() -> None:
@@ -85,5 +90,5 @@ def test_a_known_liking_for_the_first_place_is_found_again() -> None:
         truth = random.random() < 0.5
         shown = [True if random.random() < 0.3 else truth for _ in "ab"]
         verdicts.append(both_orders(float(shown[0]), 1 - float(True if random.random() < 0.3 else not truth)))
-    found = bias.position_bias(verdicts)
+    found = results.position_bias(verdicts)
     assert found["low"] <= 0.65 <= found["high"]  # one half, and 0.3 of the other half

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import RecipeError
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import loads
 from pipelines.feedback.constitution import Principle, drawn
-from pipelines.recipe import loads
 
 RECIPE = """\
 name: x
@@ -65,7 +65,9 @@ def test_a_file_that_holds_something_else(tmp_path: Path) -> None:
 
 
 def test_each_comparison_draws_its_own_by_its_number() -> None:
-    principles = [Principle(id=name, comparison="x") for name in "abc"] + [Principle(id="d", critique="x", revision="y")]
+    principles = [Principle(id=name, comparison="x") for name in "abc"] + [
+        Principle(id="d", critique="x", revision="y")
+    ]
     first = [drawn(principles, "comparison", 1, number, 0, 1).id for number in range(600)]  # type: ignore[union-attr]
     assert first == [drawn(principles, "comparison", 1, number, 0, 1).id for number in range(600)]  # type: ignore[union-attr]
     assert first != [drawn(principles, "comparison", 2, number, 0, 1).id for number in range(600)]  # type: ignore[union-attr]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipelines.feedback.constitution import Principle
-from pipelines.feedback.critique import Revise, revise, row_of
-from pipelines.feedback.judge import Judge
+from pipelines.feedback.constitution import Principle, Revise, revise, row_of
+from pipelines.feedback.judges.judge import Judge
 
 PRINCIPLES = [Principle(id=name, critique=f"Critique by {name}.", revision=f"Revise by {name}.") for name in "abc"]
 
@@ -22,7 +21,9 @@ class Writer(Judge):
     def write(self, conversations: Sequence[Sequence[Mapping[str, str]]], length: int, draw: int = 0) -> list[str]:
         texts = [messages[-1]["content"] for messages in conversations]
         self.asked += texts
-        return ["" if self.silent and "Revise" in text else f"{text.splitlines()[-1]} #{len(self.asked)}" for text in texts]
+        return [
+            "" if self.silent and "Revise" in text else f"{text.splitlines()[-1]} #{len(self.asked)}" for text in texts
+        ]
 
 
 def test_a_round_is_a_critique_and_a_revision_by_one_principle() -> None:
@@ -44,7 +45,12 @@ def test_each_round_works_on_what_the_one_before_wrote() -> None:
     assert len({first.principle, second.principle, third.principle}) > 1
     row = row_of("p", "one", [first, second, third])
     assert row is not None
-    assert (row["prompt"], row["completion"], row["original"], row["principle"]) == ("p", third.revision, "one", third.principle)
+    assert (row["prompt"], row["completion"], row["original"], row["principle"]) == (
+        "p",
+        third.revision,
+        "one",
+        third.principle,
+    )
     assert len(row["rounds"]) == 3
 
 

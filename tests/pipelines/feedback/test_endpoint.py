@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.errors import RecipeError, StageError, Stopped
-from pipelines.feedback import endpoint_client
-from pipelines.feedback.endpoint import Endpoint, EndpointJudge
-from pipelines.protocols import StopSignal
-from pipelines.recipe import loads
+from pipelines.core.errors import RecipeError, StageError, Stopped
+from pipelines.core.interfaces import StopSignal
+from pipelines.core.recipe import loads
+from pipelines.feedback.judges import endpoint_client
+from pipelines.feedback.judges.endpoint import Endpoint, EndpointJudge
 
 RECIPE = """\
 name: x
@@ -79,7 +79,13 @@ def test_both_orders_are_asked_and_averaged(tmp_path: Path) -> None:
 
 
 def test_probabilities_of_tokens_are_used_where_there_are_some(tmp_path: Path) -> None:
-    places = [{"token": "A", "logprob": -0.1, "top_logprobs": [{"token": "A", "logprob": -0.2231435513}, {"token": "B", "logprob": -1.609437912}]}]
+    places = [
+        {
+            "token": "A",
+            "logprob": -0.1,
+            "top_logprobs": [{"token": "A", "logprob": -0.2231435513}, {"token": "B", "logprob": -1.609437912}],
+        }
+    ]
     judge = opened(Endpoint(**BLOCK), tmp_path, answering(lambda question: ("A", places)))
     (verdict,) = judge.compare(["p"], ["one"], ["two"])
     assert (verdict.shown_first, verdict.shown_second) == (pytest.approx(0.8), pytest.approx(0.2))
@@ -97,7 +103,9 @@ def test_what_cannot_be_read_is_an_abstention(tmp_path: Path) -> None:
 
 
 def test_reasons_are_kept_as_text(tmp_path: Path) -> None:
-    judge = opened(Endpoint(**BLOCK, thought=True), tmp_path, answering(lambda question: "<b>Both</b> are short.\nAnswer: B"))
+    judge = opened(
+        Endpoint(**BLOCK, thought=True), tmp_path, answering(lambda question: "<b>Both</b> are short.\nAnswer: B")
+    )
     (verdict,) = judge.compare(["p"], ["one"], ["two"])
     assert verdict.reason.startswith("<b>Both</b>")
     assert verdict.shown_first == 0.0
@@ -125,7 +133,12 @@ def test_tokens_and_cost_are_counted_kept_answers_included(tmp_path: Path) -> No
     for _ in range(2):
         judge = opened(block, tmp_path, answering(likes_long))
         judge.compare(["p"], ["long text"], ["short"])
-        assert judge.spent.taken() == {"questions": 2, "prompt_tokens": 200, "completion_tokens": 2, "cost": pytest.approx(200 * 2e-6 + 2 * 1e-5)}
+        assert judge.spent.taken() == {
+            "questions": 2,
+            "prompt_tokens": 200,
+            "completion_tokens": 2,
+            "cost": pytest.approx(200 * 2e-6 + 2 * 1e-5),
+        }
         assert judge.spent.questions == 0
 
 
@@ -144,7 +157,9 @@ def test_a_server_that_goes_away_ends_the_run_resumable(tmp_path: Path, monkeypa
         judge.compare(["p"], ["one"], ["two"])
 
 
-def test_a_key_that_is_not_there_is_told_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_there_is_told_before_anything_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(StageError, match="NO_SUCH_KEY"):
         Endpoint(**BLOCK, api_key_env="NO_SUCH_KEY").open(context(tmp_path))
@@ -173,7 +188,11 @@ def test_mistakes(url: str, more: str, said: str) -> None:
 
 def test_patience_is_no_part_of_what_is_asked() -> None:
     one = loads(RECIPE.format(url="https://api.example.com/v1/", more="")).stages[0]
-    two = loads(RECIPE.format(url="https://api.example.com/v1", more=", concurrency: 2, timeout: 5.0, retries: 1, api_key_env: KEY")).stages[0]
+    two = loads(
+        RECIPE.format(
+            url="https://api.example.com/v1", more=", concurrency: 2, timeout: 5.0, retries: 1, api_key_env: KEY"
+        )
+    ).stages[0]
     three = loads(RECIPE.format(url="https://api.example.com/v1", more=", temperature: 0.5")).stages[0]
     assert one.identity() == two.identity()
     assert one.identity() != three.identity()

@@ -15,18 +15,23 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines import outgoing
-from pipelines.errors import StageError
-from pipelines.feedback import endpoint_client
-from pipelines.feedback.checked_transport import transport
-from pipelines.feedback.endpoint_client import Asked, Client, Gone
-from pipelines.feedback.verdict_cache import VerdictCache
+from pipelines.core import egress
+from pipelines.core.errors import StageError
+from pipelines.feedback.judges import endpoint_client
+from pipelines.feedback.judges.endpoint_client import Asked, Client, Gone, transport
+from pipelines.feedback.judges.verdict_cache import VerdictCache
 
 Handler = Callable[[dict[str, Any], int], httpx.Response]
 
 
 def said(text: str, **usage: int) -> httpx.Response:
-    return httpx.Response(200, json={"choices": [{"message": {"content": text}}], "usage": usage or {"prompt_tokens": 7, "completion_tokens": 2}})
+    return httpx.Response(
+        200,
+        json={
+            "choices": [{"message": {"content": text}}],
+            "usage": usage or {"prompt_tokens": 7, "completion_tokens": 2},
+        },
+    )
 
 
 class Server:
@@ -57,7 +62,11 @@ class Server:
 
 def client(server: Server, tmp_path: Path, **changes: Any) -> Client:
     settings: dict[str, Any] = {"timeout": 5.0, "retries": 3, "concurrency": 4, "key": None} | changes
-    return Client("http://judge.test/v1", cache=VerdictCache(tmp_path / "answers.jsonl"), **{"connector": lambda connections: httpx.MockTransport(server), **settings})
+    return Client(
+        "http://judge.test/v1",
+        cache=VerdictCache(tmp_path / "answers.jsonl"),
+        **{"connector": lambda connections: httpx.MockTransport(server), **settings},
+    )
 
 
 def body(text: str, **more: Any) -> dict[str, Any]:
@@ -151,7 +160,9 @@ def test_others_are_heard_out_when_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_retry_after_is_waited_for(tmp_path: Path) -> None:
-    server = Server(lambda asked, count: httpx.Response(429, headers={"Retry-After": "0.3"}) if count == 1 else said("A"))
+    server = Server(
+        lambda asked, count: httpx.Response(429, headers={"Retry-After": "0.3"}) if count == 1 else said("A")
+    )
     began = time.monotonic()
     client(server, tmp_path).ask([body("a")])
     assert time.monotonic() - began >= 0.3
@@ -161,7 +172,10 @@ def test_retry_after_as_a_date_or_as_nonsense() -> None:
     ahead = httpx.Response(429, headers={"Retry-After": formatdate(time.time() + 100, usegmt=True)})
     assert 90 < endpoint_client._retry_after(ahead) <= 100
     assert endpoint_client._retry_after(httpx.Response(429, headers={"Retry-After": "soon"})) == 0
-    assert endpoint_client._retry_after(httpx.Response(429, headers={"Retry-After": "1e9"})) == endpoint_client.LONGEST_WAIT
+    assert (
+        endpoint_client._retry_after(httpx.Response(429, headers={"Retry-After": "1e9"}))
+        == endpoint_client.LONGEST_WAIT
+    )
     assert endpoint_client._retry_after(httpx.Response(429)) == 0
 
 
@@ -169,14 +183,23 @@ def test_a_server_that_does_not_know_a_key_is_asked_without_it(tmp_path: Path) -
     def choosy(asked: dict[str, Any], count: int) -> httpx.Response:
         for key in ("logprobs", "top_logprobs", "seed"):
             if key in asked:
-                return httpx.Response(400, json={"error": {"message": f"Unrecognized request argument supplied: {key}"}})
+                return httpx.Response(
+                    400, json={"error": {"message": f"Unrecognized request argument supplied: {key}"}}
+                )
         if "max_tokens" in asked:
-            return httpx.Response(400, json={"error": {"message": "Use 'max_completion_tokens' instead of 'max_tokens'."}})
+            return httpx.Response(
+                400, json={"error": {"message": "Use 'max_completion_tokens' instead of 'max_tokens'."}}
+            )
         return said("A")
 
     server = Server(choosy)
     one = client(server, tmp_path, concurrency=1)
-    one.ask([body("a", logprobs=True, top_logprobs=20, seed=1, max_tokens=8), body("b", logprobs=True, top_logprobs=20, seed=1, max_tokens=8)])
+    one.ask(
+        [
+            body("a", logprobs=True, top_logprobs=20, seed=1, max_tokens=8),
+            body("b", logprobs=True, top_logprobs=20, seed=1, max_tokens=8),
+        ]
+    )
     assert server.asked[-1].keys() == {"model", "messages", "max_completion_tokens"}
     assert len(server.asked) == 6  # four refusals, learnt once
 
@@ -191,7 +214,9 @@ def test_the_number_of_a_draw_is_not_sent_but_makes_another_question(tmp_path: P
 def test_another_answer_than_a_chat_completion_is_told(tmp_path: Path) -> None:
     for content in ("<html>hello</html>", "[]", '{"choices": []}', "7"):
         with pytest.raises(StageError, match="no chat completion"):
-            client(Server(lambda asked, count, content=content: httpx.Response(200, text=content)), tmp_path).ask([body("a")])
+            client(Server(lambda asked, count, content=content: httpx.Response(200, text=content)), tmp_path).ask(
+                [body("a")]
+            )
 
 
 def test_a_timeout_is_tried_again(tmp_path: Path) -> None:
@@ -213,10 +238,12 @@ def test_a_stop_lets_those_under_way_finish_and_begins_no_other(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "[::1]", "localhost"])
-def test_private_networks_are_refused_where_that_is_asked_for(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_networks_are_refused_where_that_is_asked_for(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connected: list[Any] = []
     monkeypatch.setattr(socket.socket, "connect", lambda *arguments: connected.append(arguments))
-    one = client(Server(echo), tmp_path, connector=lambda connections: transport(outgoing.is_public, connections))
+    one = client(Server(echo), tmp_path, connector=lambda connections: transport(egress.is_public, connections))
     one.base_url = f"http://{host}:8000/v1"
     with pytest.raises(StageError, match="private network"):
         one.ask([body("a")])

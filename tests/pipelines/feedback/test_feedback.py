@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pipelines import run as running
-from pipelines.errors import DataError, RecipeError, Stopped
-from pipelines.events import read_events
-from pipelines.feedback import collecting
-from pipelines.feedback.judge import Verdict
+from pipelines.core.errors import DataError, RecipeError, Stopped
+from pipelines.core.events import read_events
+from pipelines.core.recipe import loads
+from pipelines.feedback import feedback
+from pipelines.feedback.judges.judge import Verdict
 from pipelines.feedback.progress import Progress
-from pipelines.recipe import loads
-from pipelines.workspace import StageStore
+from pipelines.runs import run as running
+from pipelines.runs.workspace import StageStore
 
 RECIPE = """\
 name: {name}
@@ -62,12 +62,16 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "PART", 6)
+    monkeypatch.setattr(feedback, "PART", 6)
 
 
 def test_it_leaves_preferences_scores_measures_and_a_page(tmp_path: Path, store: StageStore) -> None:
     place = done(tmp_path, store, "whole", more="pairs: all")
-    preferences, labelled, metrics = lines(place / "preferences.jsonl"), lines(place / "labelled.jsonl"), json.loads((place / "metrics.json").read_text())
+    preferences, labelled, metrics = (
+        lines(place / "preferences.jsonl"),
+        lines(place / "labelled.jsonl"),
+        json.loads((place / "metrics.json").read_text()),
+    )
     assert len(labelled) == 60
     assert metrics["prompts"] == 20
     assert metrics["preferences"] == len(preferences) > 20
@@ -88,7 +92,10 @@ def test_it_leaves_preferences_scores_measures_and_a_page(tmp_path: Path, store:
     assert "Can it be trusted?" in page
     assert "<script" not in page
     events = list(read_events(tmp_path / "whole" / "events.jsonl"))
-    assert [event["what"] for event in events if event["event"] == "progress" and event["stage"] == "feedback"] == ["sampling", "judging"]
+    assert [event["what"] for event in events if event["event"] == "progress" and event["stage"] == "feedback"] == [
+        "sampling",
+        "judging",
+    ]
     assert "audit.html" in (tmp_path / "whole" / "report.html").read_text()
 
 
@@ -100,7 +107,13 @@ def test_best_against_worst_is_one_pair_a_prompt(tmp_path: Path, store: StageSto
 
 
 def test_ratings_compare_nothing(tmp_path: Path, store: StageStore) -> None:
-    place = done(tmp_path, store, "rated", "{name: reward, reward: {name: length, unit: characters}}", "by: ratings\n    min_margin: 0.9")
+    place = done(
+        tmp_path,
+        store,
+        "rated",
+        "{name: reward, reward: {name: length, unit: characters}}",
+        "by: ratings\n    min_margin: 0.9",
+    )
     rows = lines(place / "preferences.jsonl")
     assert all(row["score_chosen"] - row["score_rejected"] >= 2 for row in rows)
     assert all(row["score_chosen"] == len(row["chosen"].strip()) for row in rows)
@@ -110,15 +123,28 @@ def test_ratings_compare_nothing(tmp_path: Path, store: StageStore) -> None:
 
 def test_a_judge_is_held_against_people(tmp_path: Path, store: StageStore) -> None:
     people = tmp_path / "people.jsonl"
-    people.write_text("".join(json.dumps({"prompt": "p", "chosen": "x" * (9 if number % 4 else 2), "rejected": "x" * 5}) + "\n" for number in range(40)))
-    place = done(tmp_path, store, "held", "{name: rule, prefer: {name: length, unit: characters}}", f"human: {{path: {people}}}\n    max_human_samples: 20")
+    people.write_text(
+        "".join(
+            json.dumps({"prompt": "p", "chosen": "x" * (9 if number % 4 else 2), "rejected": "x" * 5}) + "\n"
+            for number in range(40)
+        )
+    )
+    place = done(
+        tmp_path,
+        store,
+        "held",
+        "{name: rule, prefer: {name: length, unit: characters}}",
+        f"human: {{path: {people}}}\n    max_human_samples: 20",
+    )
     metrics = json.loads((place / "metrics.json").read_text())
     assert metrics["human_agreement"] == 0.75
     assert metrics["human_agreement_low"] < 0.75 < metrics["human_agreement_high"]
 
 
 @pytest.mark.parametrize("at", [1, 3, 5, 8])
-def test_a_stop_in_the_middle_changes_nothing(at: int, tmp_path: Path, store: StageStore, parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_in_the_middle_changes_nothing(
+    at: int, tmp_path: Path, store: StageStore, parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = done(tmp_path, store, "whole")
     expected = {name: (whole / name).read_text() for name in FILES}
     other = StageStore(tmp_path / "home")
@@ -153,13 +179,15 @@ def test_a_judge_that_never_decides_is_an_error(tmp_path: Path, store: StageStor
         done(tmp_path, store, "silent", "{name: rule, prefer: {name: keyword, words: [unheardof]}}")
 
 
-def test_what_models_write_is_escaped_on_the_page(tmp_path: Path, store: StageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_models_write_is_escaped_on_the_page(
+    tmp_path: Path, store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attack = '</p><script>alert("x")</script>{{ 7 * 7 }}'
 
     def says(self: Any, prompts: Any, first: Any, second: Any, principles: Any = None, draw: int = 0) -> list[Verdict]:
         return [Verdict(0.8, 0.8, 0.8, attack) for _ in prompts]
 
-    monkeypatch.setattr("pipelines.feedback.rule.RuleJudge.compare", says)
+    monkeypatch.setattr("pipelines.feedback.judges.rule.RuleJudge.compare", says)
     page = (done(tmp_path, store, "attack", RULE.replace("0.2", "0.3")) / "audit.html").read_text()
     assert "&lt;script&gt;" in page
     assert not re.search(r"<script|</p><script|>49<", page)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.feedback.label_probabilities import Asked, label_probabilities, ways_of
-from pipelines.protocols import Head
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.feedback.judges.label_probabilities import Asked, label_probabilities, ways_of
 from tests import tiny
 
 ROWS = [Asked([5, 6, 7]), Asked([8, 9, 10, 11, 12], [6, 7]), Asked([13])]
@@ -38,7 +38,10 @@ def slow(model: Any, row: Asked, start: int | None) -> list[float]:
     return [mass / sum(masses) for mass in masses]
 
 
-@pytest.mark.parametrize(("model_type", "kind"), [("gpt2", "causal_lm"), ("llama", "causal_lm"), ("t5", "seq2seq_lm"), ("bart", "seq2seq_lm")])
+@pytest.mark.parametrize(
+    ("model_type", "kind"),
+    [("gpt2", "causal_lm"), ("llama", "causal_lm"), ("t5", "seq2seq_lm"), ("bart", "seq2seq_lm")],
+)
 def test_it_is_what_the_model_says_token_by_token(model_type: str, kind: Any) -> None:
     model = tiny.build(model_type, Head(kind)).eval()
     tiny.disturb(model, by=0.3)

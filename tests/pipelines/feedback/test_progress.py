@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.feedback.progress import MARKER, Progress, write_lines, write_whole
-from pipelines.workspace import StageStore
+from pipelines.runs.workspace import StageStore
 
 
 def test_a_part_is_made_once(tmp_path: Path) -> None:

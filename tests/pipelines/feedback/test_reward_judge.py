@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.feedback.reward_judge import RewardAsJudge, RewardJudge, sigmoid
+from pipelines.feedback.judges.reward import RewardAsJudge, RewardJudge, sigmoid
 
 
 def judge(temperature: float = 1.0) -> RewardJudge:

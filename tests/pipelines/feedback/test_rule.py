@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.errors import RecipeError
-from pipelines.feedback.bias import position_bias
-from pipelines.feedback.judge import Judge
-from pipelines.feedback.rule import Rule, RuleJudge
-from pipelines.recipe import loads
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import loads
+from pipelines.feedback.judges.judge import Judge
+from pipelines.feedback.judges.rule import Rule, RuleJudge
+from pipelines.feedback.results import position_bias
 
 COUNT = 3000
 PROMPTS = [f"prompt {number}" for number in range(COUNT)]
@@ -44,7 +44,11 @@ def test_the_liking_for_the_first_place_is_as_large_as_it_says() -> None:
 
 def test_what_it_says_depends_on_seed_and_texts_alone() -> None:
     whole = judge(noise=0.5).compare(PROMPTS, GOOD, BAD)
-    parts = [each for start in (0, 1000, 2000) for each in judge(noise=0.5).compare(PROMPTS[start : start + 1000], GOOD[:1000], BAD[:1000])]
+    parts = [
+        each
+        for start in (0, 1000, 2000)
+        for each in judge(noise=0.5).compare(PROMPTS[start : start + 1000], GOOD[:1000], BAD[:1000])
+    ]
     assert parts == whole
     assert judge(noise=0.5, seed=1).compare(PROMPTS, GOOD, BAD) != whole
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.feedback.verdict_cache import VerdictCache, key_of
+from pipelines.feedback.judges.verdict_cache import VerdictCache, key_of
 
 
 def test_an_answer_is_kept_over_processes(tmp_path: Path) -> None:
@@ -41,7 +41,9 @@ def test_a_torn_line_is_cut_off_and_costs_one_answer_only(tmp_path: Path) -> Non
 
 def test_a_glued_line_in_the_middle_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    path.write_bytes(b'{"key": "a", "answer": 1}\n{"key": "b", "ans{"key": "c", "answer": 3}\n{"key": "d", "answer": 4}\n7\n')
+    path.write_bytes(
+        b'{"key": "a", "answer": 1}\n{"key": "b", "ans{"key": "c", "answer": 3}\n{"key": "d", "answer": 4}\n7\n'
+    )
     cache = VerdictCache(path)
     assert [cache.get(key) for key in "abcd"] == [1, None, None, 4]
 

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from pipelines.fields.architectures import DEFAULTS, HEADS, heads, mistakes, resolve
-from pipelines.fields.places import presets
+from pipelines.core.architecture_fields import DEFAULTS, HEADS, heads, mistakes, presets, resolve
 
 
 def sentences(**words):
@@ -14,7 +13,9 @@ def sentences(**words):
 
 
 def test_a_preset_with_overrides_is_fine():
-    assert mistakes({"preset": "bert-mini", "position": "sinusoidal", "norm_position": "pre", "hidden_act": "relu"}) == []
+    assert (
+        mistakes({"preset": "bert-mini", "position": "sinusoidal", "norm_position": "pre", "hidden_act": "relu"}) == []
+    )
     assert mistakes({"family": "encoder", "hidden_size": 32, "num_attention_heads": 2}) == []
 
 
@@ -42,7 +43,11 @@ def test_overrides_win_over_the_preset_and_the_model_type_is_filled_in():
         ({"layer_norm_eps": 0}, "layer_norm_eps", "must be a number above 0"),
         ({"pad_token_id": -1}, "pad_token_id", "must be the id of a token"),
         ({"pad_token_id": 40000}, "pad_token_id", "outside a vocabulary of 30522"),
-        ({"position": "sinusoidal", "hidden_size": 9, "num_attention_heads": 3}, "hidden_size", "pairs of sine and cosine"),
+        (
+            {"position": "sinusoidal", "hidden_size": 9, "num_attention_heads": 3},
+            "hidden_size",
+            "pairs of sine and cosine",
+        ),
         ({"preset": "bert-mini", "hidden_size": 250}, "hidden_size", "4 attention heads do not divide hidden_size 250"),
         ({"num_attention_heads": 5}, "num_attention_heads", "one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64"),
         ({"preset": "gpt2", "attention_pattern": "full"}, "attention_pattern", "use causal, sliding_window or linear"),
@@ -87,9 +92,16 @@ FAMILIES = ("encoder", "decoder", "encoder-decoder")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("preset", sorted(presets()))
 def test_any_preset_may_change_its_family_its_positions_and_its_pattern(preset, family):
-    for words in ({}, {"position": "learned"}, {"position": "alibi"}, {"attention_pattern": "linear", "position": "none"}):
+    for words in (
+        {},
+        {"position": "learned"},
+        {"position": "alibi"},
+        {"attention_pattern": "linear", "position": "none"},
+    ):
         value = {"preset": preset, "family": family, **words}
-        assert mistakes(value) == [] or (words.get("attention_pattern") == "linear" and "dot_product" in str(mistakes(value)))
+        assert mistakes(value) == [] or (
+            words.get("attention_pattern") == "linear" and "dot_product" in str(mistakes(value))
+        )
         resolved = resolve(value)
         assert resolved["family"] == family
         assert heads(value) == HEADS[family]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.blocks import Mistakes
-from pipelines.fields.arguments import ALLOWED, OWN, RENAMED, RESERVED, checked, mistakes, schema, translate
+from pipelines.core.config import ConfigIssues
+from pipelines.core.training_arguments import ALLOWED, OWN, RENAMED, RESERVED, checked, mistakes, schema, translate
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,13 @@ from pipelines.fields.arguments import ALLOWED, OWN, RENAMED, RESERVED, checked,
         ({"run_name": "x"}, "run_name", "the recipe's 'name'"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "lr_scheduler_type", "set eval_strategy"),
         ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers", "dataloader_num_workers"),
-        ({"load_best_model_at_end": True, "evaluation_strategy": "epoch", "save_strategy": "no"},
-         "load_best_model_at_end", "save_strategy: epoch"),
+        (
+            {"load_best_model_at_end": True, "evaluation_strategy": "epoch", "save_strategy": "no"},
+            "load_best_model_at_end",
+            "save_strategy: epoch",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_mistake_is_one_sentence_at_its_key(words, place, said):
     found = mistakes(words)
     assert [place for place, _ in found] == [(place,)]
@@ -51,7 +54,9 @@ def test_one_mistake_is_one_sentence_at_its_key(words, place, said):
 
 
 def test_a_token_is_never_repeated_in_the_sentence():
-    assert all("secret" not in message for _, message in mistakes({"hub_token": "secret", "push_to_hub_token": "secret"}))
+    assert all(
+        "secret" not in message for _, message in mistakes({"hub_token": "secret", "push_to_hub_token": "secret"})
+    )
 
 
 def test_every_mistake_is_said_at_once():
@@ -60,7 +65,13 @@ def test_every_mistake_is_said_at_once():
 
 def test_earlier_names_are_translated_with_a_warning_each():
     words, warnings = translate(
-        {"warmup_ratio": 0.06, "evaluation_strategy": "epoch", "group_by_length": True, "max_steps": 3, "adafactor": True}
+        {
+            "warmup_ratio": 0.06,
+            "evaluation_strategy": "epoch",
+            "group_by_length": True,
+            "max_steps": 3,
+            "adafactor": True,
+        }
     )
     assert words == {
         "warmup_steps": 0.06,
@@ -87,10 +98,10 @@ def test_no_name_stands_in_two_tables():
 
 
 def test_the_validator_raises_every_mistake_and_else_changes_nothing():
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigIssues) as caught:
         checked({"seed": 1, "lr": 2})
     assert len(caught.value.found) == 2
-    with pytest.raises(Mistakes, match="must be a mapping"):
+    with pytest.raises(ConfigIssues, match="must be a mapping"):
         checked([1])
     assert checked({"warmup_ratio": 0.1}) == {"warmup_ratio": 0.1}
 

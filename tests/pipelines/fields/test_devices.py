@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.fields.devices import CORE, GPU_SHARE, PLAIN_CORE, this_machine
+from pipelines.runs.hardware import CORE, GPU_SHARE, PLAIN_CORE, this_machine
 
 
 def machine(folder, flags="", gpus=()):

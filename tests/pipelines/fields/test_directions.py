@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.fields.directions import looks_back_only
+from pipelines.core.model_types import looks_back_only
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.fields.kinds import as_kind, fits, json_type, misfit
+from pipelines.core.config import as_kind, fits, json_type, misfit
 
 VALUES = {"int": 3, "float": 0.5, "str": "x", "bool": True, "null": None, "list": (1, 2), "dict": {"a": 1}}
 
@@ -28,7 +28,7 @@ def test_a_sentence_says_what_was_given_and_what_is_allowed():
     assert misfit("wide", "int|float|null") == 'is "wide", must be a number or null'
     assert misfit(2.5, "int") == "is 2.5, must be a whole number"
     assert misfit("learnt", "=learned|=sinusoidal") == (
-        'is "learnt", must be one of learned, sinusoidal. Did you mean \'learned\'?'
+        "is \"learnt\", must be one of learned, sinusoidal. Did you mean 'learned'?"
     )
     assert misfit(3, "=all|=no|bool") == "is 3, must be one of all, no, true or false"
     assert misfit("no", "=all|=no|bool") is None

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pipelines.fields import places
+from pipelines.core import architecture_fields
 
 
 def test_the_repositorys_folder_is_found(repository):
-    assert places.configs_folder() == repository / "configs"
-    assert "bert-mini" in places.presets()
+    assert architecture_fields.configs_folder() == repository / "configs"
+    assert "bert-mini" in architecture_fields.presets()
 
 
 def test_a_wheel_carries_its_own(tmp_path, monkeypatch):
@@ -15,12 +15,14 @@ def test_a_wheel_carries_its_own(tmp_path, monkeypatch):
     inside.mkdir(parents=True)
     (inside / "mine.yaml").write_text("hidden_size: 8\n")
     (tmp_path / "site-packages" / "configs").mkdir()  # somebody else's
-    monkeypatch.setattr(places, "__file__", str(tmp_path / "site-packages" / "pipelines" / "fields" / "places.py"))
-    assert places.configs_folder() == inside.parent
-    assert list(places.presets()) == ["mine"]
+    monkeypatch.setattr(
+        architecture_fields, "__file__", str(tmp_path / "site-packages" / "pipelines" / "fields" / "places.py")
+    )
+    assert architecture_fields.configs_folder() == inside.parent
+    assert list(architecture_fields.presets()) == ["mine"]
 
 
 def test_an_installation_without_them_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "pipelines" / "fields" / "places.py"))
+    monkeypatch.setattr(architecture_fields, "__file__", str(tmp_path / "a" / "pipelines" / "fields" / "places.py"))
     with pytest.raises(FileNotFoundError, match="install Finery again"):
-        places.configs_folder()
+        architecture_fields.configs_folder()

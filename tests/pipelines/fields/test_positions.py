@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.fields.positions import AFTER_PADDING, usable_positions
+from pipelines.core.model_types import AFTER_PADDING, usable_positions
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
 

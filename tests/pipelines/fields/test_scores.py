@@ -6,14 +6,19 @@ from importlib import import_module
 
 import pytest
 
-from pipelines.fields import scores
-from pipelines.registry import BASELINES, METRICS, OBJECTIVES
+from pipelines.core import scores
+from pipelines.core.registry import BASELINES, METRICS, OBJECTIVES
 
 
 def test_counts_and_guessers_are_no_scores():
-    assert [name for name in ("bits_per_byte", "tokens", "bigram_bits_per_byte", "accuracy_mm", "bytes") if scores.is_score(name)] == [
-        "bits_per_byte", "accuracy_mm",
-    ]  # fmt: skip
+    assert [
+        name
+        for name in ("bits_per_byte", "tokens", "bigram_bits_per_byte", "accuracy_mm", "bytes")
+        if scores.is_score(name)
+    ] == [
+        "bits_per_byte",
+        "accuracy_mm",
+    ]
     assert all(scores.is_score(name) for name in METRICS)
     assert "majority" in BASELINES
 
@@ -28,8 +33,17 @@ def test_bits_are_better_when_fewer_and_metrics_when_more():
 @pytest.mark.parametrize(
     ("metric", "smaller"),
     [
-        ("perplexity", True), ("bits_per_byte", True), ("bigram_hidden_bits_per_byte", True), ("kl", True), ("kl_k3_against", True), ("eval_loss", True),
-        ("accuracy", False), ("majority_accuracy", False), ("bleu", False), ("win_rate_against", False), ("loss_of_nothing", False),
+        ("perplexity", True),
+        ("bits_per_byte", True),
+        ("bigram_hidden_bits_per_byte", True),
+        ("kl", True),
+        ("kl_k3_against", True),
+        ("eval_loss", True),
+        ("accuracy", False),
+        ("majority_accuracy", False),
+        ("bleu", False),
+        ("win_rate_against", False),
+        ("loss_of_nothing", False),
     ],
 )
 def test_one_table_says_where_small_is_good(metric, smaller):
@@ -37,12 +51,20 @@ def test_one_table_says_where_small_is_good(metric, smaller):
 
 
 def test_what_is_promised_for_an_objective_is_what_is_computed():
-    tallies = import_module("pipelines.evaluation.tallies")
+    tallies = import_module("pipelines.metrics.perplexity")
     likely = import_module("pipelines.evaluation.language_modeling").LIKELIHOOD
-    sums = dict.fromkeys(("bits", "bytes", "tokens", "right", "pairs", "pairs_right", "found", "missed", "false_alarms"), 1.0)
+    sums = dict.fromkeys(
+        ("bits", "bytes", "tokens", "right", "pairs", "pairs_right", "found", "missed", "false_alarms"), 1.0
+    )
     assert set(scores.TEXT_SCORES) <= set(OBJECTIVES)
     for name in OBJECTIVES:
-        compute = tallies.likelihood if name in likely else tallies.detection if name == "replaced_token_detection" else tallies.hidden
+        compute = (
+            tallies.likelihood
+            if name in likely
+            else tallies.detection
+            if name == "replaced_token_detection"
+            else tallies.hidden
+        )
         pairs = name in ("next_sentence", "sentence_order")
         assert scores.text_scores(name) == tuple(compute(sums if pairs else sums | {"pairs": 0.0}))
 

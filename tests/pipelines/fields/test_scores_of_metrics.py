@@ -6,8 +6,8 @@ from importlib import import_module
 
 import pytest
 
-from pipelines.fields.scores import OF_A_HUNDRED, SEVERAL, score_names
-from pipelines.registry import METRICS
+from pipelines.core.registry import METRICS
+from pipelines.core.scores import OF_A_HUNDRED, SEVERAL, score_names
 
 PERFECT = {"squad": (["cat"], [["cat"]]), "squad_v2": (["cat"], [["cat"]]), "seqeval": ([["B-X"]], [["B-X"]])}
 

@@ -10,16 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import models
-from pipelines.objectives.attention_masks import Apart, additive, documents, earlier, restarted
+from pipelines.models import opening
+from pipelines.objectives.attention_masks import TOLD, Apart, additive, documents, earlier, restarted, takes_masks
 from pipelines.objectives.causal_lm import CausalLM
 from pipelines.objectives.masked_lm import MaskedLM
-from pipelines.objectives.masked_models import TOLD, takes_masks
 from pipelines.objectives.prefix_lm import PrefixLM
 from tests import tiny
 
 IGNORED = -100
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 48}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 48,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "bert": SIZES | {"is_decoder": True},
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 48},
@@ -39,7 +44,11 @@ def packed(lengths: list[int], seed: int = 0) -> list[list[int]]:
     return [*found[:-1], found[-1][:-1]]
 
 
-@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=3).filter(lambda rows: len({len(row) for row in rows}) == 1))
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=3).filter(
+        lambda rows: len({len(row) for row in rows}) == 1
+    )
+)
 def test_documents_end_with_their_end(rows: list[list[int]]) -> None:
     ids = np.array(rows)
     numbers, places = documents(ids, end=0), restarted(documents(ids, end=0))
@@ -63,7 +72,7 @@ def test_masks_add_nothing_or_nearly_minus_infinity() -> None:
 def test_a_packed_document_says_what_it_says_alone(model_type: str) -> None:
     words = {"model_type": model_type, **SHAPES[model_type]}
     assert takes_masks(words) is None
-    model = models.build(words, CausalLM().head, tiny.tokenizer(), seed=0).eval()
+    model = opening.build(words, CausalLM().head, tiny.tokenizer(), seed=0).eval()
     tiny.disturb(model)
     parts = packed([7, 3, 9])
     block = [{"input_ids": [token for part in parts for token in part], "draw": 0}]
@@ -84,7 +93,7 @@ def test_a_packed_document_says_what_it_says_alone(model_type: str) -> None:
 
 @pytest.mark.parametrize("model_type", ["bert", "finery"])
 def test_encoders_keep_documents_apart_too(model_type: str) -> None:
-    model = models.build({"model_type": model_type, **SIZES}, MaskedLM().head, tiny.tokenizer(), seed=0).eval()
+    model = opening.build({"model_type": model_type, **SIZES}, MaskedLM().head, tiny.tokenizer(), seed=0).eval()
     tiny.disturb(model)
     parts = packed([7, 3, 9])
     block = [{"input_ids": [token for part in parts for token in part], "draw": 0}]
@@ -139,12 +148,17 @@ def test_attention_that_takes_no_such_mask_is_refused() -> None:
 @pytest.mark.parametrize("family", ["encoder", "decoder"])
 def test_a_window_stays_within_its_document(family: str, position: str) -> None:
     words = {
-        "model_type": "finery", **SIZES, "family": family, "position": position, "attention_pattern": "sliding_window",
-        "sliding_window": 3, "global_attn_every_n_layers": 2,
-    }  # fmt: skip
+        "model_type": "finery",
+        **SIZES,
+        "family": family,
+        "position": position,
+        "attention_pattern": "sliding_window",
+        "sliding_window": 3,
+        "global_attn_every_n_layers": 2,
+    }
     assert takes_masks(words) is None
     objective = CausalLM() if family == "decoder" else MaskedLM()
-    model = models.build(words, objective.head, tiny.tokenizer(), seed=0).eval()
+    model = opening.build(words, objective.head, tiny.tokenizer(), seed=0).eval()
     tiny.disturb(model)
     parts = packed([7, 3, 9])
     block = np.array([[token for part in parts for token in part]])
@@ -153,8 +167,9 @@ def test_a_window_stays_within_its_document(family: str, position: str) -> None:
     allowed = allowed & earlier(block.shape[1]) if family == "decoder" else allowed
     with torch.no_grad():
         together = model(
-            input_ids=torch.from_numpy(block), attention_mask=torch.from_numpy(additive(allowed)),
+            input_ids=torch.from_numpy(block),
+            attention_mask=torch.from_numpy(additive(allowed)),
             position_ids=torch.from_numpy(restarted(numbers)),
-        ).logits[0]  # fmt: skip
+        ).logits[0]
         alone = torch.cat([model(input_ids=torch.tensor([part])).logits[0] for part in parts])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)

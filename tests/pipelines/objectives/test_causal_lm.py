@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import models
-from pipelines.errors import ModelError
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.models import opening
 from pipelines.objectives.causal_lm import CausalLM
-from pipelines.protocols import Head
 from tests import tiny
 
 IGNORED = -100
@@ -22,7 +22,10 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 def rows(lengths: list[int], seed: int = 0) -> list[dict[str, Any]]:
     generator = np.random.default_rng(seed)
-    return [{"input_ids": generator.integers(5, 60, length).astype(np.int32), "draw": draw} for draw, length in enumerate(lengths)]
+    return [
+        {"input_ids": generator.integers(5, 60, length).astype(np.int32), "draw": draw}
+        for draw, length in enumerate(lengths)
+    ]
 
 
 @settings(deadline=None)
@@ -49,7 +52,7 @@ def test_the_loss_is_that_of_transformers(family: str) -> None:
 
 
 def build(words: dict[str, Any]) -> Any:
-    return models.build(words, Head("causal_lm"), tiny.tokenizer(), seed=0).eval()
+    return opening.build(words, Head("causal_lm"), tiny.tokenizer(), seed=0).eval()
 
 
 def test_a_tokenizer_without_padding_serves_equal_lengths_only() -> None:
@@ -81,7 +84,9 @@ def test_models_that_see_ahead_are_refused(architecture: dict[str, Any], sentenc
     assert sentence is None or sentence in found
 
 
-@pytest.mark.parametrize("words", [{"model_type": "bert", "is_decoder": True}, {"model_type": "bert"}, {"model_type": "xlnet"}])
+@pytest.mark.parametrize(
+    "words", [{"model_type": "bert", "is_decoder": True}, {"model_type": "bert"}, {"model_type": "xlnet"}]
+)
 def test_what_is_refused_does_see_ahead(words: dict[str, Any]) -> None:
     sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24} if words["model_type"] == "xlnet" else SIZES
     model = build(words | sizes)

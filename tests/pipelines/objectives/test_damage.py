@@ -14,12 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.bpe import BPE
-from pipelines.data.wordpiece import WordPiece
-from pipelines.errors import ModelError
-from pipelines.objectives.damage import FULL_STOPS, Damage, poisson
-from pipelines.objectives.denoising import Denoising
-from pipelines.objectives.randomness import uniforms
+from pipelines.core.errors import ModelError
+from pipelines.data.randomness import uniforms
+from pipelines.data.tokenizers.bpe import BPE
+from pipelines.data.tokenizers.wordpiece import WordPiece
+from pipelines.objectives.denoising import FULL_STOPS, Damage, Denoising, poisson
 
 PAD, BEGIN, END, MASK, STOP = 0, 1, 2, 3, 4
 FIRST = 10
@@ -75,7 +74,9 @@ def test_the_target_is_the_text_as_it_was():
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(1, 120), min_size=1, max_size=5), st.floats(0.02, 0.9), st.floats(0.5, 8), st.integers(0, 9))
+@given(
+    st.lists(st.integers(1, 120), min_size=1, max_size=5), st.floats(0.02, 0.9), st.floats(0.5, 8), st.integers(0, 9)
+)
 def test_infilling_leaves_words_in_order_and_hides_its_share(words: list[int], ratio: float, rate: float, seed: int):
     rows = [[BEGIN, *range(FIRST, FIRST + count), END] for count in words]
     damage = collator(seed, mask_ratio=ratio, poisson_lambda=rate, permute_sentences=False)
@@ -109,7 +110,9 @@ def test_poisson_is_scipys():
 
     luck = np.linspace(0, 0.999999, 1001)
     for rate in (0.5, 3.0, 50.0):
-        assert poisson(rate, luck).tolist() == [max(0, int(value)) for value in reference.ppf(np.nextafter(luck, 1), rate)]
+        assert poisson(rate, luck).tolist() == [
+            max(0, int(value)) for value in reference.ppf(np.nextafter(luck, 1), rate)
+        ]
 
 
 def test_sentences_change_places_and_stay_whole():
@@ -157,8 +160,11 @@ def test_rotation_begins_elsewhere():
     rows = [[BEGIN, 10, 11, 12, 13, END]] * 400
     left = Counter(map(tuple, damaged(collator(**ALONE, rotate=1.0), examples(*rows))))
     assert set(left) == {
-        (BEGIN, 10, 11, 12, 13, END), (BEGIN, 11, 12, 13, 10, END), (BEGIN, 12, 13, 10, 11, END), (BEGIN, 13, 10, 11, 12, END),
-    }  # fmt: skip
+        (BEGIN, 10, 11, 12, 13, END),
+        (BEGIN, 11, 12, 13, 10, END),
+        (BEGIN, 12, 13, 10, 11, END),
+        (BEGIN, 13, 10, 11, 12, END),
+    }
     assert all(abs(number - 100) < 45 for number in left.values())
     half = damaged(collator(**ALONE, rotate=0.5), examples(*rows))
     assert sum(row != rows[0] for row in half) == pytest.approx(150, abs=50)
@@ -197,12 +203,16 @@ def test_tokenizers_that_do_not_serve_are_refused():
 def test_full_stops_are_found_in_trained_vocabularies(algorithm: Any):
     tokenizer = algorithm().train(["It was. Was it? Oh! The cat sat . on"] * 5, 330)
     damage = Denoising().collate(tokenizer, 0, SimpleNamespace(decoder_start_token_id=2))
-    found = {tokenizer.convert_ids_to_tokens(int(number)).lstrip("#Ġ▁") for number in np.flatnonzero(damage.stops & ~damage.special)}  # type: ignore[attr-defined]
+    found = {
+        tokenizer.convert_ids_to_tokens(int(number)).lstrip("#Ġ▁")
+        for number in np.flatnonzero(damage.stops & ~damage.special)
+    }  # type: ignore[attr-defined]
     assert {".", "?", "!"} <= found <= set(FULL_STOPS)
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"mask_ratio": 0.0, "delete_ratio": 0.2}, {"rotate": 1.0, "delete_ratio": 0.1}, {"mask_ratio": 0.6}]
+    "settings",
+    [{}, {"mask_ratio": 0.0, "delete_ratio": 0.2}, {"rotate": 1.0, "delete_ratio": 0.1}, {"mask_ratio": 0.6}],
 )
 def test_hidden_tokens_are_those_that_the_damaged_text_does_not_show(settings: dict[str, Any]) -> None:
     random = np.random.default_rng(0)
@@ -213,6 +223,8 @@ def test_hidden_tokens_are_those_that_the_damaged_text_does_not_show(settings: d
     made = collator(**settings)
     batch, hidden = made(rows), made.hidden(rows)
     seen = [set(row.tolist()) for row in batch["input_ids"]]
-    expected = [[label >= 0 and label not in seen[at] for label in row.tolist()] for at, row in enumerate(batch["labels"])]
+    expected = [
+        [label >= 0 and label not in seen[at] for label in row.tolist()] for at, row in enumerate(batch["labels"])
+    ]
     assert hidden.tolist() == expected
     assert hidden.any(1).all()

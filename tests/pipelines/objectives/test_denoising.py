@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
+from pipelines.core.config import flatten
 from pipelines.objectives.denoising import Denoising
 
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForTokenClassification
 
-from pipelines.data.wordpiece import WordPiece
+from pipelines.core.interfaces import Head
+from pipelines.data.tokenizers.wordpiece import WordPiece
 from pipelines.objectives.generator import GeneratorAndDiscriminator, generator_words, sampled
 from pipelines.objectives.replaced_token_detection import ReplacedTokenDetection
-from pipelines.protocols import Head
 
 SHAPES: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 40},
@@ -115,7 +115,9 @@ def test_both_losses_equal_a_loop_over_the_tokens(joint: GeneratorAndDiscriminat
     assert outputs["replaced"].sum() > 5
 
 
-def test_the_generator_learns_nothing_from_the_discriminator(joint: GeneratorAndDiscriminator, batch: dict[str, torch.Tensor]):
+def test_the_generator_learns_nothing_from_the_discriminator(
+    joint: GeneratorAndDiscriminator, batch: dict[str, torch.Tensor]
+):
     sums, _ = ReplacedTokenDetection().loss(joint, dict(batch))
     sums[1].backward()
     only_generator = [name for name, _ in joint.named_parameters() if name.startswith("generator.")]
@@ -133,7 +135,9 @@ def test_every_token_is_drawn_as_often_as_its_probability():
     assert sampled(logits, torch.tensor([1.0])).tolist() == [3]
 
 
-def test_what_is_sampled_depends_on_seed_and_draw_alone(joint: GeneratorAndDiscriminator, batch: dict[str, torch.Tensor]):
+def test_what_is_sampled_depends_on_seed_and_draw_alone(
+    joint: GeneratorAndDiscriminator, batch: dict[str, torch.Tensor]
+):
     joint.eval()
     with torch.no_grad():
         _, first = ReplacedTokenDetection().loss(joint, dict(batch))
@@ -142,7 +146,9 @@ def test_what_is_sampled_depends_on_seed_and_draw_alone(joint: GeneratorAndDiscr
     assert torch.equal(again["input_ids"].flip(0), first["input_ids"])
 
 
-def test_a_checkpoint_holds_every_weight_once_and_comes_back(joint: GeneratorAndDiscriminator, tmp_path: Path, tokenizer: Any):
+def test_a_checkpoint_holds_every_weight_once_and_comes_back(
+    joint: GeneratorAndDiscriminator, tmp_path: Path, tokenizer: Any
+):
     joint.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     assert len([name for name in weights if "word_embeddings" in name]) == 1
@@ -191,16 +197,22 @@ def test_two_models_learn_together(tokenizer: Any, batch: dict[str, torch.Tensor
 
 @pytest.mark.parametrize("model_type", ["bert", "finery"])
 def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type: str, tokenizer: Any, tmp_path: Path):
-    from pipelines.errors import Stopped
-    from pipelines.events import EventLog
-    from pipelines.protocols import Context, StopSignal, World
-    from pipelines.trainers.loop import fit
+    from pipelines.core.errors import Stopped
+    from pipelines.core.events import EventLog
+    from pipelines.core.interfaces import Context, StopSignal, World
+    from pipelines.trainers.trainer import fit
 
     objective = ReplacedTokenDetection()
     collate = objective.collate(tokenizer, 7)
     texts = ["the cat sat on the mat", "a dog", "the dog looked at the cat for a while and the cat looked at it"] * 8
     examples = [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
-    arguments = {"max_steps": 6, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "save_steps": 100, "logging_steps": 1}
+    arguments = {
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-2,
+        "save_steps": 100,
+        "logging_steps": 1,
+    }
 
     def trained(name: str, stop_at: int | None = None) -> Any:
         stop, calls = StopSignal(), [0]
@@ -213,14 +225,32 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type
             return collate(rows)
 
         context = Context(
-            stage_id="s", folder=folder, fingerprint="0" * 8, seed=7, recipe=None, events=EventLog(folder / "e.jsonl", "s"),  # type: ignore[arg-type]
-            world=World(), precision="no", cache=tmp_path, stage_folders={}, open_model=lambda *_: None,
-            open_tokenizer=lambda: tokenizer, score=lambda task: None, stop=stop,  # type: ignore[arg-type,return-value]
-        )  # fmt: skip
+            stage_id="s",
+            folder=folder,
+            fingerprint="0" * 8,
+            seed=7,
+            recipe=None,
+            events=EventLog(folder / "e.jsonl", "s"),  # type: ignore[arg-type]
+            world=World(),
+            precision="no",
+            cache=tmp_path,
+            stage_folders={},
+            open_model=lambda *_: None,
+            open_tokenizer=lambda: tokenizer,
+            score=lambda task: None,
+            stop=stop,  # type: ignore[arg-type,return-value]
+        )
         model, _ = fit(
-            context, made(model_type, tokenizer), tokenizer, examples, collate=counted, loss=objective.loss,
-            arguments=arguments, label_names=objective.label_names, marked=True,
-        )  # fmt: skip
+            context,
+            made(model_type, tokenizer),
+            tokenizer,
+            examples,
+            collate=counted,
+            loss=objective.loss,
+            arguments=arguments,
+            label_names=objective.label_names,
+            marked=True,
+        )
         return model
 
     whole = trained("whole")
@@ -238,7 +268,10 @@ def test_documents_of_one_block_can_be_kept_apart_from_both_models(model_type: s
     objective, joint = ReplacedTokenDetection(), made(model_type, tokenizer).eval()
     collate = objective.collate(tokenizer, 0, joint.config)
     first = tokenizer("the cat sat on the mat and the dog")["input_ids"]
-    others = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("looked at it for a while", "and the cat sat on it")]
+    others = [
+        tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in ("looked at it for a while", "and the cat sat on it")
+    ]
     length = min(map(len, others))
     blocks = [[{"input_ids": [*first, *other[:length], tokenizer.sep_token_id], "draw": 0}] for other in others]
 

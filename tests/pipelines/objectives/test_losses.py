@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pipelines.objectives import losses
-from pipelines.objectives.losses import masked_token_loss, only_positions
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
+from pipelines.models import log_probabilities as losses
+from pipelines.models.log_probabilities import masked_token_loss, only_positions
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -59,7 +59,9 @@ def test_masked_tokens_alone_give_the_loss_and_gradients_of_the_whole_vocabulary
     found = gradients(model, total)
     assert found.keys() == wanted.keys()
     for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            found[name], gradient, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_the_trial_neither_draws_random_numbers_nor_changes_modes() -> None:
@@ -160,4 +162,6 @@ def test_losses_are_computed_in_float32_under_autocast() -> None:
     assert outputs.logits.dtype == torch.bfloat16
     assert total.dtype == torch.float32
     kept = masked_batch()["labels"]
-    assert total.item() == pytest.approx(cross_entropy(outputs.logits[0].float(), kept[kept != -100], reduction="sum").item())
+    assert total.item() == pytest.approx(
+        cross_entropy(outputs.logits[0].float(), kept[kept != -100], reduction="sum").item()
+    )

@@ -17,9 +17,13 @@ def test_tokens_and_lengths_are_parts_of_the_loss():
 def test_what_is_missing_is_named():
     objective = MaskPredict()
     assert objective.misfit(FIT) is None
-    assert "add bidirectional_decoder: true to model.architecture" in str(objective.misfit(FIT | {"bidirectional_decoder": False}))
+    assert "add bidirectional_decoder: true to model.architecture" in str(
+        objective.misfit(FIT | {"bidirectional_decoder": False})
+    )
     assert "add bidirectional_decoder: true and length_prediction: true" in str(
         objective.misfit({"model_type": "finery", "family": "encoder-decoder"})
     )
     assert "those of the finery family with family: encoder-decoder" in str(objective.misfit({"model_type": "t5"}))
-    assert "those of the finery family with family: encoder-decoder" in str(objective.misfit(FIT | {"family": "decoder"}))
+    assert "those of the finery family with family: encoder-decoder" in str(
+        objective.misfit(FIT | {"family": "decoder"})
+    )

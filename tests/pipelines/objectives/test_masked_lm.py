@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
+from pipelines.core.config import flatten
+from pipelines.core.interfaces import Head
 from pipelines.objectives.masked_lm import MaskedLM
-from pipelines.protocols import Head
 
 
 def test_the_defaults_are_those_of_the_paper():

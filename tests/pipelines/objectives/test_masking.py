@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.bpe import BPE
-from pipelines.data.wordpiece import WordPiece
-from pipelines.errors import ModelError
+from pipelines.core.errors import ModelError
+from pipelines.data.tokenizers.bpe import BPE
+from pipelines.data.tokenizers.wordpiece import WordPiece
 from pipelines.objectives.masked_lm import MaskedLM
 
 TEXTS = ["unbelievable stories told slowly and wisely by forgotten travellers on endless winter evenings"] * 3
@@ -43,8 +43,12 @@ def within(count: int, trials: int, probability: float) -> bool:
 
 
 @pytest.mark.parametrize("whole_word", [False, True])
-@pytest.mark.parametrize(("probability", "to_mask", "to_random"), [(0.15, 0.8, 0.1), (0.4, 0.5, 0.3), (0.2, 1.0, 0.0), (0.2, 0.0, 1.0)])
-def test_rates_are_those_of_the_recipe(tokenizer: Any, whole_word: bool, probability: float, to_mask: float, to_random: float):
+@pytest.mark.parametrize(
+    ("probability", "to_mask", "to_random"), [(0.15, 0.8, 0.1), (0.4, 0.5, 0.3), (0.2, 1.0, 0.0), (0.2, 0.0, 1.0)]
+)
+def test_rates_are_those_of_the_recipe(
+    tokenizer: Any, whole_word: bool, probability: float, to_mask: float, to_random: float
+):
     objective = MaskedLM(
         probability=probability, replace_with_mask=to_mask, replace_with_random=to_random, whole_word=whole_word
     )
@@ -85,7 +89,9 @@ def test_labels_are_the_original_tokens_and_everything_else_is_untouched(tokeniz
     assert torch.equal(batch["input_ids"][~chosen], original[~chosen])
     assert batch["attention_mask"].all()
     assert {value.dtype for value in batch.values()} == {torch.int64}
-    assert all(np.array_equal(example["input_ids"], row.numpy()) for example, row in zip(examples, original, strict=True))
+    assert all(
+        np.array_equal(example["input_ids"], row.numpy()) for example, row in zip(examples, original, strict=True)
+    )
 
 
 lengths = st.lists(st.integers(1, 12), min_size=1, max_size=8)
@@ -93,9 +99,13 @@ lengths = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 @settings(deadline=None)
 @given(
-    lengths=lengths, seed=st.integers(0, 2**32 - 1), start=st.integers(0, 2**40), whole_word=st.booleans(),
-    probability=st.floats(0.01, 0.9), text=st.randoms(use_true_random=False),
-)  # fmt: skip
+    lengths=lengths,
+    seed=st.integers(0, 2**32 - 1),
+    start=st.integers(0, 2**40),
+    whole_word=st.booleans(),
+    probability=st.floats(0.01, 0.9),
+    text=st.randoms(use_true_random=False),
+)
 def test_any_batch_keeps_the_rules(
     tokenizer: Any, lengths: list[int], seed: int, start: int, whole_word: bool, probability: float, text: Any
 ):

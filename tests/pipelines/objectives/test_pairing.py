@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines import models
+from pipelines.core.errors import DataError, ModelError
+from pipelines.data.randomness import uniforms
 from pipelines.data.sentences import Corpus, Spans
-from pipelines.errors import DataError, ModelError
-from pipelines.objectives.next_sentence import NextSentence
-from pipelines.objectives.pairing import PAIR, Pairing
-from pipelines.objectives.randomness import uniforms
-from pipelines.objectives.sentence_order import SentenceOrder
-from pipelines.objectives.sentence_pairs import TWO_HEADS
+from pipelines.models import opening
+from pipelines.objectives.sentence_pairs import PAIR, TWO_HEADS, NextSentence, Pairing, SentenceOrder
 from tests import tiny
 
 IGNORED = -100
@@ -124,7 +121,9 @@ def test_the_batch_is_laid_out_as_in_the_paper() -> None:
     for row, (first, second, wrong) in enumerate(drawn(NextSentence(), spans)[:24]):
         expected = [1, *first.tolist(), 2, *second.tolist(), 2]
         assert original[row, : len(expected)].tolist() == expected
-        assert batch["token_type_ids"][row, : len(expected)].tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        assert batch["token_type_ids"][row, : len(expected)].tolist() == [0] * (len(first) + 2) + [1] * (
+            len(second) + 1
+        )
         for name in ("input_ids", "attention_mask", "token_type_ids"):
             assert not batch[name][row, len(expected) :].any()
         assert batch["attention_mask"][row].sum() == len(expected)
@@ -169,11 +168,17 @@ SMALL: dict[str, dict[str, Any]] = {
 def test_the_loss_is_the_sum_of_both_parts(model_type: str) -> None:
     objective = NextSentence(pair_weight=2.0)
     words = {
-        "model_type": model_type, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
-        "max_position_embeddings": 48, "vocab_size": 2500, **SMALL.get(model_type, {}),
-    }  # fmt: skip
+        "model_type": model_type,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "max_position_embeddings": 48,
+        "vocab_size": 2500,
+        **SMALL.get(model_type, {}),
+    }
     assert objective.misfit(words) is None
-    model = models.build(words, objective.head, tiny.tokenizer(), seed=0).eval()
+    model = opening.build(words, objective.head, tiny.tokenizer(), seed=0).eval()
     spans = spans_of()
     examples = [dict(spans[number]) | {"draw": number} for number in range(6)]
     batch = objective.collate(Counting(), 0, model.config)(examples)
@@ -183,9 +188,13 @@ def test_the_loss_is_the_sum_of_both_parts(model_type: str) -> None:
     inputs = {name: value for name, value in batch.items() if name not in ("labels", "pair_labels")}
     said = model(**inputs)
     tokens_said, pairs_said = said[:2]
-    expected = torch.nn.functional.cross_entropy(tokens_said.reshape(-1, 2500), batch["labels"].reshape(-1), reduction="sum")
+    expected = torch.nn.functional.cross_entropy(
+        tokens_said.reshape(-1, 2500), batch["labels"].reshape(-1), reduction="sum"
+    )
     torch.testing.assert_close(tokens, expected)
-    torch.testing.assert_close(pairs, torch.nn.functional.cross_entropy(pairs_said, batch["pair_labels"], reduction="sum"))
+    torch.testing.assert_close(
+        pairs, torch.nn.functional.cross_entropy(pairs_said, batch["pair_labels"], reduction="sum")
+    )
     assert dict(objective.label_names) == {"labels": 1.0, "pair_labels": 2.0}
 
 

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import models
-from pipelines.objectives.permutation import Permutation, hidden
-from pipelines.objectives.permutation_lm import PermutationLM
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
+from pipelines.models import opening
+from pipelines.objectives.permutation_lm import Permutation, PermutationLM, hidden
 from tests import tiny
 
 IGNORED = -100
@@ -31,8 +30,14 @@ def rows(lengths: list[int], seed: int = 0, special: float = 0.1) -> list[dict[s
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(2, 14), min_size=1, max_size=4), st.integers(0, 1000), st.sampled_from([(6, 1), (2, 1), (3, 4)]))
-def test_who_is_asked_sees_what_is_not_asked_and_what_comes_before(lengths: list[int], seed: int, words: tuple[int, int]) -> None:
+@given(
+    st.lists(st.integers(2, 14), min_size=1, max_size=4),
+    st.integers(0, 1000),
+    st.sampled_from([(6, 1), (2, 1), (3, 4)]),
+)
+def test_who_is_asked_sees_what_is_not_asked_and_what_comes_before(
+    lengths: list[int], seed: int, words: tuple[int, int]
+) -> None:
     examples = rows(lengths, seed, special=0.0)
     objective = PermutationLM(k=words[0], max_span_length=words[1])
     collate = objective.collate(tiny.tokenizer(), seed)
@@ -41,7 +46,9 @@ def test_who_is_asked_sees_what_is_not_asked_and_what_comes_before(lengths: list
         mapping = batch["target_mapping"][number]
         asked = [int(row.argmax()) for row in mapping if row.any()]
         ids = examples[number]["input_ids"].tolist()
-        assert batch["labels"][number].tolist() == [ids[place] for place in asked] + [IGNORED] * (len(mapping) - len(asked))
+        assert batch["labels"][number].tolist() == [ids[place] for place in asked] + [IGNORED] * (
+            len(mapping) - len(asked)
+        )
         assert (mapping.sum(1) == torch.tensor([1.0] * len(asked) + [0.0] * (len(mapping) - len(asked)))).all()
         assert asked == sorted(set(asked))
         assert max(asked) < length
@@ -73,7 +80,7 @@ def test_masks_are_those_of_transformers_collator() -> None:
 @pytest.fixture(scope="module")
 def xlnet() -> Any:
     words = {"model_type": "xlnet", "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24}
-    model = models.build(words, Head("causal_lm"), tiny.tokenizer(), seed=0).eval()
+    model = opening.build(words, Head("causal_lm"), tiny.tokenizer(), seed=0).eval()
     tiny.disturb(model)
     return model
 
@@ -107,7 +114,9 @@ def test_the_loss_is_the_sum_over_the_asked_tokens(xlnet: Any) -> None:
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     expected = sum(
         -xlnet(**inputs).logits[row, place].log_softmax(-1)[label]
-        for row, labels in enumerate(batch["labels"].tolist()) for place, label in enumerate(labels) if label != IGNORED
+        for row, labels in enumerate(batch["labels"].tolist())
+        for place, label in enumerate(labels)
+        if label != IGNORED
     )
     torch.testing.assert_close(total, expected)
     assert (batch["labels"] == IGNORED).any()

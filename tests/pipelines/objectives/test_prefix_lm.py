@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import models
+from pipelines.core.interfaces import Head
+from pipelines.models import opening
 from pipelines.objectives.prefix_lm import PrefixLM
-from pipelines.protocols import Head
 from tests import tiny
 
 IGNORED = -100
@@ -34,7 +34,10 @@ class Foreign:
 
 def rows(lengths: list[int], seed: int = 0) -> list[dict[str, Any]]:
     generator = np.random.default_rng(seed)
-    return [{"input_ids": generator.integers(5, 60, length).astype(np.int32), "draw": draw} for draw, length in enumerate(lengths)]
+    return [
+        {"input_ids": generator.integers(5, 60, length).astype(np.int32), "draw": draw}
+        for draw, length in enumerate(lengths)
+    ]
 
 
 @settings(deadline=None)
@@ -65,7 +68,9 @@ def test_every_prefix_length_comes_equally_often() -> None:
 
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_prefix_tokens_see_each_other_and_no_other_sees_ahead(model_type: str) -> None:
-    model = models.build({"model_type": model_type, **DECODERS[model_type]}, Head("causal_lm"), tiny.tokenizer(), seed=0).eval()
+    model = opening.build(
+        {"model_type": model_type, **DECODERS[model_type]}, Head("causal_lm"), tiny.tokenizer(), seed=0
+    ).eval()
     assert PrefixLM().misfit(model.config.to_dict()) is None
     tiny.disturb(model)
     example = rows([10])
@@ -92,8 +97,14 @@ def test_prefix_tokens_see_each_other_and_no_other_sees_ahead(model_type: str) -
     ("architecture", "sentence"),
     [
         ({"model_type": "finery", "family": "decoder"}, None),
-        ({"model_type": "finery", "family": "decoder", "attention_pattern": "linear"}, "attention_pattern linear does not"),
-        ({"model_type": "finery", "family": "decoder", "attention_pattern": "sliding_window"}, "attention_pattern sliding_window would show a part"),
+        (
+            {"model_type": "finery", "family": "decoder", "attention_pattern": "linear"},
+            "attention_pattern linear does not",
+        ),
+        (
+            {"model_type": "finery", "family": "decoder", "attention_pattern": "sliding_window"},
+            "attention_pattern sliding_window would show a part",
+        ),
         ({"model_type": "finery", "family": "encoder"}, "family decoder"),
         ({"model_type": "mamba"}, "which mamba is not known for; known: bert, finery"),
         ({"model_type": "bert"}, "bert sees both ways"),

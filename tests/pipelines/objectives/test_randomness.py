@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipelines.objectives.randomness import GOLDEN, mix, uniforms
+from pipelines.data.randomness import GOLDEN, mix, uniforms
 
 ALARM = 1e-6
 """A fair generator fails one test in a million; the seeds are fixed, so a pass stays a pass."""
@@ -18,8 +18,12 @@ def test_mix_is_the_finalizer_of_splitmix64():
     """The sequence that java.util.SplittableRandom's algorithm gives for the seed 1234567, as published on Rosetta Code."""
     states = np.asarray([(1234567 + step * GOLDEN) % 2**64 for step in range(1, 6)], dtype=np.uint64)
     assert mix(states).tolist() == [
-        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
-    ]  # fmt: skip
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
 
 
 def slowly(seed: int, stream: int, draw: int, position: int) -> float:
@@ -80,7 +84,9 @@ def test_neighbouring_numbers_are_independent(pairs: str):
     assert independent(*neighbours(uniforms(42, 0, np.arange(2000), 64))[pairs]) > ALARM
 
 
-@pytest.mark.parametrize(("one", "other"), [((42, 0), (42, 1)), ((42, 0), (43, 0)), ((42, 0), (43, 1)), ((0, 1), (1, 0))])
+@pytest.mark.parametrize(
+    ("one", "other"), [((42, 0), (42, 1)), ((42, 0), (43, 0)), ((42, 0), (43, 1)), ((0, 1), (1, 0))]
+)
 def test_streams_and_seeds_are_independent(one: tuple[int, int], other: tuple[int, int]):
     first, second = (uniforms(*each, np.arange(1000), 64) for each in (one, other))
     assert independent(first.ravel(), second.ravel()) > ALARM

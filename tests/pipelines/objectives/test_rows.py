@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.objectives.rows import (
-    IGNORED,
+from pipelines.core.errors import ModelError
+from pipelines.objectives.batches import (
+    IGNORED_ROWS,
     end_token,
     ended,
     padding_token,
     shifted_right,
     squeezed,
-    stacked,
+    stacked_rows,
     start_token,
     taught,
     within,
@@ -24,7 +24,7 @@ from pipelines.objectives.rows import (
 
 
 def test_rows_are_filled_up_on_the_right():
-    ids, lengths = stacked([[1, 2, 3], [], [4]], fill=9)
+    ids, lengths = stacked_rows([[1, 2, 3], [], [4]], fill=9)
     assert ids.tolist() == [[1, 2, 3], [9, 9, 9], [4, 9, 9]]
     assert lengths.tolist() == [3, 0, 1]
     assert within(lengths, 3).tolist() == [[True] * 3, [False] * 3, [True, False, False]]
@@ -47,9 +47,9 @@ def test_the_end_follows_the_last_entry():
 
 def test_the_decoder_reads_the_target_one_step_late():
     assert shifted_right(np.asarray([[5, 6, 7]]), start=2).tolist() == [[2, 5, 6]]
-    batch = taught(stacked([[1, 2], [3]], 0), stacked([[5, 6, 7], [8]], 0), start=2)
+    batch = taught(stacked_rows([[1, 2], [3]], 0), stacked_rows([[5, 6, 7], [8]], 0), start=2)
     assert batch["decoder_input_ids"].tolist() == [[2, 5, 6], [2, 8, 0]]
-    assert batch["labels"].tolist() == [[5, 6, 7], [8, IGNORED, IGNORED]]
+    assert batch["labels"].tolist() == [[5, 6, 7], [8, IGNORED_ROWS, IGNORED_ROWS]]
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert all(value.dtype == torch.int64 for value in batch.values())
 

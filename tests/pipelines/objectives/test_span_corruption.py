@@ -66,7 +66,9 @@ def test_a_decoder_that_looks_ahead_is_refused():
     assert "leave bidirectional_decoder out" in str(SpanCorruption().misfit({"bidirectional_decoder": True}))
 
 
-@pytest.mark.parametrize("wrong", [{"probability": 0}, {"probability": 0.6}, {"mean_span_length": 0.5}, {"sentinels": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"probability": 0}, {"probability": 0.6}, {"mean_span_length": 0.5}, {"sentinels": 0}]
+)
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]):
     with pytest.raises(ValidationError):
         SpanCorruption(**wrong)

@@ -12,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import ModelError
-from pipelines.objectives.randomness import uniforms
-from pipelines.objectives.span_corruption import SpanCorruption
-from pipelines.objectives.spans import SpanMasking, hidden_tokens, segment_lengths
+from pipelines.core.errors import ModelError
+from pipelines.data.randomness import uniforms
+from pipelines.objectives.span_corruption import SpanCorruption, SpanMasking, hidden_tokens, segment_lengths
 
 PAD, END, START, FIRST_SENTINEL = 0, 1, 0, 1000
 
@@ -125,7 +124,9 @@ def test_a_tokenizer_without_enough_sentinels_is_refused():
         SpanCorruption().collate(Vocabulary(0), 0, config)
     few = SpanCorruption().collate(Vocabulary(2), 0, config)
     few(examples(40))
-    with pytest.raises(ModelError, match="200 tokens have 10 hidden spans, but the tokenizer has 2 sentinels; lower block_size"):
+    with pytest.raises(
+        ModelError, match="200 tokens have 10 hidden spans, but the tokenizer has 2 sentinels; lower block_size"
+    ):
         few(examples(200))
 
 
@@ -134,9 +135,17 @@ def test_a_t5_learns_to_fill_the_gaps_of_one_text():
 
     torch.manual_seed(0)
     config = T5Config(
-        vocab_size=1100, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0,
-        decoder_start_token_id=START, pad_token_id=PAD, eos_token_id=END,
-    )  # fmt: skip
+        vocab_size=1100,
+        d_model=32,
+        d_kv=16,
+        d_ff=64,
+        num_layers=1,
+        num_heads=2,
+        dropout_rate=0.0,
+        decoder_start_token_id=START,
+        pad_token_id=PAD,
+        eos_token_id=END,
+    )
     model, objective = T5ForConditionalGeneration(config), SpanCorruption()
     collate = objective.collate(Vocabulary(), 0, config)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)

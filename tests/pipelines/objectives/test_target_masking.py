@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipelines.errors import ModelError
+from pipelines.core.errors import ModelError
 from pipelines.objectives.mask_predict import MaskPredict
 
 PAD, BEGIN, END, MASK = 0, 2, 3, 4
@@ -88,8 +88,11 @@ def test_the_losses_are_sums_over_hidden_tokens_and_over_targets():
     sums, _ = MaskPredict(label_smoothing=0.0).loss(model, dict(batch))
     asked = batch["labels"] != -100
     expected = sum(
-        functional.cross_entropy(logits[row, column], batch["labels"][row, column]).item() for row, column in asked.nonzero().tolist()
+        functional.cross_entropy(logits[row, column], batch["labels"][row, column]).item()
+        for row, column in asked.nonzero().tolist()
     )
-    length = functional.cross_entropy(lengths[0], torch.tensor(5)) + functional.cross_entropy(lengths[2], torch.tensor(12))
+    length = functional.cross_entropy(lengths[0], torch.tensor(5)) + functional.cross_entropy(
+        lengths[2], torch.tensor(12)
+    )
     assert sums.tolist() == pytest.approx([expected, length.item()], rel=1e-5)
     assert set(seen) == {"input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask"}

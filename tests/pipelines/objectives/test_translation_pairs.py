@@ -15,7 +15,15 @@ TOKENIZER = SimpleNamespace(pad_token_id=0)
 
 
 def config(**words: Any) -> T5Config:
-    small = {"vocab_size": 30, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    small = {
+        "vocab_size": 30,
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "dropout_rate": 0.0,
+    }
     return T5Config(**(small | {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 3} | words))
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.data.bpe import BPE
-from pipelines.data.byte_bpe import ByteBPE
-from pipelines.data.tokenizers import SPECIAL_TOKENS
-from pipelines.data.unigram import Unigram
-from pipelines.data.wordpiece import WordPiece
-from pipelines.errors import ModelError
-from pipelines.objectives.word_starts import continues_word
+from pipelines.core.errors import ModelError
+from pipelines.data.tokenizers.base import SPECIAL_TOKENS
+from pipelines.data.tokenizers.bpe import BPE, ByteBPE
+from pipelines.data.tokenizers.unigram import Unigram
+from pipelines.data.tokenizers.wordpiece import WordPiece
+from pipelines.objectives.batches import continues_word
 
 TEXTS = ["unbelievable stories, told\n\nslowly and wisely"] * 2
 
@@ -29,8 +28,14 @@ def continuing(tokenizer: Any, text: str) -> dict[str, bool]:
 def test_wordpiece_marks_pieces_that_continue():
     tokenizer = WordPiece(min_frequency=3).train(TEXTS, 100)
     assert continuing(tokenizer, "told, un") == {
-        "t": False, "##o": True, "##l": True, "##d": True, ",": False, "u": False, "##n": True,
-    }  # fmt: skip
+        "t": False,
+        "##o": True,
+        "##l": True,
+        "##d": True,
+        ",": False,
+        "u": False,
+        "##n": True,
+    }
 
 
 def test_byte_level_marks_pieces_that_begin_with_white_space():
@@ -44,7 +49,12 @@ def test_vocabularies_of_letters_mark_the_space_and_keep_line_breaks_as_they_are
 
 
 def test_special_tokens_never_continue_a_word():
-    for tokenizer in (WordPiece().train(TEXTS, 100), BPE().train(TEXTS, 300), ByteBPE().train(TEXTS, 300), Unigram().train(TEXTS, 60)):
+    for tokenizer in (
+        WordPiece().train(TEXTS, 100),
+        BPE().train(TEXTS, 300),
+        ByteBPE().train(TEXTS, 300),
+        Unigram().train(TEXTS, 60),
+    ):
         table = continues_word(tokenizer)
         assert not table[[tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS]].any()
         assert table.any()

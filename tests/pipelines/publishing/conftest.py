@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.events import EventLog
-from pipelines.protocols import Context, Head, World
-from pipelines.recipe import Recipe, loads
+from pipelines.core.events import EventLog
+from pipelines.core.interfaces import Context, Head, World
+from pipelines.core.recipe import Recipe, loads
 
 LABELS = ("not_equivalent", "equivalent")
 PAIRS = [
@@ -62,9 +62,15 @@ def make_tokenizer() -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_max_length=64, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
 
 
 def make_model(kind: str, folder: Path, head: Head) -> Any:
@@ -74,9 +80,13 @@ def make_model(kind: str, folder: Path, head: Head) -> Any:
     torch.manual_seed(7)
     tokenizer = make_tokenizer()
     words: dict[str, Any] = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "intermediate_size": 32, "max_position_embeddings": 64,
-    }  # fmt: skip
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+    }
     if head.labels:
         words |= {"id2label": dict(enumerate(head.labels)), "label2id": {name: n for n, name in enumerate(head.labels)}}
     elif head.kind == "sequence_classification":
@@ -148,17 +158,25 @@ def write_evaluation(
     predictions = [max(range(len(row)), key=row.__getitem__) if len(row) > 1 else row[0] for row in logits]
     table = pa.table(
         {
-            "benchmark": [benchmark] * len(PAIRS), "split": ["validation"] * len(PAIRS), "index": list(range(len(PAIRS))),
-            "label": predictions, "prediction": predictions, "logits": pa.array(logits, pa.list_(pa.float32())),
-            "text": [one for one, _ in PAIRS], "text_pair": [other for _, other in PAIRS],
+            "benchmark": [benchmark] * len(PAIRS),
+            "split": ["validation"] * len(PAIRS),
+            "index": list(range(len(PAIRS))),
+            "label": predictions,
+            "prediction": predictions,
+            "logits": pa.array(logits, pa.list_(pa.float32())),
+            "text": [one for one, _ in PAIRS],
+            "text_pair": [other for _, other in PAIRS],
         }
-    )  # fmt: skip
+    )
     pq.write_table(table, folder / "predictions.parquet")
     (folder / "metrics.json").write_text(json.dumps({benchmark: scores}))
     about = {
-        "model": stage, "examples": {"validation": len(PAIRS)}, "intervals": {name: [value - 0.05, value + 0.05] for name, value in scores.items()},
-        "baselines": {"majority": dict.fromkeys(scores, 0.5)}, "max_length": max_length,
-    }  # fmt: skip
+        "model": stage,
+        "examples": {"validation": len(PAIRS)},
+        "intervals": {name: [value - 0.05, value + 0.05] for name, value in scores.items()},
+        "baselines": {"majority": dict.fromkeys(scores, 0.5)},
+        "max_length": max_length,
+    }
     (folder / "details.json").write_text(json.dumps({benchmark: about}))
 
 
@@ -179,7 +197,7 @@ class Job:
         return {stage.id: self.folder / "stages" / stage.id for stage in self.recipe.stages[:-1]}
 
     def context(self, fingerprint: str = "c0ffee" * 5, **changes: Any) -> Context:
-        from pipelines.models import open_folder
+        from pipelines.models.opening import open_folder
 
         own = self.folder / "stages" / fingerprint
         own.mkdir(parents=True, exist_ok=True)
@@ -190,11 +208,20 @@ class Job:
             return open_folder(folders[stage_id or source] / "model", head, 1, merge=merge, trained_head=trained_head)
 
         values: dict[str, Any] = {
-            "stage_id": self.publish.id, "folder": own, "fingerprint": fingerprint, "seed": 1, "recipe": self.recipe,
-            "events": EventLog(self.folder / "events.jsonl", self.publish.id), "world": World(), "precision": "no",
-            "cache": self.folder, "stage_folders": folders, "open_model": open_model, "open_tokenizer": lambda stage_id=None: self.tokenizer,
+            "stage_id": self.publish.id,
+            "folder": own,
+            "fingerprint": fingerprint,
+            "seed": 1,
+            "recipe": self.recipe,
+            "events": EventLog(self.folder / "events.jsonl", self.publish.id),
+            "world": World(),
+            "precision": "no",
+            "cache": self.folder,
+            "stage_folders": folders,
+            "open_model": open_model,
+            "open_tokenizer": lambda stage_id=None: self.tokenizer,
             "score": None,
-        }  # fmt: skip
+        }
         return Context(**(values | changes))
 
 
@@ -283,9 +310,9 @@ def pretrained(tmp_path: Path) -> Callable[..., Job]:
     def make(model_type: str, objective: str, tuner: str = "full", publish: str = "", **words: Any) -> Job:
         import torch
 
-        from pipelines import models
-        from pipelines.registry import OBJECTIVES
-        from pipelines.tokenizers import has_segments, without_segments
+        from pipelines.core.registry import OBJECTIVES
+        from pipelines.models import opening
+        from pipelines.models.tokenizer import has_segments, without_segments
 
         shape = {"model_type": model_type, **SIZES[model_type], **words}
         pairs = OBJECTIVES.load(objective).pairs
@@ -303,7 +330,7 @@ def pretrained(tmp_path: Path) -> Callable[..., Job]:
             made.tokenizer = without_segments(make_tokenizer())
         head = made.recipe.stages[0].objective.head
         stage = tmp_path / "run/stages/lm"
-        model = models.build(shape, head, made.tokenizer, seed=3)
+        model = opening.build(shape, head, made.tokenizer, seed=3)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)

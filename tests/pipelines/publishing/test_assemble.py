@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pipelines.errors import ModelError
-from pipelines.protocols import Head
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
 from pipelines.publishing.assemble import assemble
 
 HEAD = Head("sequence_classification", ("not_equivalent", "equivalent"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import ModelError, RecipeError
-from pipelines.publishing.bake import bake
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.recipe import loads
+from pipelines.publishing.assemble import bake
 
 ADAPTER = "{name: adapter, reduction_factor: 4}"
 
@@ -60,18 +60,18 @@ def test_heads_that_were_trained_whole_are_plain_weights(job: Any, quick: None, 
     from peft import PeftModel
     from safetensors.torch import load_file
 
-    from pipelines import models
-    from pipelines.protocols import Head
+    from pipelines.core.interfaces import Head
+    from pipelines.models import opening
     from pipelines.tuners.adapter import Adapter
     from tests import tiny
 
     head = Head("sequence_classification", ("no", "yes"))
     tiny.build("bert", tiny.MASKED).save_pretrained(tmp_path / "pretrained")
-    base = models.open_folder(tmp_path / "pretrained", head, seed=1)
+    base = opening.open_folder(tmp_path / "pretrained", head, seed=1)
     tuned = Adapter(reduction_factor=4).apply(base)
     tiny.disturb(tuned)
     tuned.save_pretrained(tmp_path / "trained")
-    again = PeftModel.from_pretrained(models.open_folder(tmp_path / "pretrained", head, seed=1), tmp_path / "trained")
+    again = PeftModel.from_pretrained(opening.open_folder(tmp_path / "pretrained", head, seed=1), tmp_path / "trained")
     wanted = load_file(tmp_path / "trained/adapter_model.safetensors")
     bake(again, tmp_path / "trained", tmp_path / "out", "AutoModelForSequenceClassification")
     found = load_file(tmp_path / "out/model.safetensors")
@@ -94,11 +94,23 @@ TEXT = (
 @pytest.mark.parametrize(
     ("tuner", "publish", "sentence"),
     [
-        ("adapter", ", merge: true", "publish.merge is true, but adapter cannot be merged; leave merge out to publish the adapter with its base in base/, or write bake: true"),
-        ("adapter", ", merge: false, bake: true", "publish.bake is true, but merge: false asks for an adapter beside its base"),
+        (
+            "adapter",
+            ", merge: true",
+            "publish.merge is true, but adapter cannot be merged; leave merge out to publish the adapter with its base in base/, or write bake: true",
+        ),
+        (
+            "adapter",
+            ", merge: false, bake: true",
+            "publish.bake is true, but merge: false asks for an adapter beside its base",
+        ),
         ("lora", ", bake: true", "publish.bake is true, but lora is merged; leave bake out"),
         ("prefix", ", bake: true", "publish.bake is true, but prefix is loaded by PEFT; leave bake out"),
-        ("full", ", bake: true", "publish.bake is true, but stage 'mrpc' trains every weight and leaves no adapter; leave bake out"),
+        (
+            "full",
+            ", bake: true",
+            "publish.bake is true, but stage 'mrpc' trains every weight and leaves no adapter; leave bake out",
+        ),
         ("full", ", merge: false", "publish.merge is false, but stage 'mrpc' trains every weight"),
     ],
 )
@@ -109,6 +121,15 @@ def test_ways_that_the_tuner_rules_out_are_refused_in_the_recipe(tuner: str, pub
     assert f"{mistake.key} {mistake.message}".startswith(f"stages.{sentence}")
 
 
-@pytest.mark.parametrize(("tuner", "publish"), [("adapter", ""), ("adapter", ", merge: false"), ("adapter", ", bake: true"), ("lora", ", merge: true"), ("lora", ", merge: false")])
+@pytest.mark.parametrize(
+    ("tuner", "publish"),
+    [
+        ("adapter", ""),
+        ("adapter", ", merge: false"),
+        ("adapter", ", bake: true"),
+        ("lora", ", merge: true"),
+        ("lora", ", merge: false"),
+    ],
+)
 def test_every_other_way_is_valid(tuner: str, publish: str) -> None:
     assert loads(TEXT % (tuner, publish)).stages[-1].to == "/tmp/nowhere"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.evaluation.choice import choose
-from pipelines.publishing.benchmarks import metrics_of, scored_before
-from pipelines.recipe import loads
+from pipelines.core.recipe import loads
+from pipelines.evaluation.benchmark_selection import choose
+from pipelines.publishing.requirements import metrics_of, scored_before
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 STAGES = {

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
 from pipelines.publishing.card import card
-from pipelines.publishing.destination import destination_of
-from pipelines.publishing.scores import Scored
-from pipelines.recipe import loads
+from pipelines.publishing.destinations.destination import destination_of
+from pipelines.publishing.requirements import Scored
 
 LABELS = ("not_equivalent", "equivalent")
 HARDWARE = {
@@ -216,7 +216,9 @@ def test_a_model_that_a_stage_left_is_called_after_the_stage_and_not_after_its_f
     place.mkdir(parents=True)
     (place / "config.json").write_text("{}")
     (place.parent / "stage.json").write_text('{"id": "words"}')
-    text = write(tmp_path, text=RECIPE.replace("architecture: {preset: bert-mini, position: sinusoidal}", f"checkpoint: {place}"))
+    text = write(
+        tmp_path, text=RECIPE.replace("architecture: {preset: bert-mini, position: sinusoidal}", f"checkpoint: {place}")
+    )
     assert "made from the model of stage `words`." in text
     assert "It starts from the model of stage `words`." in text
     assert "`model`" not in text
@@ -229,13 +231,24 @@ def test_labels_and_requirements_are_listed(tmp_path):
 
 
 TEXT = Scored(
-    {"builtin/python-docs": {"bits_per_byte": 2.5, "perplexity": 1234.5, "tokens": 900, "bytes": 4000, "unigram_bits_per_byte": 2.4}},
+    {
+        "builtin/python-docs": {
+            "bits_per_byte": 2.5,
+            "perplexity": 1234.5,
+            "tokens": 900,
+            "bytes": 4000,
+            "unigram_bits_per_byte": 2.4,
+        }
+    },
     {
         "builtin/python-docs": {
             "examples": {"validation": 20},
             "splits": {"": "validation"},
             "intervals": {"bits_per_byte": [2.25, 2.75], "perplexity": [1000.0, 1500.0]},
-            "baselines": {"unigram": {"bits_per_byte": 2.4, "perplexity": 1300.0}, "bigram": {"bits_per_byte": 2.3, "perplexity": 900.0}},
+            "baselines": {
+                "unigram": {"bits_per_byte": 2.4, "perplexity": 1300.0},
+                "bigram": {"bits_per_byte": 2.3, "perplexity": 900.0},
+            },
         }
     },
 )
@@ -247,31 +260,46 @@ def test_held_out_text_stands_beside_models_of_one_and_two_tokens_and_counts_are
     assert "| builtin/python-docs | bits_per_byte | 2.5000 | 2.2500 … 2.7500 | 2.4000 | 2.3000 |" in text
     assert "| builtin/python-docs | perplexity | 1,234.50 | 1,000.00 … 1,500.00 | 1,300.00 | 900.00 |" in text
     assert "| tokens |" not in text
-    assert "builtin/python-docs bits_per_byte (2.5000, unigram 2.4000, bigram 2.3000), builtin/python-docs perplexity (1,234.50, bigram 900.00)." in text
+    assert (
+        "builtin/python-docs bits_per_byte (2.5000, unigram 2.4000, bigram 2.3000), builtin/python-docs perplexity (1,234.50, bigram 900.00)."
+        in text
+    )
     assert "smaller is better" in text
     results = {result.metric_name: result for result in ModelCard(text).data.eval_results}
-    assert {name: (result.metric_type, result.metric_value, result.dataset_split) for name, result in results.items()} == {
-        "bits_per_byte": ("bits_per_byte", 2.5, "validation"), "perplexity": ("perplexity", 1234.5, "validation")
-    }  # fmt: skip
+    assert {
+        name: (result.metric_type, result.metric_value, result.dataset_split) for name, result in results.items()
+    } == {"bits_per_byte": ("bits_per_byte", 2.5, "validation"), "perplexity": ("perplexity", 1234.5, "validation")}
 
 
 def test_written_answers_come_with_the_signatures_of_their_scores(tmp_path):
     scored = Scored(
         {"multi30k/en-de": {"bleu": 35.123, "chrf": 60.0}},
-        {"multi30k/en-de": {"signatures": {"bleu": "nrefs:1|version:2", "chrf": "nrefs:1|nc:6"}, "intervals": {"bleu": [34.0, 36.25]}}},
+        {
+            "multi30k/en-de": {
+                "signatures": {"bleu": "nrefs:1|version:2", "chrf": "nrefs:1|nc:6"},
+                "intervals": {"bleu": [34.0, 36.25]},
+            }
+        },
     )
     text = write(tmp_path, scored=scored, head=Head("seq2seq_lm"))
     assert "| multi30k/en-de | bleu | 35.12 | 34.00 … 36.25 |" in text
     assert "Signatures: bleu `nrefs:1|version:2`, chrf `nrefs:1|nc:6`." in text
     data = ModelCard(text).data
-    assert (data.pipeline_tag, data.datasets, data.eval_results[0].task_type) == ("translation", ["bentrevett/multi30k"], "translation")
+    assert (data.pipeline_tag, data.datasets, data.eval_results[0].task_type) == (
+        "translation",
+        ["bentrevett/multi30k"],
+        "translation",
+    )
     assert "Signatures" not in write(tmp_path)
 
 
-@pytest.mark.parametrize(("objective", "shown"), [
-    ("causal_lm", "generate(**inputs, max_new_tokens=30)"),
-    ("prefix_lm", "generate(**inputs, prefix_length=inputs.attention_mask.sum(-1), max_new_tokens=30)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("objective", "shown"),
+    [
+        ("causal_lm", "generate(**inputs, max_new_tokens=30)"),
+        ("prefix_lm", "generate(**inputs, prefix_length=inputs.attention_mask.sum(-1), max_new_tokens=30)"),
+    ],
+)
 def test_the_prompt_of_a_prefix_model_is_its_prefix(tmp_path, objective, shown):
     text = RECIPE.split("stages:")[0].replace("bert-mini, position: sinusoidal", "gpt-tiny") + (
         f"stages:\n  - {{stage: pretrain, objective: {objective}, datasets: [{{path: builtin/python-docs}}]}}\n"
@@ -288,6 +316,19 @@ def test_only_what_was_compared_is_claimed(tmp_path):
     proof = {"rows": 0, "of": 0, "texts": 16, "written": True, "largest_difference_to_this_process": 2e-6}
     recipe = loads(RECIPE)
     (tmp_path / "config.json").write_text("{}")
-    for written, said in ((True, "its logits on 16 evaluated texts differ"), (False, "its logits on fixed sentences differ")):
-        found = card(recipe, recipe.stages[-1], Head("masked_lm"), tmp_path, destination_of("x"), Scored(), {}, proof | {"written": written}, {})
+    for written, said in (
+        (True, "its logits on 16 evaluated texts differ"),
+        (False, "its logits on fixed sentences differ"),
+    ):
+        found = card(
+            recipe,
+            recipe.stages[-1],
+            Head("masked_lm"),
+            tmp_path,
+            destination_of("x"),
+            Scored(),
+            {},
+            proof | {"written": written},
+            {},
+        )
         assert said in " ".join(found.split())

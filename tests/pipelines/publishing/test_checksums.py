@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 
-from pipelines.publishing.checksums import CHUNK, checksums_of, differences, sha256_of_stream, write_sums
+from pipelines.publishing.destinations.destination import CHUNK, checksums_of, differences, sha256_of_stream, write_sums
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-4, example of a one-block message
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import PublishError
+from pipelines.core.errors import PublishError
 from pipelines.publishing import clean_room
-from pipelines.publishing.checksums import checksums_of
+from pipelines.publishing.destinations.destination import checksums_of
 from pipelines.publishing.foreign_code import of_finery
 from pipelines.publishing.verify import Questions, clean_answers
 
@@ -22,7 +22,20 @@ def test_it_imports_nothing_of_ours():
     modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     roots = {module.partition(".")[0] for module in modules}
-    assert roots <= {"__future__", "hashlib", "importlib", "json", "os", "re", "sys", "typing", "torch", "transformers", "peft", "safetensors"}
+    assert roots <= {
+        "__future__",
+        "hashlib",
+        "importlib",
+        "json",
+        "os",
+        "re",
+        "sys",
+        "typing",
+        "torch",
+        "transformers",
+        "peft",
+        "safetensors",
+    }
 
 
 def test_finery_cannot_be_imported_there_even_where_it_is_installed(tmp_path):
@@ -31,11 +44,11 @@ def test_finery_cannot_be_imported_there_even_where_it_is_installed(tmp_path):
     (tmp_path / "questions.json").write_text(json.dumps({"auto_class": "Missing", "adapter": False, "groups": {}}))
     code = (
         f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(Path(__file__).parents[3])!r}]\n"
-        "import pipelines.errors\n"  # it is importable at first
+        "import pipelines.core.errors\n"  # it is importable at first
         f"sys.argv = ['x', 'folder', {str(tmp_path / 'questions.json')!r}, 'answers']\n"
         f"import runpy\n"
         f"try:\n    runpy.run_path({clean_room.__file__!r}, run_name='__main__')\nexcept AttributeError:\n    pass\n"
-        "for name in ('pipelines', 'service', 'finery', 'pipelines.registry'):\n"
+        "for name in ('pipelines', 'service', 'finery', 'pipelines.core.registry'):\n"
         "    try:\n        __import__(name)\n"
         "    except ImportError:\n        continue\n"
         "    print('imported', name)\n"
@@ -60,7 +73,9 @@ def test_a_batch_gives_what_one_text_at_a_time_gives(job):
     assert not np.allclose(other[4], logits[4], atol=1e-3)  # and so does the length of the longest row
 
 
-@pytest.mark.parametrize(("model_type", "words"), [("t5", {}), ("bart", {}), ("finery", {"family": "encoder-decoder", "position": "rotary"})])
+@pytest.mark.parametrize(
+    ("model_type", "words"), [("t5", {}), ("bart", {}), ("finery", {"family": "encoder-decoder", "position": "rotary"})]
+)
 def test_a_writer_answers_with_its_logits_after_every_token_of_the_target(pretrained, model_type, words):
     """One pair at a time, without padding, as transformers computes them from decoder inputs made by hand."""
     import numpy as np
@@ -127,7 +142,9 @@ def test_code_that_needs_finery_is_refused(job):
     made = job("finery")
     folder = made.folder / "stages/mrpc/model"
     code = folder / "modeling_finery.py"
-    code.write_text("import pipelines.errors\n" + code.read_text().replace("from __future__ import annotations\n", ""))
+    code.write_text(
+        "import pipelines.core.errors\n" + code.read_text().replace("from __future__ import annotations\n", "")
+    )
     group = {"x": Questions(["why"], None, None)}
     with pytest.raises(PublishError, match=r"cannot be loaded by a process without Finery: .*pipelines"):
         clean_answers(folder, group, "AutoModelForSequenceClassification", False, checksums_of(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.publishing.destination import destination_of
+from pipelines.publishing.destinations.destination import destination_of
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import DiskFull, PublishError
-from pipelines.publishing import folder as module
-from pipelines.publishing.checksums import write_sums
-from pipelines.publishing.folder import Folder
+from pipelines.core.errors import DiskFull, PublishError
+from pipelines.publishing.destinations import folder as module
+from pipelines.publishing.destinations.destination import write_sums
+from pipelines.publishing.destinations.folder import Folder
 
 
 def make(place: Path, text: str, fingerprint: str) -> dict:

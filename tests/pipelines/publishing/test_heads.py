@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.errors import ModelError
-from pipelines.protocols import Head
-from pipelines.publishing.heads import USES, is_adapter, read_head
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.publishing.assemble import USES, is_adapter, read_head
 
 
 def test_a_head_is_read_as_it_was_written(tmp_path):
@@ -33,11 +33,15 @@ def test_an_unknown_kind_names_the_known_ones(tmp_path):
 def test_every_head_that_a_recipe_can_train_can_be_published():
     import transformers
 
-    from pipelines.models import AUTO_CLASSES
-    from pipelines.registry import OBJECTIVES, TASKS
+    from pipelines.core.registry import OBJECTIVES, TASKS
+    from pipelines.models.opening import AUTO_CLASSES
 
     trained = {OBJECTIVES.load(name)().head.kind for name in OBJECTIVES}
-    trained |= {TASKS.load(name).head.kind for name in TASKS if TASKS.load(name).labels or TASKS.load(name).kind != "classification"}
+    trained |= {
+        TASKS.load(name).head.kind
+        for name in TASKS
+        if TASKS.load(name).labels or TASKS.load(name).kind != "classification"
+    }
     assert trained - {"reward"} == set(USES)  # a recipe that publishes a reward model is refused: test_publish
     assert all(hasattr(transformers, use.auto_class) for use in USES.values())
     assert {kind: use.auto_class for kind, use in USES.items()}.items() <= AUTO_CLASSES.items()

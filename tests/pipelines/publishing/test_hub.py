@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import PublishError
-from pipelines.publishing import hub as module
-from pipelines.publishing.checksums import write_sums
-from pipelines.publishing.hub import Hub
+from pipelines.core.errors import PublishError
+from pipelines.publishing.destinations import hub as module
+from pipelines.publishing.destinations.destination import write_sums
+from pipelines.publishing.destinations.hub import Hub
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.publishing.destination import destination_of
-from pipelines.publishing.loading import load
+from pipelines.publishing.card import load
+from pipelines.publishing.destinations.destination import destination_of
 
 ADAPTER = "{name: adapter, kind: parallel, reduction_factor: 4}"
 BLOCKED = "import sys\nfor name in ('pipelines', 'service', 'finery'):\n    sys.modules[name] = None\n"
@@ -33,13 +33,19 @@ def lines_of_card(folder: Path) -> str:
 def answered(code: str, place: Path) -> list[float]:
     """What a process of its own prints, isolated from this one's paths."""
     done = subprocess.run(
-        [sys.executable, "-I", "-B", "-c", BLOCKED + code + ASKED], capture_output=True, text=True, check=True, cwd=place,
+        [sys.executable, "-I", "-B", "-c", BLOCKED + code + ASKED],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=place,
         env={"PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     return [float(number) for number in done.stdout.split()]
 
 
-@pytest.mark.parametrize(("model_type", "publish"), [("bert", ""), ("finery", ""), ("bert", ", bake: true"), ("finery", ", bake: true")])
+@pytest.mark.parametrize(
+    ("model_type", "publish"), [("bert", ""), ("finery", ""), ("bert", ", bake: true"), ("finery", ", bake: true")]
+)
 def test_an_adapter_loads_by_the_lines_of_its_card_where_finery_does_not_exist(
     pretrained: Any, quick: None, tmp_path: Path, model_type: str, publish: str
 ) -> None:
@@ -61,8 +67,17 @@ def test_an_adapter_loads_by_the_lines_of_its_card_where_finery_does_not_exist(
     assert found[1] != pytest.approx(bare.abs().max().item(), rel=1e-3)  # the probe sees the adapter
 
 
-@pytest.mark.parametrize("tuner", ["{name: prefix, num_virtual_tokens: 3}", "{name: prompt, num_virtual_tokens: 3}", "{name: p_tuning, num_virtual_tokens: 3}"])
-def test_virtual_tokens_load_by_the_lines_of_their_card(pretrained: Any, quick: None, tmp_path: Path, tuner: str) -> None:
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        "{name: prefix, num_virtual_tokens: 3}",
+        "{name: prompt, num_virtual_tokens: 3}",
+        "{name: p_tuning, num_virtual_tokens: 3}",
+    ],
+)
+def test_virtual_tokens_load_by_the_lines_of_their_card(
+    pretrained: Any, quick: None, tmp_path: Path, tuner: str
+) -> None:
     made = pretrained("bert", "masked_lm", tuner=tuner)
     context = made.context()
     made.publish.run(context)
@@ -78,7 +93,10 @@ def test_only_a_method_that_peft_lacks_brings_a_module(tmp_path: Path) -> None:
     assert "sys" not in load("AutoModelForMaskedLM", place, tmp_path, adapter=True, own_code=False)
     (tmp_path / "finery_bottleneck.py").write_text("")
     lines = load("AutoModelForMaskedLM", place, tmp_path, adapter=True, own_code=False).splitlines()
-    assert lines.index("import finery_bottleneck  # teaches PEFT the method") == lines.index("sys.path.insert(0, folder)") + 1
+    assert (
+        lines.index("import finery_bottleneck  # teaches PEFT the method")
+        == lines.index("sys.path.insert(0, folder)") + 1
+    )
     assert "sys" not in load("AutoModelForMaskedLM", place, tmp_path, adapter=False, own_code=False)
 
 

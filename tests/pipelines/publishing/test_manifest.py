@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import version
 
-from pipelines.publishing.manifest import manifest_of
+from pipelines.publishing.provenance import manifest_of
 
 
 def test_versions_fingerprints_data_and_training_metrics_are_there(job):

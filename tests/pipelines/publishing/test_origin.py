@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.publishing import origin
-from pipelines.publishing.origin import is_hub_id, name_of, told
+from pipelines.publishing import provenance
+from pipelines.publishing.provenance import is_hub_id, name_of, told
 
 
 def folder(place: Path, **files: object) -> str:
@@ -19,7 +19,15 @@ def folder(place: Path, **files: object) -> str:
     return str(place)
 
 
-@pytest.mark.parametrize(("to", "name"), [("registry/my-model", "my-model"), ("published/ft:gpt:acme::1", "ft:gpt:acme::1"), ("hub:me/mine", "me/mine"), ("s3://a/b/", "b")])
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        ("registry/my-model", "my-model"),
+        ("published/ft:gpt:acme::1", "ft:gpt:acme::1"),
+        ("hub:me/mine", "me/mine"),
+        ("s3://a/b/", "b"),
+    ],
+)
 def test_a_publication_has_the_name_it_was_published_under(to: str, name: str, tmp_path: Path) -> None:
     place = folder(tmp_path / "0123abcd", publication_json={"to": to})
     assert (name_of(place), told(place)) == (name, f"`{name}`")
@@ -43,9 +51,9 @@ def test_other_folders_are_called_by_their_last_part_unless_that_says_nothing(tm
 
 
 def test_the_file_that_a_stage_is_known_by_is_the_one_that_the_store_writes() -> None:
-    from pipelines import workspace
+    from pipelines.runs import workspace
 
-    assert origin.RECORD == workspace.RECORD
+    assert provenance.RECORD == workspace.RECORD
 
 
 def test_a_name_on_the_hub_stays() -> None:

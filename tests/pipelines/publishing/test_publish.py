@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import PublishError, RecipeError
-from pipelines.events import read_events
-from pipelines.protocols import Head
-from pipelines.publishing.heads import USES
-from pipelines.recipe import loads
+from pipelines.core.errors import PublishError, RecipeError
+from pipelines.core.events import read_events
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
+from pipelines.publishing.assemble import USES
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 MRPC = "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n"
@@ -264,7 +264,7 @@ def test_a_pretrained_language_model_is_verified_on_fixed_sentences(language_mod
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(job, quick, tmp_path, monkeypatch):
     import errno
 
-    from pipelines.errors import DiskFull
+    from pipelines.core.errors import DiskFull
     from pipelines.publishing import publish
 
     def no_space(folder: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_stage_reads_its_model_first_and_every_evaluation():
 
 def test_validation_imports_neither_torch_nor_a_client():
     code = (
-        "import sys\nfrom pipelines.recipe import loads\n"
+        "import sys\nfrom pipelines.core.recipe import loads\n"
         f"loads({HEAD + MRPC + EVALUATE + '  - {stage: publish, to: x}'!r})\n"
         "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if name in sys.modules])"
     )
@@ -406,12 +406,17 @@ def test_an_adapter_on_a_language_model_is_published_both_ways(pretrained, quick
     assert (Path(made.publish.to) / "base/config.json").is_file() != merge
 
 
-@pytest.mark.parametrize(("model_type", "objective", "output"), [
-    ("t5", "span_corruption", "decoder.final_layer_norm.weight"),
-    ("bert", "next_sentence", "cls.seq_relationship.bias"),
-    ("finery", "mask_predict", "lm_head.weight"),
-])  # fmt: skip
-def test_weights_that_were_saved_wrong_are_noticed_behind_every_output(pretrained, quick, monkeypatch, model_type, objective, output):
+@pytest.mark.parametrize(
+    ("model_type", "objective", "output"),
+    [
+        ("t5", "span_corruption", "decoder.final_layer_norm.weight"),
+        ("bert", "next_sentence", "cls.seq_relationship.bias"),
+        ("finery", "mask_predict", "lm_head.weight"),
+    ],
+)
+def test_weights_that_were_saved_wrong_are_noticed_behind_every_output(
+    pretrained, quick, monkeypatch, model_type, objective, output
+):
     from pipelines.publishing import assemble
 
     save = assemble._save

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pipelines.fields.scores import score_names
+from pipelines.core.registry import METRICS
+from pipelines.core.scores import score_names
 from pipelines.publishing.requirements import OPERATORS, parse
-from pipelines.registry import METRICS
 
 NUMBERS = some.floats(min_value=-1, max_value=1, allow_nan=False).map(lambda number: round(number, 6))
 SPACE = some.sampled_from(["", " ", "  ", "\t"])
@@ -102,11 +102,21 @@ def test_figures_of_held_out_text_may_be_required():
     requirement = parse("english_novels.bits_per_byte", "<= 2.1")
     assert (requirement.benchmark, requirement.metric) == ("english_novels", "bits_per_byte")
     assert requirement.unmet({"english_novels": {"bits_per_byte": 2.0}}) is None
-    assert requirement.unmet({"english_novels": {"bits_per_byte": 2.2}}) == "english_novels.bits_per_byte is 2.2, must be <= 2.1"
+    assert (
+        requirement.unmet({"english_novels": {"bits_per_byte": 2.2}})
+        == "english_novels.bits_per_byte is 2.2, must be <= 2.1"
+    )
     assert parse("held.txt.pair_accuracy", ">= 0.6").metric == "pair_accuracy"
 
 
-@pytest.mark.parametrize(("path", "comparison", "better"), [("squad.f1", ">= 0.8", "write 80"), ("squad_v2.exact_match", "> .5", "write 50"), ("race/all.accuracy", ">= 60", "write 0.6")])
+@pytest.mark.parametrize(
+    ("path", "comparison", "better"),
+    [
+        ("squad.f1", ">= 0.8", "write 80"),
+        ("squad_v2.exact_match", "> .5", "write 50"),
+        ("race/all.accuracy", ">= 60", "write 0.6"),
+    ],
+)
 def test_a_threshold_on_the_other_scale_is_refused(path, comparison, better):
     with pytest.raises(ValueError, match=better):
         parse(path, comparison)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipelines.publishing.scores import scores_of
+from pipelines.publishing.requirements import scores_of
 
 
 def evaluation(folder: Path, **scored: tuple[str, float]) -> Path:

@@ -8,10 +8,10 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipelines.errors import PublishError
-from pipelines.publishing import marker
-from pipelines.publishing.checksums import write_sums
-from pipelines.publishing.url import Url
+from pipelines.core.errors import PublishError
+from pipelines.publishing.destinations import destination
+from pipelines.publishing.destinations.destination import write_sums
+from pipelines.publishing.destinations.url import Url
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_file_url_is_a_folder(tmp_path):
     told = make(tmp_path / "new")
     Url(f"file://{tmp_path}/shelf/it").push(tmp_path / "new", told)
     assert (tmp_path / "shelf/it/a.txt").read_text() == "a"
-    assert marker.from_bytes((tmp_path / "shelf/it/publication.json").read_bytes())["complete"] is True
+    assert destination.from_bytes((tmp_path / "shelf/it/publication.json").read_bytes())["complete"] is True
 
 
 def test_an_upload_that_breaks_says_so_and_leaves_the_marker_incomplete(tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.errors import PublishError
+from pipelines.core.errors import PublishError
 from pipelines.publishing import verify
-from pipelines.publishing.scores import Scored, scores_of
+from pipelines.publishing.requirements import Scored, scores_of
 from pipelines.publishing.verify import Proof, Questions, compare, largest_difference, questions_of
 
 LOGITS = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.4999]], dtype=np.float32)
@@ -136,15 +136,28 @@ def test_written_answers_are_asked_again_with_what_was_written(tmp_path):
     import pyarrow.parquet as pq
 
     rows = verify.WRITTEN_ROWS + 4
-    texts = {"source": [f"one {n}" for n in range(rows)], "reference": ["two"] * rows, "hypothesis": [f"three {n}" for n in range(rows)]}
-    pq.write_table(pa.table({"benchmark": ["pairs"] * rows, "split": ["test"] * rows, **texts}), tmp_path / "predictions.parquet")
-    scored = Scored({"pairs": {"bleu": 1.0}, "text": {"bits_per_byte": 2.0}}, {"pairs": {"max_length": 9}, "text": {}}, dict.fromkeys(("pairs", "text"), tmp_path))
+    texts = {
+        "source": [f"one {n}" for n in range(rows)],
+        "reference": ["two"] * rows,
+        "hypothesis": [f"three {n}" for n in range(rows)],
+    }
+    pq.write_table(
+        pa.table({"benchmark": ["pairs"] * rows, "split": ["test"] * rows, **texts}), tmp_path / "predictions.parquet"
+    )
+    scored = Scored(
+        {"pairs": {"bleu": 1.0}, "text": {"bits_per_byte": 2.0}},
+        {"pairs": {"max_length": 9}, "text": {}},
+        dict.fromkeys(("pairs", "text"), tmp_path),
+    )
     groups, counted = questions_of(scored, "no")
     assert counted == 0  # they have no logits of the evaluation
     assert groups.keys() == {"pairs test"}
     assert groups["pairs test"].asked() == {
-        "texts": texts["source"][:16], "pairs": None, "max_length": 9, "targets": texts["hypothesis"][:16]
-    }  # fmt: skip
+        "texts": texts["source"][:16],
+        "pairs": None,
+        "max_length": 9,
+        "targets": texts["hypothesis"][:16],
+    }
     compare(groups, {}, Proof())  # nothing to hold against
 
 

@@ -27,6 +27,8 @@ def context(tmp_path: Path) -> Callable[..., Any]:
             asked.append((stage_id, checkpoint))
             return tokenizer or tiny.tokenizer()
 
-        return SimpleNamespace(open_model=open_model, open_tokenizer=open_tokenizer, asked=asked, stage_folders={"judge": tmp_path})
+        return SimpleNamespace(
+            open_model=open_model, open_tokenizer=open_tokenizer, asked=asked, stage_folders={"judge": tmp_path}
+        )
 
     return made

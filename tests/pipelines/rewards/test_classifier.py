@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from pipelines.errors import ModelError
+from pipelines.core.errors import ModelError
 from pipelines.rewards.classifier import Classifier, said_of
 from tests import tiny
 
@@ -32,24 +32,37 @@ def alone(model: Any, text: str) -> torch.Tensor:
 def test_scores_are_those_of_each_text_alone(model: Any, context: Callable[..., Any], output: str) -> None:
     given = context(model)
     scorer = Classifier.model_validate({"from": "judge", "label": "neutral", "output": output}).open(given)
-    logits = torch.stack([alone(model, prompt + completion) for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True)])
+    logits = torch.stack(
+        [alone(model, prompt + completion) for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True)]
+    )
     probabilities = logits.softmax(-1)[:, 1]
-    expected = {"probability": probabilities, "log_probability": probabilities.log(), "logit": (probabilities / (1 - probabilities)).log()}
+    expected = {
+        "probability": probabilities,
+        "log_probability": probabilities.log(),
+        "logit": (probabilities / (1 - probabilities)).log(),
+    }
     assert scorer(PROMPTS, COMPLETIONS) == pytest.approx(expected[output].tolist(), abs=1e-5)
     assert given.asked == [
-        ("sequence_classification", {"stage_id": "judge", "checkpoint": None, "trained_head": True}), ("judge", None)
-    ]  # fmt: skip
+        ("sequence_classification", {"stage_id": "judge", "checkpoint": None, "trained_head": True}),
+        ("judge", None),
+    ]
 
 
 def test_the_completion_alone(model: Any, context: Callable[..., Any]) -> None:
-    scorer = Classifier.model_validate({"from": "judge", "label": "neutral", "reads": "completion"}).open(context(model))
-    assert scorer(PROMPTS[:2], COMPLETIONS[:2]) == pytest.approx([alone(model, text).softmax(-1)[1].item() for text in COMPLETIONS[:2]], abs=1e-5)
+    scorer = Classifier.model_validate({"from": "judge", "label": "neutral", "reads": "completion"}).open(
+        context(model)
+    )
+    assert scorer(PROMPTS[:2], COMPLETIONS[:2]) == pytest.approx(
+        [alone(model, text).softmax(-1)[1].item() for text in COMPLETIONS[:2]], abs=1e-5
+    )
 
 
 def test_a_long_text_loses_its_beginning(model: Any, context: Callable[..., Any]) -> None:
     scorer = Classifier.model_validate({"from": "judge", "label": "neutral", "max_length": 8}).open(context(model))
     end = " ".join(tiny.WORDS[-6:])
-    assert scorer([" ".join(tiny.WORDS[:-6])], [" " + end]) == pytest.approx([alone(model, end).softmax(-1)[1].item()], abs=1e-5)
+    assert scorer([" ".join(tiny.WORDS[:-6])], [" " + end]) == pytest.approx(
+        [alone(model, end).softmax(-1)[1].item()], abs=1e-5
+    )
     assert tiny.tokenizer().truncation_side == "right"
     assert tiny.tokenizer().backend_tokenizer.truncation is None
 
@@ -77,7 +90,11 @@ def test_labels_that_are_not_there_are_told_with_those_that_are(model: Any, cont
 
 @pytest.mark.parametrize(
     ("keys", "message"),
-    [({"label": "a"}, "neither was given"), ({"label": "a", "from": "x", "checkpoint": "a/b"}, "both were given"), ({"from": "x", "output": "logit"}, "of a 'label'")],
+    [
+        ({"label": "a"}, "neither was given"),
+        ({"label": "a", "from": "x", "checkpoint": "a/b"}, "both were given"),
+        ({"from": "x", "output": "logit"}, "of a 'label'"),
+    ],
 )
 def test_keys_belong_together(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):

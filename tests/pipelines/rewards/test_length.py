@@ -6,13 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.rewards.length import Length, length_of, nearness
+from pipelines.rewards.rules import Length, length_of, nearness
 
 
 def test_lengths_by_hand() -> None:
     assert [length_of(" a good film. ", unit) for unit in ("words", "characters")] == [3, 12]
     assert Length().open(None)(["x", "x"], ["a b c", ""]) == [3.0, 0.0]
-    assert Length(unit="characters", target=4).open(None)([""] * 4, ["abcd", "ab", "abcdef", "a" * 99]) == [1.0, 0.5, 0.5, 0.0]
+    assert Length(unit="characters", target=4).open(None)([""] * 4, ["abcd", "ab", "abcdef", "a" * 99]) == [
+        1.0,
+        0.5,
+        0.5,
+        0.0,
+    ]
 
 
 @settings(deadline=None)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.prompts import Prompt
-from pipelines.data.scored_texts import Reading, Settings, Together, encode_scored
-from pipelines.errors import ModelError
-from pipelines.protocols import Head
+from pipelines.data.reward_inputs import Reading, Settings, Together, encode_scored
 from pipelines.rewards.model import RewardModel
 from tests import tiny
 
@@ -35,7 +35,9 @@ def alone(model: Any, tokenizer: Any, dialogue: Dialogue, reading: Reading) -> f
 
 
 @pytest.mark.parametrize(("family", "reads"), [("decoder", "text"), ("encoder", "pair"), ("encoder-decoder", "pair")])
-def test_scores_are_those_of_each_pair_alone(context: Callable[..., Any], tmp_path: Path, family: str, reads: Any) -> None:
+def test_scores_are_those_of_each_pair_alone(
+    context: Callable[..., Any], tmp_path: Path, family: str, reads: Any
+) -> None:
     model, reading = scored(family), Reading(reads, 30)
     (tmp_path / "model").mkdir()
     Settings(reading, 0.5, 2.0).write(tmp_path / "model", {})
@@ -52,9 +54,18 @@ def test_prompts_keep_their_messages_for_the_models_own_template(context: Callab
     tokenizer.chat_template = TEMPLATES["simple"]
     (tmp_path / "model").mkdir()
     Settings(reading).write(tmp_path / "model", {})
-    messages = [{"role": "user", "content": "good ?"}, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "very ?"}]
-    found = RewardModel.model_validate({"from": "judge"}).open(context(model, tokenizer))([Prompt("good ? fine very ?", messages), "good ?"], ["yes", "no"])
-    asked = [Dialogue((*messages, {"role": "assistant", "content": "yes"}), (False, False, False, True)), *reading.dialogues(["good ?"], ["no"])]
+    messages = [
+        {"role": "user", "content": "good ?"},
+        {"role": "assistant", "content": "fine"},
+        {"role": "user", "content": "very ?"},
+    ]
+    found = RewardModel.model_validate({"from": "judge"}).open(context(model, tokenizer))(
+        [Prompt("good ? fine very ?", messages), "good ?"], ["yes", "no"]
+    )
+    asked = [
+        Dialogue((*messages, {"role": "assistant", "content": "yes"}), (False, False, False, True)),
+        *reading.dialogues(["good ?"], ["no"]),
+    ]
     assert found == pytest.approx([alone(model, tokenizer, each, reading) for each in asked], abs=1e-5)
 
 
@@ -62,7 +73,11 @@ def test_a_model_from_elsewhere_is_read_as_its_family_would_be(context: Callable
     model = scored("decoder")
     block = RewardModel.model_validate({"checkpoint": str(tmp_path)})
     assert block.open(context(model))(PROMPTS, COMPLETIONS) == pytest.approx(
-        [alone(model, tiny.tokenizer(), each, Reading("text", 48)) for each in Reading("text", 48).dialogues(PROMPTS, COMPLETIONS)], abs=1e-5
+        [
+            alone(model, tiny.tokenizer(), each, Reading("text", 48))
+            for each in Reading("text", 48).dialogues(PROMPTS, COMPLETIONS)
+        ],
+        abs=1e-5,
     )
     assert set(block.content()) == {"checkpoint"}
     with pytest.raises(ModelError, match=r"no reward\.json"):

@@ -10,15 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipelines.errors import StageError
-from pipelines.rewards.pattern import READ, Pattern, measured
+from pipelines.core.errors import StageError
+from pipelines.rewards.rules import READ, Pattern, measured
 
 
 def test_three_measures_by_hand() -> None:
     text = "ab 12 cd 345"
-    scores = {measure: Pattern(pattern=r"\d+", measure=measure).open(None)([""], [text])[0] for measure in ("any", "count", "share")}
+    scores = {
+        measure: Pattern(pattern=r"\d+", measure=measure).open(None)([""], [text])[0]
+        for measure in ("any", "count", "share")
+    }
     assert scores == {"any": 1.0, "count": 2.0, "share": 5 / 12}
-    assert [Pattern(pattern="GOOD", ignore_case=each).open(None)([""], ["so good"]) for each in (False, True)] == [[0.0], [1.0]]
+    assert [Pattern(pattern="GOOD", ignore_case=each).open(None)([""], ["so good"]) for each in (False, True)] == [
+        [0.0],
+        [1.0],
+    ]
     assert Pattern(pattern="x", measure="share").open(None)(["x"], [""]) == [0.0]
 
 
@@ -29,13 +35,15 @@ def test_counts_are_those_of_pythons_own_expressions(text: str, pattern: str) ->
     expression = regex.compile(pattern)
     assert measured(expression, text, "count") == len(found)
     assert measured(expression, text, "any") == bool(found)
-    assert measured(expression, text, "share") == (sum(end - begin for begin, end in found) / len(text) if text else 0.0)
+    assert measured(expression, text, "share") == (
+        sum(end - begin for begin, end in found) / len(text) if text else 0.0
+    )
 
 
 def test_a_pattern_that_would_never_end_is_refused_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutError):
         measured(regex.compile(r"(a|aa)+$"), "a" * 40 + "!", "any", seconds=0.05)
-    monkeypatch.setattr("pipelines.rewards.pattern.measured", lambda *given: (_ for _ in ()).throw(TimeoutError))
+    monkeypatch.setattr("pipelines.rewards.rules.measured", lambda *given: (_ for _ in ()).throw(TimeoutError))
     with pytest.raises(StageError, match="without repeats inside repeats"):
         Pattern(pattern="a").open(None)([""], ["a"])
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines import writing_heads
-from pipelines.events import EventLog, read_events
-from pipelines.protocols import Context, Head, World
+from pipelines.core.events import EventLog, read_events
+from pipelines.core.interfaces import Context, Head, World
+from pipelines.models import heads
 from tests import tiny
 
 
@@ -40,7 +40,7 @@ def context(tmp_path: Path) -> Callable[..., Context]:
 
         def writing_head() -> Head:
             recipe = asked["recipe"]
-            return writing_heads.read_by(recipe, recipe.model_of(recipe.stage(asked["stage_id"])), asked["stage_folders"])
+            return heads.read_by(recipe, recipe.model_of(recipe.stage(asked["stage_id"])), asked["stage_folders"])
 
         return Context(**{"writing_head": writing_head, **asked})
 

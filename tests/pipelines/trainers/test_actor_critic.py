@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from pipelines.architectures import FineryForCausalLMWithValueHead
-from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
-from pipelines.trainers.experience import Layout
-from pipelines.trainers.value_head import Critic, ValueHead, last_hidden_states, saved_head
+from pipelines.trainers.actor_critic import ActorCritic, Critic, OfThePolicy, ValueHead, last_hidden_states, saved_head
+from pipelines.trainers.ppo_experience import Layout
 from pipelines.tuners.full import Full
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -45,7 +44,9 @@ def test_it_says_what_the_model_says_about_each_token(name: str):
     torch.testing.assert_close(said.entropies, -(probabilities * probabilities.log()).sum(-1), rtol=1e-4, atol=1e-5)
     hidden = states[-1]
     if name == "t5":
-        hidden = hidden * model.config.d_model**0.5 if model.config.tie_word_embeddings else hidden  # the head reads them scaled
+        hidden = (
+            hidden * model.config.d_model**0.5 if model.config.tie_word_embeddings else hidden
+        )  # the head reads them scaled
     torch.testing.assert_close(said.values, whole.head(hidden[named]), rtol=1e-4, atol=1e-5)
 
 
@@ -83,7 +84,10 @@ def test_the_head_works_in_full_precision_under_autocast():
     torch.nn.init.normal_(head.value_head.weight)
     states = torch.randn(3, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(head(states), head.value_head(states.float()).squeeze(-1).float()) or head(states).dtype == torch.float32
+        assert (
+            torch.equal(head(states), head.value_head(states.float()).squeeze(-1).float())
+            or head(states).dtype == torch.float32
+        )
     assert head(states).dtype == torch.float32
 
 

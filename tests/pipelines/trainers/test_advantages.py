@@ -10,14 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.trainers.advantages import explained_variance, generalized_advantages, moments, token_rewards, whitened
+from pipelines.trainers.ppo_losses import explained_variance, generalized_advantages, moments, token_rewards, whitened
 
 
 def masked(lengths: list[int], width: int) -> torch.Tensor:
     return torch.arange(width)[None, :] < torch.tensor(lengths)[:, None]
 
 
-def slow_advantages(rewards: list[float], values: list[float], gamma: float, lam: float) -> tuple[list[float], list[float]]:
+def slow_advantages(
+    rewards: list[float], values: list[float], gamma: float, lam: float
+) -> tuple[list[float], list[float]]:
     """The recursion A_t = delta_t + gamma lam A_t+1, from the last token back: equation 16 written otherwise."""
     advantages = [0.0] * len(rewards)
     ahead, value_ahead = 0.0, 0.0
@@ -41,7 +43,9 @@ def test_advantages_by_hand():
 
 def test_with_lambda_1_an_advantage_is_what_is_still_earned_less_the_value():
     rewards, values = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0.5, 0.5, 0.5]])
-    advantages, returns = generalized_advantages(rewards, values, torch.ones(1, 3, dtype=torch.bool), gamma=1.0, lam=1.0)
+    advantages, returns = generalized_advantages(
+        rewards, values, torch.ones(1, 3, dtype=torch.bool), gamma=1.0, lam=1.0
+    )
     torch.testing.assert_close(returns, torch.tensor([[6.0, 5.0, 3.0]]))
     torch.testing.assert_close(advantages, torch.tensor([[5.5, 4.5, 2.5]]))
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.blocks import Mistakes
-from pipelines.errors import StageError
-from pipelines.fields.arguments import RESERVED
-from pipelines.protocols import Context, World
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import StageError
+from pipelines.core.interfaces import Context, World
+from pipelines.core.training_arguments import RESERVED
 from pipelines.trainers.arguments import DEFAULT_BATCH, batch_sizes, checked, in_todays_names, training_arguments
 
 sizes = st.integers(1, 96)
@@ -33,7 +33,9 @@ def test_the_three_factors_make_the_global_batch_or_are_refused(total: int, proc
 
 
 @given(st.none() | sizes, st.none() | sizes, st.integers(1, 16))
-def test_without_a_global_batch_the_words_mean_what_transformers_means(each: int | None, steps: int | None, processes: int) -> None:
+def test_without_a_global_batch_the_words_mean_what_transformers_means(
+    each: int | None, steps: int | None, processes: int
+) -> None:
     words = {"per_device_train_batch_size": each, "gradient_accumulation_steps": steps}
     given_words = {key: value for key, value in words.items() if value is not None}
     assert batch_sizes(given_words, processes) == (each or DEFAULT_BATCH, steps or 1)
@@ -46,7 +48,7 @@ def test_the_default_batch_is_that_of_transformers() -> None:
 
 
 def places(value: Any) -> dict[tuple[Any, ...], str]:
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigIssues) as caught:
         checked(value)
     return dict(caught.value.found)
 
@@ -64,7 +66,9 @@ def test_accumulation_beside_a_global_batch_is_a_mistake() -> None:
 
 
 def test_every_mistake_is_found_at_once() -> None:
-    found = places({"learning_rte": 1e-3, "seed": 3, "max_steps": "ten", "gradient_accumulation_steps": 2, "global_batch_size": 4})
+    found = places(
+        {"learning_rte": 1e-3, "seed": 3, "max_steps": "ten", "gradient_accumulation_steps": 2, "global_batch_size": 4}
+    )
     assert {place[0] for place in found} == {"learning_rte", "seed", "max_steps", "gradient_accumulation_steps"}
     assert "Did you mean 'learning_rate'?" in found["learning_rte",]
     assert list(places([1])) == [()]
@@ -76,7 +80,14 @@ def test_reserved_names_are_refused(name: str) -> None:
 
 
 def test_the_words_reach_the_live_object(context: Callable[..., Context]) -> None:
-    words = {"learning_rate": 3e-4, "num_train_epochs": 5, "weight_decay": 0.01, "lr_scheduler_type": "cosine", "adam_beta2": 0.98, "optim": "adafactor"}
+    words = {
+        "learning_rate": 3e-4,
+        "num_train_epochs": 5,
+        "weight_decay": 0.01,
+        "lr_scheduler_type": "cosine",
+        "adam_beta2": 0.98,
+        "optim": "adafactor",
+    }
     live = training_arguments(context(), checked(words))
     for name, value in words.items():
         assert getattr(live, name) == value
@@ -131,5 +142,7 @@ def test_the_best_model_is_saved_where_it_is_measured(strategy: str, context: Ca
     live = training_arguments(context(), {"eval_strategy": strategy, "load_best_model_at_end": True})
     assert live.save_strategy == strategy
     assert live.greater_is_better is False  # by loss, unless a metric is named
-    live = training_arguments(context(), {"eval_strategy": strategy, "load_best_model_at_end": True, "metric_for_best_model": "f1"})
+    live = training_arguments(
+        context(), {"eval_strategy": strategy, "load_best_model_at_end": True, "metric_for_best_model": "f1"}
+    )
     assert live.greater_is_better is True

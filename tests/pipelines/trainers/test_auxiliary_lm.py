@@ -11,19 +11,33 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pipelines import models
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.interfaces import Context, Head
+from pipelines.core.recipe import loads
 from pipelines.data.encoding import collate
-from pipelines.errors import ModelError, RecipeError
-from pipelines.protocols import Context, Head
-from pipelines.recipe import loads
-from pipelines.trainers import auxiliary_lm
-from pipelines.trainers.losses import classification_loss
+from pipelines.models import opening
+from pipelines.objectives.losses import classification_loss
+from pipelines.tasks import auxiliary_lm
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
 CAUSAL = Head("causal_lm")
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 48}
-GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 48, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 48,
+}
+GPT = {
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 48,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", **GPT},
     "openai-gpt": {"model_type": "openai-gpt", **GPT},
@@ -46,7 +60,7 @@ def test_every_model_type_is_tried() -> None:
 @pytest.fixture(params=SHAPES)
 def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """(folder of a causal language model, the model)."""
-    model = models.build(SHAPES[request.param], CAUSAL, tiny.tokenizer(), seed=3).eval()
+    model = opening.build(SHAPES[request.param], CAUSAL, tiny.tokenizer(), seed=3).eval()
     tiny.disturb(model)
     model.save_pretrained(tmp_path / "pretrained")
     tiny.tokenizer().save_pretrained(tmp_path / "pretrained")
@@ -54,11 +68,16 @@ def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def opener(folder: Path) -> Callable[..., Any]:
-    return lambda head, keep_base=None, trained_head=False, **_: models.open_folder(folder, head, 5, trained_head=trained_head)
+    return lambda head, keep_base=None, trained_head=False, **_: opening.open_folder(
+        folder, head, 5, trained_head=trained_head
+    )
 
 
 def rows(count: int = 6) -> list[dict[str, Any]]:
-    return [{"input_ids": tiny.tokenizer()(text)["input_ids"], "labels": number % 3} for number, text in enumerate(tiny.TEXTS[:count])]
+    return [
+        {"input_ids": tiny.tokenizer()(text)["input_ids"], "labels": number % 3}
+        for number, text in enumerate(tiny.TEXTS[:count])
+    ]
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -76,21 +95,23 @@ def test_every_token_but_the_first_is_asked_once() -> None:
 
 def test_both_losses_are_those_of_two_models(pretrained: Any) -> None:
     folder, language_model = pretrained
-    model = models.open_folder(folder, tiny.THREE, seed=5).eval()
+    model = opening.open_folder(folder, tiny.THREE, seed=5).eval()
     model.config.pad_token_id = tiny.tokenizer().pad_token_id
     before = set(model.state_dict())
     inputs = batch()
     plain = {name: value for name, value in inputs.items() if name not in ("labels", "lm_labels")}
     expected_task = cross_entropy(model(**plain).logits, inputs["labels"], reduction="sum")
     logits = language_model(**{name: value for name, value in plain.items() if name != "token_type_ids"}).logits
-    expected_language = cross_entropy(logits.reshape(-1, logits.shape[-1]), inputs["lm_labels"].reshape(-1), reduction="sum")
+    expected_language = cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), inputs["lm_labels"].reshape(-1), reduction="sum"
+    )
     auxiliary_lm.attach(model, opener(folder))
     for learner in (model, LoRA(r=2).apply(model)):
         (task, language), outputs = auxiliary_lm.with_language_loss(classification_loss)(learner, dict(inputs))
         torch.testing.assert_close(task, expected_task)
         torch.testing.assert_close(language, expected_language)
         assert outputs.logits.shape == (6, 3)
-    model = models.open_folder(folder, tiny.THREE, seed=5)
+    model = opening.open_folder(folder, tiny.THREE, seed=5)
     auxiliary_lm.attach(model, opener(folder))
     auxiliary_lm.detach(model)
     assert set(model.state_dict()) == before
@@ -110,7 +131,10 @@ stages:
 @pytest.fixture
 def recipe(tmp_path: Path) -> Callable[..., Any]:
     def build(keys: str, architecture: str | None = None) -> Any:
-        lines = [f"{('bad', 'fine', 'good')[row % 3]} {tiny.TEXTS[row]},{('bad', 'fine', 'good')[row % 3]}" for row in range(30)]
+        lines = [
+            f"{('bad', 'fine', 'good')[row % 3]} {tiny.TEXTS[row]},{('bad', 'fine', 'good')[row % 3]}"
+            for row in range(30)
+        ]
         (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
         text = RECIPE.format(keys=keys)
         if architecture is not None:
@@ -121,8 +145,10 @@ def recipe(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
-def test_a_stage_learns_both_and_leaves_a_classifier(tuner: str, recipe: Any, context: Callable[..., Context], events: Any, tmp_path: Path) -> None:
-    pretrained = models.build(SHAPES["gpt2"], CAUSAL, tiny.tokenizer(), seed=3)
+def test_a_stage_learns_both_and_leaves_a_classifier(
+    tuner: str, recipe: Any, context: Callable[..., Context], events: Any, tmp_path: Path
+) -> None:
+    pretrained = opening.build(SHAPES["gpt2"], CAUSAL, tiny.tokenizer(), seed=3)
     pretrained.save_pretrained(tmp_path / "pretrained")
     weights = {}
     for key, words in (("with", "auxiliary_lm: 0.5"), ("without", "seed: 7")):
@@ -136,7 +162,9 @@ def test_a_stage_learns_both_and_leaves_a_classifier(tuner: str, recipe: Any, co
         assert losses[-1] < losses[0]
         weights[key] = losses[0]
         assert json.loads((place.folder / "metrics.json").read_text())["train_steps"] == 18
-        model = models.open_folder(place.folder / "model", Head("sequence_classification", ("bad", "fine", "good")), 0, trained_head=True)
+        model = opening.open_folder(
+            place.folder / "model", Head("sequence_classification", ("bad", "fine", "good")), 0, trained_head=True
+        )
         assert not [name for name in model.state_dict() if auxiliary_lm.HEAD in name]
     assert weights["with"] > weights["without"] + 1  # half of the language model's logarithm of the vocabulary
 
@@ -145,18 +173,24 @@ def test_a_stage_learns_both_and_leaves_a_classifier(tuner: str, recipe: Any, co
     ("keys", "architecture", "sentence"),
     [
         ("auxiliary_lm: 0.5", "{preset: bert-tiny}", "auxiliary_lm: needs a model that sees only what comes before"),
-        ("auxiliary_lm: 0.5", "{model_type: bloom}", "auxiliary_lm: is offered for finery, gpt2, .* not for bloom; leave it out"),
+        (
+            "auxiliary_lm: 0.5",
+            "{model_type: bloom}",
+            "auxiliary_lm: is offered for finery, gpt2, .* not for bloom; leave it out",
+        ),
         ("auxiliary_lm: 0", None, "auxiliary_lm: is 0, must be greater than 0"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_loads(keys: str, architecture: str | None, sentence: str, recipe: Any) -> None:
+def test_what_cannot_work_is_refused_before_anything_loads(
+    keys: str, architecture: str | None, sentence: str, recipe: Any
+) -> None:
     with pytest.raises(RecipeError, match=sentence):
         recipe(keys, architecture)
 
 
 def test_a_checkpoint_without_a_language_model_is_refused(tmp_path: Path) -> None:
-    models.build(SHAPES["llama"], tiny.THREE, tiny.tokenizer(), seed=3).save_pretrained(tmp_path / "classifier")
-    model = models.open_folder(tmp_path / "classifier", tiny.THREE, seed=5)
+    opening.build(SHAPES["llama"], tiny.THREE, tiny.tokenizer(), seed=3).save_pretrained(tmp_path / "classifier")
+    model = opening.open_folder(tmp_path / "classifier", tiny.THREE, seed=5)
     with pytest.raises(ModelError, match="has no trained causal lm head"):
         auxiliary_lm.attach(model, opener(tmp_path / "classifier"))
     with pytest.raises(ModelError, match="auxiliary_lm needs a model that sees only"):

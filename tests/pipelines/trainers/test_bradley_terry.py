@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.trainers.bradley_terry import bradley_terry, distance_from_zero
+from pipelines.tasks.preference.training import bradley_terry, distance_from_zero
 
 SCORE = st.floats(-20, 20)
 
@@ -40,7 +40,9 @@ def test_it_is_the_formula(chosen, rejected, margin, smoothing):
 @given(SCORE, SCORE, st.floats(-10, 10))
 def test_only_the_difference_counts(chosen, rejected, shift):
     one = bradley_terry(tensor(chosen), tensor(rejected)).item()
-    assert bradley_terry(tensor(chosen + shift), tensor(rejected + shift)).item() == pytest.approx(one, rel=1e-3, abs=1e-4)
+    assert bradley_terry(tensor(chosen + shift), tensor(rejected + shift)).item() == pytest.approx(
+        one, rel=1e-3, abs=1e-4
+    )
 
 
 def test_far_scores_overflow_nowhere():

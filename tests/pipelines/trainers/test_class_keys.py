@@ -11,10 +11,11 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from pipelines.errors import DataError, RecipeError
-from pipelines.protocols import Context
-from pipelines.recipe import loads
-from pipelines.trainers import class_keys, loop
+from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.interfaces import Context
+from pipelines.core.recipe import loads
+from pipelines.tasks import training
+from pipelines.trainers import trainer
 from pipelines.trainers.supervised import Supervised
 from tests import tiny
 from tests.pipelines.trainers.test_loop import SGD
@@ -32,7 +33,7 @@ class Task:
 
 def weights(given: Any, labels: list[int] = LABELS) -> torch.Tensor:
     subject = Supervised(task="glue/sst2", class_weights=given)
-    return class_keys.class_weights(subject, Task(), labels)  # type: ignore[arg-type]
+    return training.class_weights(subject, Task(), labels)  # type: ignore[arg-type]
 
 
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
@@ -62,18 +63,26 @@ def test_without_weights_every_class_counts_the_same() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("even", "must be balanced or a list of numbers"), ((1.0, -1.0), "no negative number"), ((0.0, 0.0), "at least one above 0"),
-        ((float("inf"), 1.0), "must be finite"), ((float("nan"), 1.0), "must be finite"),
-        ((True, 1.0), "a list of numbers"), ((), "a list of numbers"), (2.0, "a list of numbers"),
+        ("even", "must be balanced or a list of numbers"),
+        ((1.0, -1.0), "no negative number"),
+        ((0.0, 0.0), "at least one above 0"),
+        ((float("inf"), 1.0), "must be finite"),
+        ((float("nan"), 1.0), "must be finite"),
+        ((True, 1.0), "a list of numbers"),
+        ((), "a list of numbers"),
+        (2.0, "a list of numbers"),
     ],
-)  # fmt: skip
+)
 def test_weights_that_are_none_are_refused(given: Any, sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         Supervised(task="glue/sst2", class_weights=given)
 
 
 def test_weights_that_fit_no_row_or_not_the_classes_are_refused() -> None:
-    with pytest.raises(DataError, match="task 'task': class_weights has 2 numbers, must have 3, in the order of the classes: entailment, neutral"):
+    with pytest.raises(
+        DataError,
+        match="task 'task': class_weights has 2 numbers, must have 3, in the order of the classes: entailment, neutral",
+    ):
         weights((1.0, 2.0))
     with pytest.raises(DataError, match="class_weights are 0 for every class that the training rows have"):
         weights((0.0, 0.0, 1.0), [0, 1])
@@ -90,11 +99,27 @@ stages:
 @pytest.mark.parametrize(
     ("task", "keys", "message"),
     [
-        ("glue/stsb", "label_smoothing_factor: 0.1", "label_smoothing_factor: is 0.1, but does not reach a task of the kind regression; leave it out"),
-        ("glue/stsb", "class_weights: balanced", "class_weights: is for tasks of the kind classification, but this one is of the kind regression"),
-        ("glue/sst2", "class_weights: [1, 2, 3]", "class_weights: has 3 numbers, must have 2, in the order of the classes: negative, positive"),
+        (
+            "glue/stsb",
+            "label_smoothing_factor: 0.1",
+            "label_smoothing_factor: is 0.1, but does not reach a task of the kind regression; leave it out",
+        ),
+        (
+            "glue/stsb",
+            "class_weights: balanced",
+            "class_weights: is for tasks of the kind classification, but this one is of the kind regression",
+        ),
+        (
+            "glue/sst2",
+            "class_weights: [1, 2, 3]",
+            "class_weights: has 3 numbers, must have 2, in the order of the classes: negative, positive",
+        ),
         ("glue/sst2", "label_smoothing_factor: 1", "label_smoothing_factor: is 1, must be less than 1"),
-        ("glue/sst2", "arguments: {label_smoothing_factor: 0.1}", "arguments.label_smoothing_factor: is a key of a supervised stage itself"),
+        (
+            "glue/sst2",
+            "arguments: {label_smoothing_factor: 0.1}",
+            "arguments.label_smoothing_factor: is a key of a supervised stage itself",
+        ),
     ],
 )
 def test_keys_that_have_no_meaning_are_refused_at_their_line(task: str, keys: str, message: str) -> None:
@@ -104,17 +129,31 @@ def test_keys_that_have_no_meaning_are_refused_at_their_line(task: str, keys: st
 
 
 def test_a_translation_is_smoothed_by_its_objective() -> None:
-    text = RECIPE.replace("preset: bert-tiny", "preset: transformer-base").replace("TASK", "multi30k/en-de").replace("KEYS", "label_smoothing_factor: 0.1")
+    text = (
+        RECIPE.replace("preset: bert-tiny", "preset: transformer-base")
+        .replace("TASK", "multi30k/en-de")
+        .replace("KEYS", "label_smoothing_factor: 0.1")
+    )
     with pytest.raises(RecipeError, match=r"set objective\.label_smoothing"):
         loads(text)
 
 
 @pytest.mark.parametrize("each", [16, 4, 5])
 @pytest.mark.parametrize(
-    "keys", [{"class_weights": "balanced"}, {"label_smoothing_factor": 0.2}, {"class_weights": (3.0, 1.0, 2.0), "label_smoothing_factor": 0.1}], ids=str
-)  # fmt: skip
+    "keys",
+    [
+        {"class_weights": "balanced"},
+        {"label_smoothing_factor": 0.2},
+        {"class_weights": (3.0, 1.0, 2.0), "label_smoothing_factor": 0.1},
+    ],
+    ids=str,
+)
 def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
-    keys: dict[str, Any], each: int, context: Callable[..., Context], stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    keys: dict[str, Any],
+    each: int,
+    context: Callable[..., Context],
+    stage: Callable[..., Any],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,  # noqa: F811, RUF100
 ) -> None:
     lines = [f"{key}: {list(value) if isinstance(value, tuple) else value}" for key, value in keys.items()]
     block = stage("\n    ".join(["max_length: 32", *lines]), rows=16)
@@ -124,12 +163,19 @@ def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(loop._Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer._Companion, "on_pre_optimizer_step", look, raising=False)
     task = block.resolved("inline")
     model = opener("bert")(block.teacher().head(block, task))
     lesson = block.teacher().prepare(block, task, place, model, tiny.tokenizer(), None)
-    arguments = SGD | {"per_device_train_batch_size": each, "gradient_accumulation_steps": -(-16 // each), "max_steps": 1, "learning_rate": 1e-9}
-    loop.fit(place, model, tiny.tokenizer(), lesson.examples, collate=lesson.collate, loss=lesson.loss, arguments=arguments)
+    arguments = SGD | {
+        "per_device_train_batch_size": each,
+        "gradient_accumulation_steps": -(-16 // each),
+        "max_steps": 1,
+        "learning_rate": 1e-9,
+    }
+    trainer.fit(
+        place, model, tiny.tokenizer(), lesson.examples, collate=lesson.collate, loss=lesson.loss, arguments=arguments
+    )
 
     plain = opener("bert")(block.teacher().head(block, task))
     batch = lesson.collate([lesson.examples[position] for position in range(16)])
@@ -156,10 +202,12 @@ def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
 def test_smoothing_is_transformers_own() -> None:
     from transformers.trainer_pt_utils import LabelSmoother
 
-    from pipelines.trainers.losses import cross_entropy
+    from pipelines.objectives.losses import cross_entropy
 
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(6, 4, generator=generator), torch.tensor([0, 3, -100, 1, 2, -100])
     expected = LabelSmoother(epsilon=0.15)({"logits": logits}, labels)
     assert cross_entropy(logits, labels, 0.15).item() / 4 == pytest.approx(expected.item(), rel=1e-6)
-    assert cross_entropy(logits[None], labels[None]).item() == pytest.approx(functional.cross_entropy(logits, labels, reduction="sum").item())
+    assert cross_entropy(logits[None], labels[None]).item() == pytest.approx(
+        functional.cross_entropy(logits, labels, reduction="sum").item()
+    )

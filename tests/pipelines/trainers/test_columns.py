@@ -1,6 +1,6 @@
 """Which column is read is part of what a stage, a tokenizer and packed text are found again by."""
 
-from pipelines import recipe as recipes
+from pipelines.core import recipe as recipes
 
 RECIPE = """
 name: columns

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipelines import recipe as recipes
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.interfaces import Head
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.errors import DataError, RecipeError
-from pipelines.protocols import Head
-from pipelines.trainers.completing import Completing, completion_loss, stops_of, unfit
+from pipelines.tasks.causal.training import Completing, completion_loss, stops_of, unfit
 from tests import tiny
 
-ROWS = [{"instruction": f"the {one}", "input": "" if at % 2 else "a film", "output": f"is {other}"} for at, (one, other) in enumerate(
-    zip(tiny.WORDS[:12], tiny.WORDS[6:18], strict=True)
-)]  # fmt: skip
+ROWS = [
+    {"instruction": f"the {one}", "input": "" if at % 2 else "a film", "output": f"is {other}"}
+    for at, (one, other) in enumerate(zip(tiny.WORDS[:12], tiny.WORDS[6:18], strict=True))
+]
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
 
 
@@ -65,7 +66,9 @@ def test_smoothing_is_that_of_torch_on_the_answers(folder, context):
     model.eval()
     batch = lesson.collate([lesson.examples[at] for at in range(4)])
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum", label_smoothing=0.2)
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum", label_smoothing=0.2
+    )
     assert lesson.loss(model, batch)[0].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -83,7 +86,11 @@ def test_the_template_becomes_the_tokenizers_own_and_what_is_learnt_is_told(fold
     _, _, tokenizer, given = prepared(folder, context, ", chat_template: zephyr")
     assert tokenizer.chat_template == TEMPLATES["zephyr"]
     sample = next(each for each in events(given) if each["event"] == "sample")
-    assert (sample["format"], sample["template"], sample["examples"]) == ("alpaca", "zephyr", 11)  # a row of twelve is held out
+    assert (sample["format"], sample["template"], sample["examples"]) == (
+        "alpaca",
+        "zephyr",
+        11,
+    )  # a row of twelve is held out
     assert [learnt for _, learnt in sample["shown"][0]] == [False, True]
     assert sample["shown"][0][1][0].endswith("[SEP]")
 
@@ -96,7 +103,9 @@ def test_a_tokenizer_without_a_template_gets_a_simple_one_and_one_with_it_keeps_
 
 
 def test_a_template_from_a_file(folder, context):
-    assert prepared(folder, context, ", chat_template: mine.jinja")[2].chat_template == (folder / "mine.jinja").read_text()
+    assert (
+        prepared(folder, context, ", chat_template: mine.jinja")[2].chat_template == (folder / "mine.jinja").read_text()
+    )
 
 
 def test_a_changed_template_changes_what_the_stage_stands_on(folder):
@@ -109,12 +118,16 @@ def test_a_changed_template_changes_what_the_stage_stands_on(folder):
 def test_what_cannot_be_is_refused_with_the_recipe(folder):
     assert "'alpacca' is no known template. Did you mean 'alpaca'?" in refused(folder, ", chat_template: alpacca")
     assert "is no valid Jinja template: line 1" in refused(folder, ", chat_template: broken.jinja")
-    assert "an encoder-decoder learns the same rows as pairs: {kind: instruction_pairs" in refused(folder, architecture="{preset: t5-tiny}")
+    assert "an encoder-decoder learns the same rows as pairs: {kind: instruction_pairs" in refused(
+        folder, architecture="{preset: t5-tiny}"
+    )
     assert "needs a model that sees only what comes before" in refused(folder, architecture="{preset: bert-tiny}")
     assert "max_source_length: is for tasks of the kind seq2seq" in refused(folder, ", max_source_length: 32")
     assert "auxiliary_lm: is for tasks with one answer a text" in refused(folder, ", auxiliary_lm: 0.5")
     text = "{kind: causal, format: text, train: rows.jsonl, columns: {text: output}}"
-    assert "chat_template: joins messages, but the task's format is text" in refused(folder, ", chat_template: alpaca", task=text)
+    assert "chat_template: joins messages, but the task's format is text" in refused(
+        folder, ", chat_template: alpaca", task=text
+    )
     linear = DECODER.replace("gpt-tiny", "gpt-tiny, attention_pattern: linear")
     assert "packing: needs attention that takes a mask" in refused(folder, ", packing: true", architecture=linear)
 
@@ -122,7 +135,10 @@ def test_what_cannot_be_is_refused_with_the_recipe(folder):
 def test_its_keys_are_refused_for_other_kinds(folder):
     other = "{kind: classification, columns: [instruction], label: output, train: rows.jsonl}"
     for key in ("chat_template: alpaca", "train_on: all", "packing: true"):
-        assert f"{key.partition(':')[0]}: is for tasks of the kind causal, but this task's kind is classification" in refused(folder, f", {key}", task=other)
+        assert (
+            f"{key.partition(':')[0]}: is for tasks of the kind causal, but this task's kind is classification"
+            in refused(folder, f", {key}", task=other)
+        )
 
 
 def test_the_marks_of_a_template_are_tokens_of_a_trained_tokenizer(folder):

@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from pipelines.trainers.completion_keys import KEYS, useless
+from pipelines.tasks.training import KEYS, useless
 
 
 def subject(kind, **keys):

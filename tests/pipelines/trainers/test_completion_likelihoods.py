@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.protocols import Head
-from pipelines.trainers.completion_likelihoods import completion_log_probabilities
+from pipelines.core.interfaces import Head
+from pipelines.models.log_probabilities import completion_log_probabilities
 from tests import tiny
 
 PROMPTS = [[7, 8, 9], [10], [11, 12, 13, 14, 15]]
@@ -22,13 +22,23 @@ def slowly(model: Any, prompt: list[int], completion: list[int], start: int | No
             if start is None:
                 logits = model(torch.tensor([[*prompt, *completion[:at]]])).logits[0, -1]
             else:
-                logits = model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *completion[:at]]])).logits[0, -1]
+                logits = model(
+                    input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *completion[:at]]])
+                ).logits[0, -1]
             found.append(float(torch.log_softmax(logits.double() / temperature, -1)[token]))
     return found
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-@pytest.mark.parametrize(("model_type", "kind", "more"), [("finery", "causal_lm", {"family": "decoder"}), ("gpt2", "causal_lm", {}), ("t5", "seq2seq_lm", {}), ("finery", "seq2seq_lm", {"family": "encoder-decoder"})])
+@pytest.mark.parametrize(
+    ("model_type", "kind", "more"),
+    [
+        ("finery", "causal_lm", {"family": "decoder"}),
+        ("gpt2", "causal_lm", {}),
+        ("t5", "seq2seq_lm", {}),
+        ("finery", "seq2seq_lm", {"family": "encoder-decoder"}),
+    ],
+)
 def test_one_pass_says_what_many_say(model_type: str, kind: Any, more: dict[str, Any], temperature: float) -> None:
     model = tiny.build(model_type, Head(kind), **more).eval()
     start = None if kind == "causal_lm" else int(model.config.decoder_start_token_id)

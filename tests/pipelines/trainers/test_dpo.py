@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines import recipe as recipes
-from pipelines.errors import RecipeError, Stopped
-from pipelines.protocols import Head, StopSignal
-from pipelines.trainers import dpo, implicit_accuracy
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import RecipeError, Stopped
+from pipelines.core.interfaces import Head, StopSignal
+from pipelines.trainers import dpo, dpo_step
+from pipelines.trainers.arguments import split
 from pipelines.trainers.dpo_settings import SETTINGS, needs_reference, weights
-from pipelines.trainers.own_arguments import split
 from tests import tiny
 
 WORDS = tiny.WORDS
 ROWS = [
-    {"prompt": f"the {one} saw", "chosen": f" a {other} film and it was good", "rejected": f" a {one} book" + (" or a dog" if at % 3 else "")}
+    {
+        "prompt": f"the {one} saw",
+        "chosen": f" a {other} film and it was good",
+        "rejected": f" a {one} book" + (" or a dog" if at % 3 else ""),
+    }
     for at, (one, other) in enumerate(zip(WORDS * 2, (WORDS * 2)[5:], strict=False))
 ]
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
@@ -69,16 +73,30 @@ def trained(folder, context, events, *arguments, name="dpo", fields=None, **keyw
 @pytest.mark.parametrize("architecture", [DECODER, ENCODER_DECODER])
 def test_a_policy_learns_to_prefer_what_is_chosen(folder, context, events, architecture):
     _, logged, metrics = trained(
-        folder, context, events, arguments="max_steps: 16, learning_rate: 5e-3, logging_steps: 8", architecture=architecture
+        folder,
+        context,
+        events,
+        arguments="max_steps: 16, learning_rate: 5e-3, logging_steps: 8",
+        architecture=architecture,
     )
     assert all(name in logged[0] for name in TOLD)
     assert logged[-1]["rewards/margins"] > max(logged[0]["rewards/margins"], 0)
     assert logged[-1]["loss"] < np.log(2) < logged[0]["loss"] + 0.7
     assert metrics["eval_rewards/accuracies"] > 0.8
-    assert metrics["eval_rewards/accuracies_low"] <= metrics["eval_rewards/accuracies"] <= metrics["eval_rewards/accuracies_high"]
+    assert (
+        metrics["eval_rewards/accuracies_low"]
+        <= metrics["eval_rewards/accuracies"]
+        <= metrics["eval_rewards/accuracies_high"]
+    )
     assert metrics["eval_pairs"] == len(ROWS) - 24
     assert 0 <= metrics["eval_longer_accuracy"] <= 1
-    assert {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes"} <= set(metrics)
+    assert {
+        "train_runtime",
+        "train_samples_per_second",
+        "trainable_parameters",
+        "all_parameters",
+        "peak_memory_bytes",
+    } <= set(metrics)
 
 
 def test_the_first_loss_is_log_two_for_the_policy_is_its_own_reference(folder, context, events):
@@ -87,12 +105,22 @@ def test_the_first_loss_is_log_two_for_the_policy_is_its_own_reference(folder, c
     assert logged[0]["rewards/margins"] == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("tuner", ["lora", "ia3", "adapter", "prefix", "{name: lora, bias: all}", "{name: lora, init_lora_weights: pissa}", "bitfit"])
+@pytest.mark.parametrize(
+    "tuner",
+    ["lora", "ia3", "adapter", "prefix", "{name: lora, bias: all}", "{name: lora, init_lora_weights: pissa}", "bitfit"],
+)
 def test_every_reference_is_the_model_at_the_start(folder, context, events, tuner):
     """With the numbers of the model before the tuner touched it, or with a copy, or with the adapter switched off: the same losses."""
     more = f", tuner: {tuner}"
     runs = {
-        way: trained(folder, context, events, more, f"max_steps: 3, logging_steps: 1, learning_rate: 1e-2{setting}", name=f"{way}")[1]
+        way: trained(
+            folder,
+            context,
+            events,
+            more,
+            f"max_steps: 3, logging_steps: 1, learning_rate: 1e-2{setting}",
+            name=f"{way}",
+        )[1]
         for way, setting in {"asked": "", "stored": ", precompute_ref_log_probs: true"}.items()
     }
     losses = {way: [each["loss"] for each in logged if "loss" in each] for way, logged in runs.items()}
@@ -109,7 +137,10 @@ def test_another_stage_may_be_the_reference(folder, context, events):
     (given.folder / "model").mkdir()
     (given.folder / "model" / "head.json").write_text('{"kind": "causal_lm", "labels": []}')
     own = given.open_model
-    fields = {"stage_folders": {"first": given.folder}, "open_model": lambda head, **words: (asked.append(words.get("stage_id")), own(head, **words))[1]}
+    fields = {
+        "stage_folders": {"first": given.folder},
+        "open_model": lambda head, **words: (asked.append(words.get("stage_id")), own(head, **words))[1],
+    }
     recipe.stages[-1].run(context("dpo", stage_id="dpo", recipe=recipe, **fields))
     assert asked == [None, "first"]
 
@@ -117,7 +148,9 @@ def test_another_stage_may_be_the_reference(folder, context, events):
 def test_without_a_reference_none_is_opened_or_asked(folder, context, events):
     for setting in ("reference_free: true", "loss_type: simpo, beta: 2.0", "loss_type: [orpo]"):
         name = setting[:9].strip()
-        given, logged, metrics = trained(folder, context, events, arguments=f"max_steps: 2, logging_steps: 1, {setting}", name=name)
+        given, logged, metrics = trained(
+            folder, context, events, arguments=f"max_steps: 2, logging_steps: 1, {setting}", name=name
+        )
         assert np.isfinite(logged[0]["loss"])
         assert "eval_reference_accuracy" not in metrics
         assert not list(given.folder.glob("reference*"))
@@ -128,7 +161,9 @@ def test_micro_batches_make_the_step_of_the_whole_batch(folder, context, events)
     losses = "loss_type: [sigmoid, sft], loss_weights: [1.0, 0.3], learning_rate: 1e-2, max_steps: 3, logging_steps: 1, global_batch_size: 6"
     whole = trained(folder, context, events, arguments=losses, name="whole")[1]
     parts = trained(folder, context, events, arguments=f"{losses}, per_device_train_batch_size: 2", name="parts")[1]
-    assert [each["loss"] for each in parts if "loss" in each] == pytest.approx([each["loss"] for each in whole if "loss" in each], rel=1e-5)
+    assert [each["loss"] for each in parts if "loss" in each] == pytest.approx(
+        [each["loss"] for each in whole if "loss" in each], rel=1e-5
+    )
     assert parts[-1]["rewards/margins"] == pytest.approx(whole[-1]["rewards/margins"], rel=1e-3, abs=1e-6)
 
 
@@ -168,7 +203,13 @@ def test_models_are_selected_by_the_order_of_rewards(folder, context, events):
 
 
 def test_bf16_learns_too(folder, context, events):
-    _, logged, _ = trained(folder, context, events, arguments="max_steps: 4, learning_rate: 5e-3, logging_steps: 2", fields={"precision": "bf16"})
+    _, logged, _ = trained(
+        folder,
+        context,
+        events,
+        arguments="max_steps: 4, learning_rate: 5e-3, logging_steps: 2",
+        fields={"precision": "bf16"},
+    )
     assert logged[0]["loss"] < np.log(2) + 0.05
     assert logged[1]["rewards/margins"] > 0
 
@@ -189,7 +230,11 @@ def test_weights_and_references_of_settings():
         ("", "loss_type: exo_pair", "must be above 0 for loss_type exo_pair"),
         ("", "loss_type: sigmoid, simpo_gamma: 1", "is the margin of loss_type simpo"),
         ("", "loss_type: simpo, reference_free: true", "says nothing new"),
-        ("", "loss_type: orpo, precompute_ref_log_probs: true", "asks a reference, but loss_type orpo looks at no reference"),
+        (
+            "",
+            "loss_type: orpo, precompute_ref_log_probs: true",
+            "asks a reference, but loss_type orpo looks at no reference",
+        ),
         ("", "precompute_ref_batch_size: 4", "is for precompute_ref_log_probs: true"),
         ("", "loss_type: [sigmoid, sigmoid]", "names a loss twice"),
         ("", "loss_type: sigmod", "Did you mean 'sigmoid'?"),
@@ -206,7 +251,9 @@ def test_what_cannot_go_together_is_said_before_anything_loads(folder, keys, arg
 
 
 def test_an_encoder_cannot_be_a_policy(folder):
-    assert "use a decoder or an encoder-decoder" in refused(folder, architecture=DECODER.replace("gpt-tiny", "bert-tiny"))
+    assert "use a decoder or an encoder-decoder" in refused(
+        folder, architecture=DECODER.replace("gpt-tiny", "bert-tiny")
+    )
 
 
 def test_the_scores_by_hand():
@@ -215,7 +262,7 @@ def test_the_scores_by_hand():
         "reference": np.array([[-5.0, -4.0], [-3.0, -4.0], [-5.0, -6.0], [-5.0, -6.0]]),
         "lengths": np.array([[5.0, 4.0], [3.0, 6.0], [2.0, 6.0], [4.0, 1.0]]),
     }
-    found = implicit_accuracy.scores(told, seed=1)
+    found = dpo_step.scores(told, seed=1)
     assert found["eval_rewards/accuracies"] == pytest.approx(2.5 / 4)
     assert found["eval_longer_accuracy"] == pytest.approx(2 / 4)
     assert found["eval_over_length"] == pytest.approx(0.5 / 4)
@@ -227,12 +274,16 @@ def test_the_scores_by_hand():
 
 def test_the_length_baseline_sees_the_whole_answers():
     told = {name: np.array([[1.0, 0.0], [0.0, 2.0]]) for name in ("rewards", "reference", "lengths")}
-    assert implicit_accuracy.scores(told, 1, [(900, 10), (20, 5)])["eval_longer_accuracy"] == 1.0
+    assert dpo_step.scores(told, 1, [(900, 10), (20, 5)])["eval_longer_accuracy"] == 1.0
 
 
 def test_the_length_baseline_guesses_in_the_direction_that_is_right_more_often():
-    told = {"rewards": np.array([[1.0, 0.0], [0.0, 2.0]]), "reference": np.zeros((2, 2)), "lengths": np.array([[1.0, 5.0], [2.0, 6.0]])}
-    found = implicit_accuracy.scores(told, 1)
+    told = {
+        "rewards": np.array([[1.0, 0.0], [0.0, 2.0]]),
+        "reference": np.zeros((2, 2)),
+        "lengths": np.array([[1.0, 5.0], [2.0, 6.0]]),
+    }
+    found = dpo_step.scores(told, 1)
     assert (found["eval_longer_accuracy"], found["eval_shorter_accuracy"]) == (0.0, 1.0)
     assert found["eval_over_length"] == pytest.approx(-0.5)
     assert "eval_reference_accuracy" not in found
@@ -242,7 +293,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     random = np.random.default_rng(3)
     covered = 0
     for draw in range(200):
-        low, high = implicit_accuracy.interval((random.random(100) < 0.6).astype(float), draw, resamples=200)
+        low, high = dpo_step.interval((random.random(100) < 0.6).astype(float), draw, resamples=200)
         covered += low <= 0.6 <= high
     assert 0.88 <= covered / 200 <= 0.99
 
@@ -250,10 +301,10 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, events):
     recipe = loaded(folder)
     given = given_to(context, recipe)
-    from pipelines.trainers.meters import Meter
-    from pipelines.trainers.preference_batches import held_out_for
-    from pipelines.trainers.preference_losses import Strength
-    from pipelines.trainers.preference_step import PreferenceStep
+    from pipelines.objectives.losses import Meter
+    from pipelines.trainers.dpo_losses import Strength
+    from pipelines.trainers.dpo_step import PreferenceStep
+    from pipelines.trainers.preferences import held_out_for
     from pipelines.trainers.reference import FrozenCopy
 
     model = given.open_model(Head("causal_lm"))
@@ -261,11 +312,11 @@ def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, e
     tokenizer = given.open_tokenizer()
     examples, characters = held_out_for(recipe.stages[-1], model, tokenizer, None, 7)
     assert characters[0] == (len(ROWS[24]["chosen"]), len(ROWS[24]["rejected"]))
-    from pipelines.data.preference_pairs import PairsTogether
+    from pipelines.tasks.preference.pairs import PairsTogether
 
     step = PreferenceStep({"sigmoid": 1.0}, Strength(), FrozenCopy(other), Meter())
     together = step.collated(PairsTogether(0))
-    few, many = (implicit_accuracy.ask(given, model, step, examples, together, size) for size in (2, 7))
+    few, many = (dpo_step.ask(given, model, step, examples, together, size) for size in (2, 7))
     assert len(examples) == 7
     for name in few:
         assert np.allclose(few[name], many[name], atol=1e-4)
@@ -284,5 +335,7 @@ def test_the_reference_is_not_drawn_anew_by_dropout(folder, context, events):
     recipe = loaded(folder, arguments="max_steps: 1, logging_steps: 1")
     given = given_to(context, recipe, open_model=lambda head, **_: tiny.build("gpt2", head, dropout=True))
     recipe.stages[-1].run(given)
-    assert next(each["metrics"]["loss"] for each in events(given) if each["event"] == "metric") == pytest.approx(np.log(2), abs=1e-6)
+    assert next(each["metrics"]["loss"] for each in events(given) if each["event"] == "metric") == pytest.approx(
+        np.log(2), abs=1e-6
+    )
     assert torch.is_grad_enabled()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pipelines.trainers.experience import Experience, Layout, by_length
+from pipelines.trainers.ppo_experience import Experience, Layout, by_length
 
 PROMPTS, RESPONSES = [[5, 6, 7], [8]], [[11, 12], [13, 14, 15]]
 

@@ -7,7 +7,7 @@ import pytest
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.completions import IGNORED, encode_completions
-from pipelines.trainers.first_batch import endings_missing, examined, pieces, summary, tell
+from pipelines.tasks.first_batch import endings_missing, examined, pieces, summary, tell
 from tests import tiny
 
 
@@ -27,7 +27,9 @@ def test_all_is_well():
     look, examples = looked(200)
     assert look.warnings == []
     assert look.examples == 9
-    assert look.learnt_share == pytest.approx(sum(label != IGNORED for row in examples.labels for label in row) / examples.lengths.sum())
+    assert look.learnt_share == pytest.approx(
+        sum(label != IGNORED for row in examples.labels for label in row) / examples.lengths.sum()
+    )
     assert "".join(text for text, learnt in look.shown[0] if learnt).endswith("[SEP]")
 
 
@@ -57,7 +59,10 @@ def test_a_prompt_that_is_not_what_stands_before_the_answer_is_a_warning():
 
 def test_marks_that_the_tokenizer_does_not_have_are_a_warning():
     look, _ = looked(200, "chatml")
-    assert any("the template chatml writes <|im_start|>, <|im_end|>, which the tokenizer does not have" in each for each in look.warnings)
+    assert any(
+        "the template chatml writes <|im_start|>, <|im_end|>, which the tokenizer does not have" in each
+        for each in look.warnings
+    )
 
 
 def test_unknown_tokens_in_answers_are_a_warning():
@@ -82,7 +87,7 @@ def test_pieces_and_quartiles_by_hand():
 
 
 def test_one_process_tells(context, events):
-    from pipelines.protocols import World
+    from pipelines.core.interfaces import World
 
     look, _ = looked(22)
     told, silent = context("told"), context("silent", world=World(1, 2))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipelines.trainers.gradient_surgery import cosines, project
+from pipelines.trainers.multi_task_trainer import cosines, project
 
 
 def vector(*values: float) -> Tensor:
@@ -55,7 +55,10 @@ def test_it_is_the_papers_algorithm_in_one_of_its_orders(gradients: list[list[fl
     tasks = range(len(gradients))
     possible = itertools.product(itertools.permutations(tasks), repeat=len(gradients))
     assert any(
-        all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(found, slowly(gradients, [list(each) for each in orders]), strict=True))
+        all(
+            math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6)
+            for a, b in zip(found, slowly(gradients, [list(each) for each in orders]), strict=True)
+        )
         for orders in possible
     )
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GPT2Tokenizer
 
-from pipelines.data.byte_bpe import ByteBPE
-from pipelines.errors import ModelError, RecipeError
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.recipe import loads
+from pipelines.data.tokenizers.bpe import ByteBPE
 from pipelines.trainers import input_formats
 from pipelines.trainers.input_formats import TOKENS
 from tests import tiny
@@ -37,7 +37,10 @@ def like_gpt2(trained: Any) -> Any:
     model = json.loads(trained.backend_tokenizer.to_str())["model"]
     vocabulary = {token: place for token, place in model["vocab"].items() if not token.startswith("[")}
     vocabulary = {token: number for number, token in enumerate([*vocabulary, "<|endoftext|>"])}
-    return GPT2Tokenizer(vocab=vocabulary, merges=[tuple(each) if isinstance(each, list) else tuple(each.split(" ")) for each in model["merges"]])
+    return GPT2Tokenizer(
+        vocab=vocabulary,
+        merges=[tuple(each) if isinstance(each, list) else tuple(each.split(" ")) for each in model["merges"]],
+    )
 
 
 def said(tokenizer: Any, *texts: str, **words: Any) -> list[str]:
@@ -46,7 +49,9 @@ def said(tokenizer: Any, *texts: str, **words: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "like_gpt2"])
-def test_the_tokens_stand_around_texts_and_stay_when_the_tokenizer_is_opened_again(kind: str, request: Any, tmp_path: Path) -> None:
+def test_the_tokens_stand_around_texts_and_stay_when_the_tokenizer_is_opened_again(
+    kind: str, request: Any, tmp_path: Path
+) -> None:
     own = request.getfixturevalue(kind)
     words = [own.tokenize(text) for text in ("the cat", "a dog runs")]
     input_formats.adopt(own)
@@ -138,10 +143,18 @@ RECIPE = "name: x\nmodel: {architecture: {%s}}\nstages:\n  - {stage: supervised,
         ("model_type: gpt2", "task: glue/cola, input_format: gpt, auxiliary_lm: 0.5", None),
         ("family: encoder", "task: glue/rte, input_format: gpt", "sees only what comes before"),
         ("model_type: t5", "task: glue/rte, input_format: gpt", "needs a decoder, which t5 is not"),
-        ("model_type: gpt2", "task: glue/mrpc, input_format: gpt_both_orders", "transformers' own class for gpt2 cannot read"),
+        (
+            "model_type: gpt2",
+            "task: glue/mrpc, input_format: gpt_both_orders",
+            "transformers' own class for gpt2 cannot read",
+        ),
         ("family: decoder", "task: glue/sst2, input_format: gpt_both_orders", "pairs of texts without an order"),
         ("family: decoder", "task: race/middle, input_format: gpt_both_orders", "pairs of texts without an order"),
-        ("family: decoder", "task: glue/rte, input_format: gpt, tuner: lora", "tuner lora freezes them; use the tuner full"),
+        (
+            "family: decoder",
+            "task: glue/rte, input_format: gpt, tuner: lora",
+            "tuner lora freezes them; use the tuner full",
+        ),
         ("family: decoder", "task: squad, input_format: gpt", "this task's kind is qa"),
         ("family: decoder", "task: glue/rte, input_format: gtp", "gtp"),
     ],

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.errors import DataError, RecipeError
-from pipelines.evaluation import scoring
-from pipelines.protocols import Head
-from pipelines.recipe import loads
+from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
+from pipelines.tasks import scoring
 from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 
@@ -24,13 +24,19 @@ def row(number: int) -> dict[str, Any]:
     words = [tiny.WORDS[(3 * number + 5 * place) % len(tiny.WORDS)] for place in range(4 + 3 * number)]
     context = " ".join(words)
     return {
-        "tokens": words, "tags": [("B-X", "I-X", "O")[(number + place) % 3] for place in range(len(words))], "question": "which was it",
-        "context": context, "answers": {"text": [words[1]], "answer_start": [context.index(words[1])]},
-        "options": [words[0], " ".join(words[1:3]), "nothing"], "answer": "ABC"[number % 3],
-    }  # fmt: skip
+        "tokens": words,
+        "tags": [("B-X", "I-X", "O")[(number + place) % 3] for place in range(len(words))],
+        "question": "which was it",
+        "context": context,
+        "answers": {"text": [words[1]], "answer_start": [context.index(words[1])]},
+        "options": [words[0], " ".join(words[1:3]), "nothing"],
+        "answer": "ABC"[number % 3],
+    }
 
 
-def stage(folder: Path, kind: str, keys: str = "max_length: 24", architecture: str = "preset: bert-tiny", task: str = "") -> Any:
+def stage(
+    folder: Path, kind: str, keys: str = "max_length: 24", architecture: str = "preset: bert-tiny", task: str = ""
+) -> Any:
     (folder / "rows.jsonl").write_text("\n".join(json.dumps(row(number)) for number in range(12)))
     described = f"{{kind: {kind}, train: rows.jsonl, validation: rows.jsonl{task}}}"
     text = f"name: t\nmodel: {{architecture: {{{architecture}}}}}\nstages:\n  - {{stage: supervised, {keys}, task: {described}}}\n"
@@ -40,7 +46,9 @@ def stage(folder: Path, kind: str, keys: str = "max_length: 24", architecture: s
 def built(head: Head, family: str) -> Any:
     if family == "bert":
         return tiny.build("bert", head)
-    return tiny.build("finery", head, family=family, **({"num_decoder_layers": 2} if family == "encoder-decoder" else {}))
+    return tiny.build(
+        "finery", head, family=family, **({"num_decoder_layers": 2} if family == "encoder-decoder" else {})
+    )
 
 
 @pytest.fixture
@@ -124,20 +132,32 @@ def test_options_are_texts_for_a_tokenizer(tmp_path: Path) -> None:
 def test_answers_that_no_window_holds_cannot_be_learnt(tmp_path: Path, context: Any) -> None:
     made = stage(tmp_path, "qa", keys="max_length: 16")
     long = " ".join(tiny.WORDS)
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row(0) | {"context": long, "answers": {"text": [long], "answer_start": [0]}}))
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps(row(0) | {"context": long, "answers": {"text": [long], "answer_start": [0]}})
+    )
     with pytest.raises(DataError, match="no window of 16 tokens holds a whole answer"):
-        made.teacher().prepare(made, made.resolved("x"), context(), tiny.build("bert", Head("question_answering")), tiny.tokenizer(), 48)
+        made.teacher().prepare(
+            made, made.resolved("x"), context(), tiny.build("bert", Head("question_answering")), tiny.tokenizer(), 48
+        )
 
 
 @pytest.mark.parametrize(
     ("kind", "keys", "sentence"),
     [
-        ("token_classification", "max_length: 24, doc_stride: 8", "doc_stride: is for tasks of the kind qa, but this task's kind is token_classification"),
+        (
+            "token_classification",
+            "max_length: 24, doc_stride: 8",
+            "doc_stride: is for tasks of the kind qa, but this task's kind is token_classification",
+        ),
         ("qa", "max_length: 24, doc_stride: 20", "doc_stride: is 20, must be at most 13 with max_length 24"),
         ("qa", "max_length: 12", "max_length: is 12, must be at least 16"),
         ("qa", "auxiliary_lm: 0.5", "auxiliary_lm: is for tasks with one answer a text, but this task's kind is qa"),
         ("multiple_choice", "max_source_length: 9", "max_source_length: is for tasks of the kind seq2seq"),
-        ("qa", "label_smoothing_factor: 0.1", "label_smoothing_factor: is 0.1, but does not reach a task of the kind qa"),
+        (
+            "qa",
+            "label_smoothing_factor: 0.1",
+            "label_smoothing_factor: is 0.1, but does not reach a task of the kind qa",
+        ),
     ],
 )
 def test_keys_of_other_kinds_are_refused(tmp_path: Path, kind: str, keys: str, sentence: str) -> None:

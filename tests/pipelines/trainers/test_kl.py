@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.trainers.kl import AdaptiveKL, FixedKL, estimated_kl
+from pipelines.trainers.ppo_losses import AdaptiveKL, FixedKL, estimated_kl
 
 
 def test_estimators_by_hand():

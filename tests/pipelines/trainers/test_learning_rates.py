@@ -8,24 +8,39 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.errors import Stopped
-from pipelines.protocols import Context
-from pipelines.trainers import loop
-from pipelines.trainers.learning_rates import schedule, split_by_rate
-from pipelines.trainers.losses import classification_loss
+from pipelines.core.errors import Stopped
+from pipelines.core.interfaces import Context
+from pipelines.objectives.losses import classification_loss
+from pipelines.trainers import trainer as loop
+from pipelines.trainers.stage_trainer import schedule, split_by_rate
 from pipelines.tuners.full import Full
 from tests import tiny
 from tests.pipelines.trainers.test_loop import batch_of, examples
 
 EVERY = 4
 """16 rows in batches of 4 are 4 steps an epoch."""
-WORDS = {"learning_rate": 1e-3, "weight_decay": 0.1, "per_device_train_batch_size": 4, "logging_steps": 1, "num_train_epochs": 3}
+WORDS = {
+    "learning_rate": 1e-3,
+    "weight_decay": 0.1,
+    "per_device_train_batch_size": 4,
+    "logging_steps": 1,
+    "num_train_epochs": 3,
+}
 
 
-def train(context: Context, tuner: Full, model: Any = None, loss: Any = classification_loss, **arguments: Any) -> tuple[Any, dict[str, float]]:
+def train(
+    context: Context, tuner: Full, model: Any = None, loss: Any = classification_loss, **arguments: Any
+) -> tuple[Any, dict[str, float]]:
     model = tuner.apply(model or tiny.build("bert", tiny.THREE, hidden_dropout_prob=0.1))
     return loop.fit(
-        context, model, tiny.tokenizer(), examples("classification"), collate=batch_of, loss=loss, arguments=WORDS | arguments, tuner=tuner
+        context,
+        model,
+        tiny.tokenizer(),
+        examples("classification"),
+        collate=batch_of,
+        loss=loss,
+        arguments=WORDS | arguments,
+        tuner=tuner,
     )
 
 
@@ -48,12 +63,19 @@ def test_the_groups_are_those_written_by_hand(context: Callable[..., Context], w
     train(context(), Full(discriminative=2.6), max_steps=1)
     model, groups = watched[0].model, watched[0].optimizer.param_groups
     names = {id(weight): name for name, weight in model.named_parameters()}
-    found = {names[id(weight)]: (group["initial_lr"], group["weight_decay"]) for group in groups for weight in group["params"]}
+    found = {
+        names[id(weight)]: (group["initial_lr"], group["weight_decay"])
+        for group in groups
+        for weight in group["params"]
+    }
     layers = {"embeddings": 3, "encoder.layer.0": 2, "encoder.layer.1": 1, "pooler": 0, "classifier": 0}
     expected = {}
     for name, _ in model.named_parameters():
         (below,) = [steps for layer, steps in layers.items() if f".{layer}." in f".{name}"]
-        expected[name] = (pytest.approx(1e-3 / 2.6**below), 0.0 if "LayerNorm" in name or name.endswith("bias") else 0.1)
+        expected[name] = (
+            pytest.approx(1e-3 / 2.6**below),
+            0.0 if "LayerNorm" in name or name.endswith("bias") else 0.1,
+        )
     assert found == expected
     assert sum(len(group["params"]) for group in groups) == len(found)  # none is there twice
     assert groups[0]["initial_lr"] == 1e-3
@@ -76,7 +98,14 @@ def test_a_rate_for_a_weight_that_is_not_there_is_a_mistake_of_the_tuner() -> No
 @pytest.mark.parametrize("optim", ["adamw_torch", "adafactor", "sgd", "rmsprop"])
 def test_one_step_moves_each_layer_by_its_rate(optim: str, context: Callable[..., Context]) -> None:
     """The first update of a layer is its rate times that of the same layer at the full rate."""
-    words = {"max_steps": 1, "optim": optim, "lr_scheduler_type": "constant", "weight_decay": 0.0, "max_grad_norm": 0.0, "save_strategy": "no"}
+    words = {
+        "max_steps": 1,
+        "optim": optim,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+    }
 
     def moved(name: str, tuner: Full) -> dict[str, torch.Tensor]:
         start = tiny.build("bert", tiny.THREE)
@@ -85,7 +114,12 @@ def test_one_step_moves_each_layer_by_its_rate(optim: str, context: Callable[...
         return {key: weight.detach().double() - before[key] for key, weight in after.named_parameters()}
 
     plain, slowed = moved("plain", Full()), moved("slowed", Full(discriminative=2.0))
-    for layer, rate in (("classifier.weight", 1.0), ("layer.1.output.dense.weight", 0.5), ("layer.0.output.dense.weight", 0.25), ("word_embeddings.weight", 0.125)):
+    for layer, rate in (
+        ("classifier.weight", 1.0),
+        ("layer.1.output.dense.weight", 0.5),
+        ("layer.0.output.dense.weight", 0.25),
+        ("word_embeddings.weight", 0.125),
+    ):
         (key,) = [key for key in plain if key.endswith(layer)]
         assert plain[key].norm() > 0
         torch.testing.assert_close(slowed[key], rate * plain[key], rtol=2e-2, atol=1e-7)
@@ -112,14 +146,19 @@ def snapshots(watched: list[Any]) -> Callable[[Any, Any], Any]:
 
     def loss(model: Any, inputs: Any) -> Any:
         trainer = watched[-1]
-        trainer.kept = [*getattr(trainer, "kept", []), {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}]
+        trainer.kept = [
+            *getattr(trainer, "kept", []),
+            {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()},
+        ]
         return classification_loss(model, inputs)
 
     return loss
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"])
-def test_what_is_frozen_is_not_touched_and_learns_from_its_epoch_on(optim: str, context: Callable[..., Context], watched: list[Any]) -> None:
+def test_what_is_frozen_is_not_touched_and_learns_from_its_epoch_on(
+    optim: str, context: Callable[..., Context], watched: list[Any]
+) -> None:
     """Weight decay and momentum would move weights that have no gradient, if the optimizer did not pass them over."""
     model, metrics = train(context(), Full(gradual_unfreezing=True), loss=snapshots(watched), optim=optim)
     trainer = watched[0]
@@ -138,11 +177,15 @@ def test_what_is_frozen_is_not_touched_and_learns_from_its_epoch_on(optim: str, 
     asleep = [weight for name, weight in model.named_parameters() if name in frozen]
     states = [trainer.optimizer.state[weight] for weight in asleep if weight in trainer.optimizer.state]
     assert not any(each["step"] or each["sum"].any() for each in states)  # Adagrad makes its own beforehand, of zeros
-    assert metrics["trainable_parameters"] == sum(weight.numel() for name, weight in before[0].items() if name not in frozen)
+    assert metrics["trainable_parameters"] == sum(
+        weight.numel() for name, weight in before[0].items() if name not in frozen
+    )
     assert metrics["all_parameters"] == sum(weight.numel() for weight in before[0].values())
 
 
-def test_layers_that_never_wake_are_a_warning(context: Callable[..., Context], events: Callable[[Context], list[Any]]) -> None:
+def test_layers_that_never_wake_are_a_warning(
+    context: Callable[..., Context], events: Callable[[Context], list[Any]]
+) -> None:
     made = context()
     train(made, Full(gradual_unfreezing=True))
     [warning] = [event["message"] for event in events(made) if event["event"] == "warning"]
@@ -152,7 +195,11 @@ def test_layers_that_never_wake_are_a_warning(context: Callable[..., Context], e
 def test_a_layer_that_wakes_begins_with_a_fresh_state(context: Callable[..., Context], watched: list[Any]) -> None:
     train(context(), Full(gradual_unfreezing=True))
     trainer = watched[0]
-    steps = {name: int(trainer.optimizer.state[weight]["step"]) for name, weight in trainer.model.named_parameters() if weight in trainer.optimizer.state}
+    steps = {
+        name: int(trainer.optimizer.state[weight]["step"])
+        for name, weight in trainer.model.named_parameters()
+        if weight in trainer.optimizer.state
+    }
     assert {steps[name] for name in steps if "pooler" in name} == {12}
     assert {steps[name] for name in steps if "layer.1." in name} == {8}
     assert {steps[name] for name in steps if "layer.0." in name} == {4}
@@ -180,4 +227,6 @@ def test_a_stop_in_any_epoch_resumes_to_the_bit(stop_at: int, context: Callable[
     assert after["trainable_parameters"] == metrics["trainable_parameters"]
     assert after["train_loss"] == metrics["train_loss"]
     logged = {event["step"]: event["metrics"] for event in events(again) if event["event"] == "metric"}
-    assert logged == {event["step"]: event["metrics"] for event in events(context("whole")) if event["event"] == "metric"}
+    assert logged == {
+        event["step"]: event["metrics"] for event in events(context("whole")) if event["event"] == "metric"
+    }

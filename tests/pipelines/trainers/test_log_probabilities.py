@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipelines.protocols import Head
-from pipelines.trainers.log_probabilities import (
+from pipelines.core.interfaces import Head
+from pipelines.models.log_probabilities import (
     entropies_of,
     log_probabilities_of,
     sums,
@@ -48,7 +48,9 @@ def slowly(model, ids, labels, **others):
 def test_decoders_token_by_token(model_type):
     model = tiny.build(model_type, CAUSAL, **DECODERS[model_type]).eval()
     ids, mask, labels = asked()
-    named = token_log_probabilities(model, {"input_ids": ids, "attention_mask": mask, "labels": labels, "pairs": torch.ones(2)})
+    named = token_log_probabilities(
+        model, {"input_ids": ids, "attention_mask": mask, "labels": labels, "pairs": torch.ones(2)}
+    )
     assert torch.allclose(named.log_probabilities.double(), slowly(model, ids, labels, attention_mask=mask), atol=1e-5)
     assert (named.mask == (labels != -100)).all()
     assert named.entropies is None
@@ -62,7 +64,11 @@ def test_encoder_decoders_token_by_token(model_type):
     written, _, labels = asked(seed=1, length=7)
     inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": written, "labels": labels}
     named = token_log_probabilities(model, inputs)
-    assert torch.allclose(named.log_probabilities.double(), slowly(model, ids, labels, attention_mask=mask, decoder_input_ids=written), atol=1e-5)
+    assert torch.allclose(
+        named.log_probabilities.double(),
+        slowly(model, ids, labels, attention_mask=mask, decoder_input_ids=written),
+        atol=1e-5,
+    )
 
 
 @torch.no_grad()
@@ -72,14 +78,18 @@ def test_sums_and_lengths_are_of_the_named_tokens_only():
     named = token_log_probabilities(model, {"input_ids": ids, "attention_mask": mask, "labels": labels})
     total, lengths = sums(named)
     assert lengths.tolist() == (labels != -100).sum(1).tolist()
-    assert torch.allclose(total, torch.stack([row[mask].sum() for row, mask in zip(named.log_probabilities, named.mask, strict=True)]))
+    assert torch.allclose(
+        total, torch.stack([row[mask].sum() for row, mask in zip(named.log_probabilities, named.mask, strict=True)])
+    )
 
 
 @torch.no_grad()
 def test_the_temperature_divides_the_logits_and_entropy_is_that_of_the_result():
     model = tiny.build("finery", CAUSAL, family="decoder").eval()
     ids, mask, labels = asked()
-    named = token_log_probabilities(model, {"input_ids": ids, "attention_mask": mask, "labels": labels}, temperature=0.7, with_entropy=True)
+    named = token_log_probabilities(
+        model, {"input_ids": ids, "attention_mask": mask, "labels": labels}, temperature=0.7, with_entropy=True
+    )
     softer = (model(input_ids=ids, attention_mask=mask).logits / 0.7).log_softmax(-1)
     where = labels != -100
     expected = softer[where].gather(1, labels[where][:, None])[:, 0]
@@ -118,5 +128,7 @@ def test_without_dropout_training_says_what_evaluation_says(model_type):
     with torch.no_grad():
         wanted = token_log_probabilities(model.eval(), inputs).log_probabilities
         assert not torch.equal(token_log_probabilities(model.train(), inputs).log_probabilities, wanted)
-        assert torch.allclose(token_log_probabilities(without_dropout(model).train(), inputs).log_probabilities, wanted, atol=1e-6)
+        assert torch.allclose(
+            token_log_probabilities(without_dropout(model).train(), inputs).log_probabilities, wanted, atol=1e-6
+        )
     assert before == {name: value for name, value in model.config.to_dict().items() if "drop" in name}

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
+from pipelines.core.errors import Diverged, Stopped
+from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
-from pipelines.errors import Diverged, Stopped
-from pipelines.objectives.losses import masked_token_loss, pretraining_loss
-from pipelines.protocols import Context, Head
-from pipelines.trainers import loop
+from pipelines.models.log_probabilities import masked_token_loss, pretraining_loss
+from pipelines.objectives.losses import classification_loss, regression_loss
+from pipelines.trainers import trainer
 from pipelines.trainers.checkpoints import MARKER
-from pipelines.trainers.losses import classification_loss, regression_loss
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -84,14 +84,24 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(loop._Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer._Companion, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 8, 4, 5):  # the last split is not even: 5, 5, 5 and 1 of the 16 rows
         place = context(f"{each}")
         arguments = SGD | {
-            "per_device_train_batch_size": each, "gradient_accumulation_steps": -(-16 // each), "max_steps": 1,
+            "per_device_train_batch_size": each,
+            "gradient_accumulation_steps": -(-16 // each),
+            "max_steps": 1,
             "learning_rate": 1e-9,
-        }  # fmt: skip
-        loop.fit(place, tiny.build(family, HEADS[kind]), tiny.tokenizer(), rows, collate=batch_of, loss=LOSSES[kind], arguments=arguments)
+        }
+        trainer.fit(
+            place,
+            tiny.build(family, HEADS[kind]),
+            tiny.tokenizer(),
+            rows,
+            collate=batch_of,
+            loss=LOSSES[kind],
+            arguments=arguments,
+        )
         (logged,) = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
         assert logged == pytest.approx(expected.item(), rel=1e-6)
     assert len(seen) == 4
@@ -113,7 +123,9 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
     batch = batch_of_both(rows)
     labels, pair_labels = batch.pop("labels"), batch.pop("pair_labels")
     said = model(**batch)
-    tokens = cross_entropy(said.prediction_logits.reshape(-1, said.prediction_logits.shape[-1]), labels.reshape(-1), ignore_index=-100)
+    tokens = cross_entropy(
+        said.prediction_logits.reshape(-1, said.prediction_logits.shape[-1]), labels.reshape(-1), ignore_index=-100
+    )
     expected = tokens + 3 * cross_entropy(said.seq_relationship_logits, pair_labels, ignore_index=-100)
     expected.backward()
     wanted = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
@@ -122,17 +134,25 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(loop._Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer._Companion, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 4, 5):
         place = context(f"{each}")
         arguments = SGD | {
-            "per_device_train_batch_size": each, "gradient_accumulation_steps": -(-16 // each), "max_steps": 1,
+            "per_device_train_batch_size": each,
+            "gradient_accumulation_steps": -(-16 // each),
+            "max_steps": 1,
             "learning_rate": 1e-9,
-        }  # fmt: skip
-        loop.fit(
-            place, tiny.build("bert", Head("pretraining")), tiny.tokenizer(), rows, collate=batch_of_both,
-            loss=pretraining_loss, label_names={"labels": 1.0, "pair_labels": 3.0}, arguments=arguments,
-        )  # fmt: skip
+        }
+        trainer.fit(
+            place,
+            tiny.build("bert", Head("pretraining")),
+            tiny.tokenizer(),
+            rows,
+            collate=batch_of_both,
+            loss=pretraining_loss,
+            label_names={"labels": 1.0, "pair_labels": 3.0},
+            arguments=arguments,
+        )
         (logged,) = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
         assert logged == pytest.approx(expected.item(), rel=1e-6)
     assert len(seen) == 3
@@ -151,23 +171,36 @@ def test_the_order_of_examples_does_not_depend_on_the_split(context: Callable[..
             order.extend(row["index"] for row in batch)
             return batch_of(batch)
 
-        loop.fit(
-            context(f"{each}"), tiny.build("bert", tiny.THREE), tiny.tokenizer(), rows,
-            collate=recorded, loss=classification_loss, lengths=lengths,
-            arguments=SGD | {"per_device_train_batch_size": each, "gradient_accumulation_steps": 8 // each, "num_train_epochs": 2},
-        )  # fmt: skip
+        trainer.fit(
+            context(f"{each}"),
+            tiny.build("bert", tiny.THREE),
+            tiny.tokenizer(),
+            rows,
+            collate=recorded,
+            loss=classification_loss,
+            lengths=lengths,
+            arguments=SGD
+            | {"per_device_train_batch_size": each, "gradient_accumulation_steps": 8 // each, "num_train_epochs": 2},
+        )
         orders.append(order)
     assert orders[0] == orders[1] == orders[2]
     assert sorted(orders[0][:21]) == sorted(orders[0][21:]) == list(range(21))
     assert orders[0][:21] != orders[0][21:]
 
 
-def simple(context: Context, rows: list[dict[str, Any]], model: Any = None, **keywords: Any) -> tuple[Any, dict[str, float]]:
+def simple(
+    context: Context, rows: list[dict[str, Any]], model: Any = None, **keywords: Any
+) -> tuple[Any, dict[str, float]]:
     """Classification with BERT and plain settings."""
-    arguments = {"learning_rate": 1e-3, "lr_scheduler_type": "constant", "per_device_train_batch_size": 4, "logging_steps": 1}
+    arguments = {
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 4,
+        "logging_steps": 1,
+    }
     given = {"loss": classification_loss, "collate": batch_of} | keywords
     given["arguments"] = arguments | keywords.get("arguments", {})
-    return loop.fit(context, model or tiny.build("bert", tiny.THREE), tiny.tokenizer(), rows, **given)
+    return trainer.fit(context, model or tiny.build("bert", tiny.THREE), tiny.tokenizer(), rows, **given)
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -176,7 +209,12 @@ def weights(model: Any) -> dict[str, torch.Tensor]:
 
 def test_events_and_metrics_say_what_happened(context: Callable[..., Context], events: Any) -> None:
     rows, place = examples("classification"), context()
-    model, metrics = simple(place, rows, LoRA(r=2).apply(tiny.build("bert", tiny.THREE)), arguments={"num_train_epochs": 2, "save_steps": 3, "logging_steps": 2})
+    model, metrics = simple(
+        place,
+        rows,
+        LoRA(r=2).apply(tiny.build("bert", tiny.THREE)),
+        arguments={"num_train_epochs": 2, "save_steps": 3, "logging_steps": 2},
+    )
     found = events(place)
     logged = [event for event in found if event["event"] == "metric"]
     assert [event["step"] for event in logged] == [2, 4, 6, 8]
@@ -195,8 +233,14 @@ def test_events_and_metrics_say_what_happened(context: Callable[..., Context], e
     assert metrics["epoch"] == 2
     assert metrics["train_samples_per_second"] == pytest.approx(2 * 16 / metrics["train_runtime"])
     assert metrics["train_loss"] == pytest.approx(np.mean([event["metrics"]["loss"] for event in logged]))
-    assert metrics["trainable_parameters"] == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    assert metrics["trainable_parameters"] < metrics["all_parameters"] == sum(weight.numel() for weight in model.parameters())
+    assert metrics["trainable_parameters"] == sum(
+        weight.numel() for weight in model.parameters() if weight.requires_grad
+    )
+    assert (
+        metrics["trainable_parameters"]
+        < metrics["all_parameters"]
+        == sum(weight.numel() for weight in model.parameters())
+    )
     assert 10**7 < metrics["peak_memory_bytes"] < 10**11
     json.dumps(metrics)
 
@@ -222,7 +266,12 @@ def test_weights_that_are_no_numbers_are_never_kept(saves: dict[str, Any], conte
     place = context()
     arguments = SGD | {"learning_rate": 1e38, "max_steps": 1} | saves  # a finite loss, then an update beyond float32
     with pytest.raises(Diverged, match=r"weights .* after step 1; lower arguments.learning_rate"):
-        simple(place, examples("classification"), loss=lambda model, inputs: _times(1e6, classification_loss(model, inputs)), arguments=arguments)
+        simple(
+            place,
+            examples("classification"),
+            loss=lambda model, inputs: _times(1e6, classification_loss(model, inputs)),
+            arguments=arguments,
+        )
     assert list((place.folder / "checkpoints").iterdir()) == []
 
 
@@ -230,7 +279,9 @@ def _times(factor: float, result: tuple[torch.Tensor, Any]) -> tuple[torch.Tenso
     return result[0] * factor, result[1]
 
 
-def scripted(scores: list[float], then: Callable[[int], None] = lambda count: None) -> Callable[[Any, Any], dict[str, float]]:
+def scripted(
+    scores: list[float], then: Callable[[int], None] = lambda count: None
+) -> Callable[[Any, Any], dict[str, float]]:
     """A score that goes through a list whatever the model says; `then` is told how many were given."""
     given: list[float] = []
 
@@ -245,12 +296,17 @@ def scripted(scores: list[float], then: Callable[[int], None] = lambda count: No
 
 
 SELECTING = {
-    "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "accuracy",
-}  # fmt: skip
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "accuracy",
+}
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
-def test_the_best_epoch_is_kept_when_later_ones_are_worse(tuner: str, context: Callable[..., Context], events: Any) -> None:
+def test_the_best_epoch_is_kept_when_later_ones_are_worse(
+    tuner: str, context: Callable[..., Context], events: Any
+) -> None:
     rows = examples("classification", 21)
     learn, held_out = rows[:16], rows[16:]
 
@@ -260,9 +316,13 @@ def test_the_best_epoch_is_kept_when_later_ones_are_worse(tuner: str, context: C
 
     place = context("five")
     best, metrics = simple(
-        place, learn, model(), selection=held_out, score=scripted([0.4, 0.8, 0.6, 0.7, 0.5]),
+        place,
+        learn,
+        model(),
+        selection=held_out,
+        score=scripted([0.4, 0.8, 0.6, 0.7, 0.5]),
         arguments=SELECTING | {"num_train_epochs": 5},
-    )  # fmt: skip
+    )
     assert metrics["train_steps"] == 20
     two, _ = simple(context("two"), learn, model(), arguments={"num_train_epochs": 2, "save_strategy": "no"})
     five, _ = simple(context("all"), learn, model(), arguments={"num_train_epochs": 5, "save_strategy": "no"})
@@ -330,12 +390,16 @@ def test_a_resume_takes_the_newest_whole_checkpoint(context: Callable[..., Conte
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(resumed).items())
     assert after["train_loss"] == metrics["train_loss"]
     losses = {event["step"]: event["metrics"]["loss"] for event in events(again) if event["event"] == "metric"}
-    assert losses == {event["step"]: event["metrics"]["loss"] for event in events(context("whole")) if event["event"] == "metric"}
+    assert losses == {
+        event["step"]: event["metrics"]["loss"] for event in events(context("whole")) if event["event"] == "metric"
+    }
 
 
 @pytest.mark.parametrize("words", [{"activation_checkpointing": True}, {}], ids=["checkpointed", "plain"])
 @pytest.mark.parametrize("family", ["finery", "bert"])
-def test_bf16_and_activation_checkpointing_learn(family: str, words: dict[str, Any], context: Callable[..., Context], events: Any) -> None:
+def test_bf16_and_activation_checkpointing_learn(
+    family: str, words: dict[str, Any], context: Callable[..., Context], events: Any
+) -> None:
     place = context(precision="bf16")
     model = LoRA(r=4).apply(tiny.build(family, tiny.THREE))
     simple(place, examples("classification"), model, arguments={"num_train_epochs": 8, "learning_rate": 2e-2} | words)
@@ -345,7 +409,7 @@ def test_bf16_and_activation_checkpointing_learn(family: str, words: dict[str, A
 
 def test_draws_mark_examples_when_asked_to() -> None:
     rows = [{"input_ids": [1]}, {"input_ids": [2]}, {"input_ids": [3]}]
-    assert loop.Draws(rows, marked=True)[7] == {"input_ids": [2], "draw": 7}
-    assert loop.Draws(rows)[7] == {"input_ids": [2]}
-    assert len(loop.Draws(rows)) == 3
+    assert trainer.Draws(rows, marked=True)[7] == {"input_ids": [2], "draw": 7}
+    assert trainer.Draws(rows)[7] == {"input_ids": [2]}
+    assert len(trainer.Draws(rows)) == 3
     assert rows[1] == {"input_ids": [2]}

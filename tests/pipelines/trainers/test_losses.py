@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipelines.trainers.losses import classification_loss, regression_loss
+from pipelines.objectives.losses import classification_loss, regression_loss
 from tests import tiny
 
 
@@ -16,7 +16,8 @@ def test_classification_is_the_sum_of_cross_entropies(family: str) -> None:
     total, outputs = classification_loss(model, tiny.batch() | {"labels": labels})
     rows = outputs.logits.detach().tolist()
     expected = sum(
-        torch.tensor(row).exp().sum().log().item() - row[label] for row, label in zip(rows, labels.tolist(), strict=True)
+        torch.tensor(row).exp().sum().log().item() - row[label]
+        for row, label in zip(rows, labels.tolist(), strict=True)
     )
     assert total.item() == pytest.approx(expected, rel=1e-5)
     assert outputs.logits.shape == (4, 3)
@@ -28,4 +29,6 @@ def test_regression_is_the_sum_of_squared_errors(family: str) -> None:
     labels = torch.tensor([0.5, 3.0, -1.0, 5.0])
     total, outputs = regression_loss(model, tiny.batch() | {"labels": labels})
     said = outputs.logits.detach().squeeze(1).tolist()
-    assert total.item() == pytest.approx(sum((a - b) ** 2 for a, b in zip(said, labels.tolist(), strict=True)), rel=1e-5)
+    assert total.item() == pytest.approx(
+        sum((a - b) ** 2 for a, b in zip(said, labels.tolist(), strict=True)), rel=1e-5
+    )

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.trainers.memory import peak_memory, reset_peak_memory
+from pipelines.trainers.stage_trainer import peak_memory, reset_peak_memory
 
 LARGE = 200 * 2**20
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
+)
 def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
     reset_peak_memory()
     before = peak_memory()

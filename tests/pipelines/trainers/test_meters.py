@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from pipelines.trainers.meters import Meter
+from pipelines.objectives.losses import Meter
 
 
 def test_means_are_over_items_not_over_batches():

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.trainers.mixing import Mixture, MixtureSampler, tasks_left
-from pipelines.trainers.mixtures import Sampling
+from pipelines.trainers.multi_task import Sampling
+from pipelines.trainers.multi_task_sampling import Mixture, MixtureSampler, tasks_left
 
 
 class Rows(list[dict[str, Any]]):
@@ -30,10 +30,21 @@ def mixture(*sizes: int, marked: bool = True) -> Mixture:
     return Mixture([rows(size) for size in sizes], [marked] * len(sizes))
 
 
-def sampler(whole: Mixture, part: int = 4, tasks_per_step: int = 1, epochs: int = 3, seed: int = 1, **words: Any) -> MixtureSampler:
+def sampler(
+    whole: Mixture, part: int = 4, tasks_per_step: int = 1, epochs: int = 3, seed: int = 1, **words: Any
+) -> MixtureSampler:
     most = words.pop("most", None)
     ids = [f"t{position}" for position in range(len(whole.parts))]
-    return MixtureSampler(whole, ids, Sampling.model_validate(words), part=part, tasks_per_step=tasks_per_step, seed=seed, epochs=epochs, most=most)
+    return MixtureSampler(
+        whole,
+        ids,
+        Sampling.model_validate(words),
+        part=part,
+        tasks_per_step=tasks_per_step,
+        seed=seed,
+        epochs=epochs,
+        most=most,
+    )
 
 
 def epoch_of(found: MixtureSampler, epoch: int) -> list[dict[str, Any]]:
@@ -123,8 +134,15 @@ def test_examples_of_tasks_without_draws_have_none():
 
 @pytest.mark.parametrize(
     ("values", "patience", "left"),
-    [([0.1, 0.2, 0.3], 1, False), ([0.3, 0.2], 1, True), ([0.3, 0.3], 1, True), ([0.3, 0.2, 0.1], 3, False), ([], 1, False), ([0.1, 0.3, 0.2, 0.25], 2, True)],
-)  # fmt: skip
+    [
+        ([0.1, 0.2, 0.3], 1, False),
+        ([0.3, 0.2], 1, True),
+        ([0.3, 0.3], 1, True),
+        ([0.3, 0.2, 0.1], 3, False),
+        ([], 1, False),
+        ([0.1, 0.3, 0.2, 0.25], 2, True),
+    ],
+)
 def test_patience_counts_evaluations_since_the_best(values: list[float], patience: int, left: bool):
     assert tasks_left({"t": values}, patience) == (["t"] if left else [])
 
@@ -135,6 +153,13 @@ def test_lengths_are_asked_of_each_task():
     plain = MixtureSampler(whole, ["a", "b"], Sampling(), part=4, tasks_per_step=1, seed=1, epochs=1, by_length=False)
 
     def spread(parts: list[list[dict[str, Any]]]) -> float:
-        return float(np.mean([max(example["length"] for example in each) - min(example["length"] for example in each) for each in parts]))
+        return float(
+            np.mean(
+                [
+                    max(example["length"] for example in each) - min(example["length"] for example in each)
+                    for each in parts
+                ]
+            )
+        )
 
     assert spread(by_length) < 0.5 * spread(parts_of(plain, 0))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipelines.blocks import flatten
-from pipelines.trainers.mixtures import Sampling, annealed, apportioned
+from pipelines.core.config import flatten
+from pipelines.trainers.multi_task import Sampling, annealed, apportioned
 
 SIZES, IDS = (8, 1, 1), ("a", "b", "c")
 
@@ -48,7 +48,11 @@ def test_explicit_shares_are_ratios():
     ("words", "place", "sentence"),
     [
         ({"name": "temperature"}, ("temperature",), "is missing, which temperature sampling needs"),
-        ({"name": "uniform", "temperature": 2.0}, ("temperature",), "belongs to temperature sampling, and this is uniform; leave it out"),
+        (
+            {"name": "uniform", "temperature": 2.0},
+            ("temperature",),
+            "belongs to temperature sampling, and this is uniform; leave it out",
+        ),
         ({"name": "explicit"}, ("shares",), "is missing, which explicit sampling needs"),
         ({"shares": {"a": 1.0}}, ("shares",), "belongs to explicit sampling, and this is proportional; leave it out"),
     ],

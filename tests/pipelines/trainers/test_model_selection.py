@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
 from pipelines.trainers import model_selection
 
 
@@ -57,5 +57,7 @@ def test_the_arguments_may_name_the_metric(given: dict[str, Any], metric: str) -
         (None, {"load_best_model_at_end": True}, [("arguments", "load_best_model_at_end")]),
     ],
 )
-def test_choosing_needs_something_to_choose_by(patience: int | None, arguments: dict[str, Any], expected: list[Any]) -> None:
+def test_choosing_needs_something_to_choose_by(
+    patience: int | None, arguments: dict[str, Any], expected: list[Any]
+) -> None:
     assert [place for place, _ in model_selection.mistakes(patience, arguments)] == expected

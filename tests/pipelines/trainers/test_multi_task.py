@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines import models
-from pipelines.errors import RecipeError, Stopped
-from pipelines.protocols import Context, Head
-from pipelines.recipe import loads
+from pipelines.core.errors import RecipeError, Stopped
+from pipelines.core.interfaces import Context, Head
+from pipelines.core.recipe import loads
+from pipelines.models import opening
 from tests import tiny
 
 RECIPE = """\
@@ -36,7 +36,10 @@ def stage(tmp_path: Path) -> Callable[..., Any]:
     """`stage(keys)`: a stage on three tasks about the same small file."""
     moods = ("bad", "fine", "good")
     for split, count in (("train", 20), ("validation", 6)):
-        lines = [f"{moods[row % 3]} {tiny.TEXTS[row]},{tiny.TEXTS[-row]},{moods[row % 3]},{row % 4}.5,{'yes' if row % 2 else 'no'}" for row in range(count)]
+        lines = [
+            f"{moods[row % 3]} {tiny.TEXTS[row]},{tiny.TEXTS[-row]},{moods[row % 3]},{row % 4}.5,{'yes' if row % 2 else 'no'}"
+            for row in range(count)
+        ]
         (tmp_path / f"{split}.csv").write_text("\n".join(["text,other,mood,size,same", *lines]) + "\n")
 
     def build(keys: str = ARGUMENTS + "}") -> Any:
@@ -55,7 +58,7 @@ def opened(head: Any, keep_base: Path | None = None, **_: Any) -> Any:
 
 @pytest.fixture
 def prepared(context: Callable[..., Context]) -> Callable[..., Context]:
-    from pipelines.evaluation.scoring import score
+    from pipelines.tasks.scoring import score
 
     return lambda name="stage": context(name, open_model=opened, score=score)
 
@@ -65,30 +68,35 @@ def folders(context: Context) -> dict[str, Path]:
 
 
 def said(folder: Path, **keywords: Any) -> torch.Tensor:
-    head = models.saved_head(folder)
+    head = opening.saved_head(folder)
     assert head is not None
-    found: torch.Tensor = tiny.logits(models.open_folder(folder, head, seed=3, **keywords), tiny.batch())
+    found: torch.Tensor = tiny.logits(opening.open_folder(folder, head, seed=3, **keywords), tiny.batch())
     return found
 
 
 @pytest.mark.parametrize("tuner", ["full", "{name: lora, r: 4}", "bitfit"])
-def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(tuner: str, stage: Callable[..., Any], prepared: Callable[..., Context]):
+def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(
+    tuner: str, stage: Callable[..., Any], prepared: Callable[..., Context]
+):
     context = prepared()
     stage(f"tuner: {tuner}\n    {ARGUMENTS}}}").run(context)
     wholes = {}
     for name, folder in folders(context).items():
-        head = models.saved_head(folder)
+        head = opening.saved_head(folder)
         assert head is not None
-        model = models.open_folder(folder, head, seed=1, trained_head=True)
+        model = opening.open_folder(folder, head, seed=1, trained_head=True)
         wholes[name] = model
         assert model(**tiny.batch()).logits.shape[1] == {"mood": 3, "size": 1, "pair": 2}[name]
-    bodies = [dict(model.finery.named_parameters()) if hasattr(model, "finery") else dict(model.base_model.named_parameters()) for model in wholes.values()]
+    bodies = [
+        dict(model.finery.named_parameters()) if hasattr(model, "finery") else dict(model.base_model.named_parameters())
+        for model in wholes.values()
+    ]
     for body in bodies[1:]:
         assert body.keys() == bodies[0].keys()
         assert all(torch.equal(weight, bodies[0][name]) for name, weight in body.items())
     heads = [model.classifier.state_dict() if hasattr(model, "classifier") else None for model in wholes.values()]
     assert heads[0] is None or not torch.equal(next(iter(heads[0].values()))[:1], next(iter(heads[2].values()))[:1])  # type: ignore[union-attr]
-    body = models.open_folder(context.folder / "model", tiny.TWO, seed=5)
+    body = opening.open_folder(context.folder / "model", tiny.TWO, seed=5)
     assert body.finery_new_modules  # no head of any task goes along
     assert all(torch.equal(weight, bodies[0][name]) for name, weight in body.base_model.named_parameters())
 
@@ -98,20 +106,31 @@ def test_weights_of_the_body_lie_on_the_disk_once(stage: Callable[..., Any], pre
     stage().run(context)
     shards = [folder / "model-00001-of-00002.safetensors" for folder in folders(context).values()]
     assert len({shard.stat().st_ino for shard in shards}) == 1
-    assert {json.loads((folder / "head.json").read_text())["kind"] for folder in folders(context).values()} == {"sequence_classification"}
+    assert {json.loads((folder / "head.json").read_text())["kind"] for folder in folders(context).values()} == {
+        "sequence_classification"
+    }
 
 
 @pytest.mark.parametrize(
     "keys",
     [
-        "sampling: annealed\n    loss_weighting: uncertainty\n    early_stopping_patience: 1\n    " + ARGUMENTS + ", eval_strategy: epoch}",
+        "sampling: annealed\n    loss_weighting: uncertainty\n    early_stopping_patience: 1\n    "
+        + ARGUMENTS
+        + ", eval_strategy: epoch}",
         "gradient_surgery: pcgrad\n    gradient_conflicts: 2\n    tuner: lora\n    " + ARGUMENTS + "}",
     ],
     ids=["uncertainty", "surgery"],
 )
 @pytest.mark.parametrize("stop_at", [4, 9])
-def test_a_stop_resumes_to_the_bit(keys: str, stop_at: int, stage: Callable[..., Any], prepared: Callable[..., Context], monkeypatch: pytest.MonkeyPatch, events: Any):
-    from pipelines.trainers.multi_task_loop import MultiTaskTrainer
+def test_a_stop_resumes_to_the_bit(
+    keys: str,
+    stop_at: int,
+    stage: Callable[..., Any],
+    prepared: Callable[..., Context],
+    monkeypatch: pytest.MonkeyPatch,
+    events: Any,
+):
+    from pipelines.trainers.multi_task_trainer import MultiTaskTrainer
 
     keys = keys.replace("num_train_epochs: 2", "num_train_epochs: 4")
     whole = prepared("whole")
@@ -134,16 +153,24 @@ def test_a_stop_resumes_to_the_bit(keys: str, stop_at: int, stage: Callable[...,
         assert torch.equal(said(folders(again)[name]), said(folders(whole)[name])), name
 
     def told(context: Context) -> list[Any]:
-        metrics = [(event["step"], sorted(event["metrics"].items())) for event in events(context) if event["event"] == "metric"]
+        metrics = [
+            (event["step"], sorted(event["metrics"].items())) for event in events(context) if event["event"] == "metric"
+        ]
         return [(step, values) for step, values in metrics if not any(name.endswith("runtime") for name, _ in values)]
 
     assert told(again) == told(whole)
 
 
-def test_what_the_tasks_say_together_is_what_they_would_say_alone(stage: Callable[..., Any], prepared: Callable[..., Context], events: Any):
+def test_what_the_tasks_say_together_is_what_they_would_say_alone(
+    stage: Callable[..., Any], prepared: Callable[..., Context], events: Any
+):
     """The first loss of each task under `uniform` is the mean over its own first batch: an independent sum."""
     context = prepared()
-    stage(f"tasks_per_step: 3\n    {ARGUMENTS}, max_grad_norm: 0}}".replace("global_batch_size: 6", "global_batch_size: 60").replace("num_train_epochs: 2", "max_steps: 1")).run(context)
+    stage(
+        f"tasks_per_step: 3\n    {ARGUMENTS}, max_grad_norm: 0}}".replace(
+            "global_batch_size: 6", "global_batch_size: 60"
+        ).replace("num_train_epochs: 2", "max_steps: 1")
+    ).run(context)
     first = next(event["metrics"] for event in events(context) if event["event"] == "metric" and event["step"] == 1)
     assert first["loss"] == pytest.approx(sum(first[f"loss_{name}"] for name in ("mood", "size", "pair")), rel=1e-5)
     size = sum((row % 4 + 0.5) ** 2 for row in range(20)) / 20  # what a model says that always says 0
@@ -157,27 +184,55 @@ def test_held_out_scores_are_told_by_task_and_on_the_whole(stage: Callable[..., 
     metrics = json.loads((context.folder / "metrics.json").read_text())
     firsts = [metrics["eval_mood_accuracy"], metrics["eval_size_pearson"], metrics["eval_pair_accuracy"]]
     assert metrics["eval_mean"] == pytest.approx(sum(firsts) / 3)
-    assert {"trainable_parameters", "all_parameters", "train_runtime", "train_samples_per_second", "peak_memory_bytes"} <= set(metrics)
+    assert {
+        "trainable_parameters",
+        "all_parameters",
+        "train_runtime",
+        "train_samples_per_second",
+        "peak_memory_bytes",
+    } <= set(metrics)
 
 
 @pytest.mark.parametrize(
     ("keys", "place", "sentence"),
     [
-        ("sampling: {name: explicit, shares: {mood: 1.0, size: 1.0}}", "sampling.shares", "must name each of mood, size, pair and nothing else; 'pair' does not fit"),
+        (
+            "sampling: {name: explicit, shares: {mood: 1.0, size: 1.0}}",
+            "sampling.shares",
+            "must name each of mood, size, pair and nothing else; 'pair' does not fit",
+        ),
         ("tasks_per_step: 4", "tasks_per_step", "is 4, but there are 3 tasks"),
-        ("gradient_surgery: pcgrad\n    tasks_per_step: 1", "tasks_per_step", "is 1, but gradient surgery compares the tasks of a step"),
+        (
+            "gradient_surgery: pcgrad\n    tasks_per_step: 1",
+            "tasks_per_step",
+            "is 1, but gradient surgery compares the tasks of a step",
+        ),
         ("gradient_conflicts: 5", "gradient_conflicts", "set tasks_per_step to at least 2"),
-        ("gradient_surgery: pcgrad\n    sampling: proportional", "sampling", "is proportional, but every step sees every task"),
-        ("tasks_per_step: 2\n    arguments: {global_batch_size: 7}", "arguments.global_batch_size", "is 7, which 2 tasks a step cannot share; make it a multiple of 2"),
-        ("tasks_per_step: 2\n    arguments: {gradient_accumulation_steps: 2}", "arguments.gradient_accumulation_steps", "follows from tasks_per_step"),
+        (
+            "gradient_surgery: pcgrad\n    sampling: proportional",
+            "sampling",
+            "is proportional, but every step sees every task",
+        ),
+        (
+            "tasks_per_step: 2\n    arguments: {global_batch_size: 7}",
+            "arguments.global_batch_size",
+            "is 7, which 2 tasks a step cannot share; make it a multiple of 2",
+        ),
+        (
+            "tasks_per_step: 2\n    arguments: {gradient_accumulation_steps: 2}",
+            "arguments.gradient_accumulation_steps",
+            "follows from tasks_per_step",
+        ),
         ("early_stopping_patience: 1", "early_stopping_patience", "needs arguments.eval_strategy: epoch or steps"),
         ("tuner: prefix", "tuner", "is prefix, which several heads cannot share"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work_is_refused(keys: str, place: str, sentence: str, stage: Callable[..., Any]):
     with pytest.raises(RecipeError) as caught:
         stage(keys)
-    assert any(place in str(mistake.key) and sentence in mistake.message for mistake in caught.value.mistakes), caught.value
+    assert any(place in str(mistake.key) and sentence in mistake.message for mistake in caught.value.mistakes), (
+        caught.value
+    )
 
 
 TWICE = """\
@@ -205,7 +260,10 @@ def test_two_tasks_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ("class_weights: balanced", "class_weights: is for tasks that are learnt with a head of classes, but here the answers are written"),
+        (
+            "class_weights: balanced",
+            "class_weights: is for tasks that are learnt with a head of classes, but here the answers are written",
+        ),
         ("label_smoothing_factor: 0.1", "does not reach answers that are written; set objective.label_smoothing"),
         ("packing: true", "packing: is for tasks of the kind causal"),
         ("doc_stride: 4", "doc_stride: is for tasks of the kind qa"),
@@ -224,7 +282,7 @@ def test_keys_that_written_answers_have_no_use_for_are_refused(keys: str, senten
 def test_written_answers_need_rows_to_learn_from_and_the_code_of_pairs():
     with pytest.raises(RecipeError, match="glue/ax has no training rows"):
         loads(WRITTEN.replace("glue/mrpc", "glue/ax"))
-    assert loads(WRITTEN).stages[0].modules() == {"pipelines.trainers.pairs"}
+    assert loads(WRITTEN).stages[0].modules() == {"pipelines.tasks.seq2seq.training"}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +290,10 @@ def test_written_answers_need_rows_to_learn_from_and_the_code_of_pairs():
     [
         ("{stage: publish, to: registry/x}", "'both' leaves a model for each task; name one: both/mrpc, both/rte"),
         ("{stage: publish, from: both/sst2, to: registry/x}", "'both/sst2' is no model of 'both'"),
-        ("{stage: evaluate, from: both, benchmarks: [glue/sst2]}", "'both' did not train 'glue/sst2'; its models are both/mrpc, both/rte"),
+        (
+            "{stage: evaluate, from: both, benchmarks: [glue/sst2]}",
+            "'both' did not train 'glue/sst2'; its models are both/mrpc, both/rte",
+        ),
         ("{stage: evaluate, benchmarks: [both]}", "stage 'both' trains several: both/mrpc, both/rte"),
     ],
 )
@@ -271,8 +332,8 @@ def test_a_later_stage_reads_the_shared_body_or_one_tasks_model():
 @pytest.mark.parametrize("shape", [("t5", {}), ("finery", {"family": "encoder-decoder"})], ids=["t5", "finery"])
 def test_one_model_that_writes_is_shared_whole(tuner: str, shape: tuple[str, dict[str, Any]]):
     """transformers' T5 has no module for its body, and virtual tokens lie outside of any: all that the tuner tunes must learn."""
-    from pipelines.registry import TUNERS
-    from pipelines.trainers.shared_body import SharedBody
+    from pipelines.core.registry import TUNERS
+    from pipelines.trainers.multi_task_model import SharedBody
 
     model = tiny.build(shape[0], Head("seq2seq_lm"), **shape[1])
     shared = SharedBody([model, model], TUNERS.load(tuner)(), ["one", "two"])

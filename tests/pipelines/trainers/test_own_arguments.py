@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.blocks import Mistakes
-from pipelines.fields.arguments import Argument
-from pipelines.trainers.own_arguments import Setting, checked_with, split
+from pipelines.core.config import ConfigIssues
+from pipelines.core.training_arguments import Argument
+from pipelines.trainers.arguments import Setting, checked_with, split
 
 TABLE = {
     "beta": Setting(Argument("float", above=0), 0.1),
@@ -14,7 +14,7 @@ validate = checked_with(TABLE)
 
 
 def refused(arguments):
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ConfigIssues) as caught:
         validate(arguments)
     return dict(caught.value.found)
 
@@ -39,7 +39,10 @@ def test_a_name_that_is_nearly_right_is_found_among_the_own_settings():
     assert "Did you mean 'beta'?" in refused({"betta": 1})[("betta",)]
 
 
-@pytest.mark.parametrize(("value", "sentence"), [([], "at least one entry"), (["sigmoid", "x"], 'has an entry that is "x"'), (3, "must be one of")])
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [([], "at least one entry"), (["sigmoid", "x"], 'has an entry that is "x"'), (3, "must be one of")],
+)
 def test_lists_are_checked_entry_by_entry(value, sentence):
     assert sentence in refused({"loss_type": value})[("loss_type",)]
 

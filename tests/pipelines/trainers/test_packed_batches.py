@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipelines.core.interfaces import Head
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.completion_packing import pack_completions
 from pipelines.data.completions import Together, encode_completions
-from pipelines.protocols import Head
-from pipelines.trainers.completing import completion_loss
-from pipelines.trainers.packed_batches import Packed
+from pipelines.tasks.causal.training import Packed, completion_loss, pack_completions
 from tests import tiny
 
 SHAPES = {
@@ -23,7 +21,9 @@ SHAPES = {
 
 def examples():
     dialogues = [
-        Dialogue(({"role": "user", "content": one}, {"role": "assistant", "content": other}), (False, True), templated=False)
+        Dialogue(
+            ({"role": "user", "content": one}, {"role": "assistant", "content": other}), (False, True), templated=False
+        )
         for one, other in zip(tiny.TEXTS[:12], tiny.TEXTS[12:24], strict=True)
     ]
     return encode_completions(tiny.tokenizer(), dialogues, range(12), 40)

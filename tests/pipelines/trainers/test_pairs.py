@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from pipelines.errors import RecipeError
-from pipelines.evaluation.predictions import read_predictions
-from pipelines.recipe import loads
-from pipelines.run import run
-from pipelines.workspace import StageStore
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import loads
+from pipelines.runs.run import run
+from pipelines.runs.workspace import StageStore
+from pipelines.tasks.predictions import read_predictions
 
 RECIPE = """\
 name: rewriting
@@ -39,7 +39,10 @@ def folder(tmp_path: Path) -> Path:
         lines = []
         for _ in range(rows):
             words = random.choice(len(WORDS), random.integers(3, 7))
-            texts = {"source": " ".join(WORDS[word] for word in words), "target": " ".join(f"x{word}x" for word in words)}
+            texts = {
+                "source": " ".join(WORDS[word] for word in words),
+                "target": " ".join(f"x{word}x" for word in words),
+            }
             lines.append(json.dumps(texts))
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
     return tmp_path
@@ -92,7 +95,11 @@ def test_models_are_selected_by_the_loss_on_rows_set_aside(folder: Path):
     )
     place = run(recipe(folder, keys), folder / "runs", StageStore(folder / "home"))
     events = [json.loads(line) for line in (place / "events.jsonl").read_text().splitlines()]
-    losses = [event["metrics"]["eval_loss"] for event in events if event["event"] == "metric" and "eval_loss" in event["metrics"]]
+    losses = [
+        event["metrics"]["eval_loss"]
+        for event in events
+        if event["event"] == "metric" and "eval_loss" in event["metrics"]
+    ]
     assert len(losses) == 2
     assert all(loss > 0 for loss in losses)
 
@@ -111,13 +118,24 @@ def test_keys_of_pairs_are_refused_for_other_tasks(folder: Path):
 
 
 def test_models_that_cannot_write_are_refused_before_anything_loads(folder: Path):
-    assert "task: is a task of pairs, which needs a model that writes (seq2seq_lm)" in mistakes(folder, "max_length: 16", "{preset: bert-tiny}")
-    assert "objective: is mask_predict, which needs a decoder that looks both ways" in mistakes(folder, "objective: mask_predict\n    max_length: 16")
+    assert "task: is a task of pairs, which needs a model that writes (seq2seq_lm)" in mistakes(
+        folder, "max_length: 16", "{preset: bert-tiny}"
+    )
+    assert "objective: is mask_predict, which needs a decoder that looks both ways" in mistakes(
+        folder, "objective: mask_predict\n    max_length: 16"
+    )
     ahead = SHAPE + ", bidirectional_decoder: true, length_prediction: true}"
-    assert "objective: is seq2seq, which needs a decoder that sees what is already written" in mistakes(folder, "max_length: 16", ahead)
+    assert "objective: is seq2seq, which needs a decoder that sees what is already written" in mistakes(
+        folder, "max_length: 16", ahead
+    )
     said = mistakes(folder, "objective: masked_lm\n    max_length: 16")
-    assert "objective: is masked_lm, which learns from text alone; a task of pairs takes one of seq2seq, mask_predict" in said
-    assert "max_target_length: is 40, but the model has max_position_embeddings 32" in mistakes(folder, "max_length: 16\n    max_target_length: 40")
+    assert (
+        "objective: is masked_lm, which learns from text alone; a task of pairs takes one of seq2seq, mask_predict"
+        in said
+    )
+    assert "max_target_length: is 40, but the model has max_position_embeddings 32" in mistakes(
+        folder, "max_length: 16\n    max_target_length: 40"
+    )
 
 
 def test_sources_and_targets_teach_the_tokenizer_and_are_named_in_the_content(folder: Path):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipelines import models
-from pipelines.errors import DataError, Misfit, ModelError, RecipeError, StageError, Stopped
-from pipelines.protocols import Context, Head
-from pipelines.recipe import loads
-from pipelines.trainers.value_head import saved_head
+from pipelines.core.errors import DataError, IncompatibleError, ModelError, RecipeError, StageError, Stopped
+from pipelines.core.interfaces import Context, Head
+from pipelines.core.recipe import loads
+from pipelines.models import opening
+from pipelines.trainers.actor_critic import saved_head
 from tests import tiny
 
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 48, max_position_embeddings: 48}"
@@ -34,8 +34,14 @@ stages:
 """
 REWARD = "{name: keyword, words: [good, film]}"
 ARGUMENTS = {
-    "response_length": 8, "max_steps": 6, "global_batch_size": 8, "learning_rate": 3e-3, "num_ppo_epochs": 2, "num_mini_batches": 2, "save_steps": 2,
-}  # fmt: skip
+    "response_length": 8,
+    "max_steps": 6,
+    "global_batch_size": 8,
+    "learning_rate": 3e-3,
+    "num_ppo_epochs": 2,
+    "num_mini_batches": 2,
+    "save_steps": 2,
+}
 
 
 @pytest.fixture
@@ -60,13 +66,22 @@ def prepared(context: Callable[..., Context]) -> Callable[..., Context]:
         words = {"family": "encoder-decoder"} if "transformer" in shape.get("preset", "") else {"family": "decoder"}
 
         def opened(head: Any, stage_id: str | None = None, keep_base: Path | None = None, **_: Any) -> Any:
-            model = tiny.build(model_type, head, seed=7, **(words | {"hidden_dropout_prob": 0.1} if model_type == "finery" else {}))
+            model = tiny.build(
+                model_type, head, seed=7, **(words | {"hidden_dropout_prob": 0.1} if model_type == "finery" else {})
+            )
             if keep_base is not None:
                 model.save_pretrained(keep_base)
                 model.name_or_path = str(keep_base)
             return model
 
-        return context(name, open_model=opened, open_tokenizer=lambda *_, **__: tiny.tokenizer(), recipe=recipe, stage_id="ppo", **fields)
+        return context(
+            name,
+            open_model=opened,
+            open_tokenizer=lambda *_, **__: tiny.tokenizer(),
+            recipe=recipe,
+            stage_id="ppo",
+            **fields,
+        )
 
     return build
 
@@ -81,7 +96,11 @@ def metrics(events: Any, place: Context) -> list[dict[str, Any]]:
 
 
 def weights(place: Context) -> dict[str, torch.Tensor]:
-    return {f"{path.parent.name}/{name}": value for path in sorted(place.folder.glob("*/*.safetensors")) for name, value in load_file(path).items()}
+    return {
+        f"{path.parent.name}/{name}": value
+        for path in sorted(place.folder.glob("*/*.safetensors"))
+        for name, value in load_file(path).items()
+    }
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
@@ -97,17 +116,33 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_leaves_a_plain_language_model(name: str, stage: Callable[..., Any], prepared: Callable[..., Context], events: Any):
-    recipe = stage(FAMILIES[name], kl_target=2.0, reward_normalization="running", whiten_rewards=True, missing_eos_penalty=0.5)
+def test_every_family_leaves_a_plain_language_model(
+    name: str, stage: Callable[..., Any], prepared: Callable[..., Context], events: Any
+):
+    recipe = stage(
+        FAMILIES[name], kl_target=2.0, reward_normalization="running", whiten_rewards=True, missing_eos_penalty=0.5
+    )
     place = ran(recipe, prepared(recipe))
     kind = "seq2seq_lm" if name in ("our encoder-decoder", "t5") else "causal_lm"
-    assert models.saved_head(place.folder / "model") == Head(kind)  # type: ignore[arg-type]
-    model = models.open_folder(place.folder / "model", Head(kind), seed=1, trained_head=True)  # type: ignore[arg-type]
+    assert opening.saved_head(place.folder / "model") == Head(kind)  # type: ignore[arg-type]
+    model = opening.open_folder(place.folder / "model", Head(kind), seed=1, trained_head=True)  # type: ignore[arg-type]
     assert not any("value_head" in key for key in model.state_dict())
     assert saved_head(place.folder / "value").value_head.weight.any()
     told = metrics(events, place)
     assert len(told) == 6
-    wanted = {"reward", "kl", "entropy", "clip_fraction", "value_loss", "policy_loss", "explained_variance", "response_length", "kl_coef", "loss", "learning_rate"}
+    wanted = {
+        "reward",
+        "kl",
+        "entropy",
+        "clip_fraction",
+        "value_loss",
+        "policy_loss",
+        "explained_variance",
+        "response_length",
+        "kl_coef",
+        "loss",
+        "learning_rate",
+    }
     assert all(wanted <= each.keys() for each in told)
     assert told[0]["kl"] == pytest.approx(0, abs=1e-5)  # the policy is still the reference
     assert told[0]["kl_coef"] == 0.05
@@ -123,13 +158,20 @@ def test_every_family_leaves_a_plain_language_model(name: str, stage: Callable[.
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"kl_target": 0.5, "kl_horizon": 50, "reward_normalization": "running", "target_kl": 0.002}], ids=["plain", "with states"]
+    "arguments",
+    [{}, {"kl_target": 0.5, "kl_horizon": 50, "reward_normalization": "running", "target_kl": 0.002}],
+    ids=["plain", "with states"],
 )
 @pytest.mark.parametrize("stop_at", [1, 4])
 def test_a_stop_resumes_to_the_bit(
-    arguments: dict[str, Any], stop_at: int, stage: Callable[..., Any], prepared: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any],
+    stop_at: int,
+    stage: Callable[..., Any],
+    prepared: Callable[..., Context],
+    events: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    from pipelines.trainers.ppo_loop import PPOTrainer
+    from pipelines.trainers.ppo_trainer import PPOTrainer
 
     recipe = stage(**arguments)
     whole = ran(recipe, prepared(recipe, "whole"))
@@ -150,7 +192,9 @@ def test_a_stop_resumes_to_the_bit(
     ran(recipe, stopped)
     assert metrics(events, stopped) == metrics(events, whole)
     assert same(weights(stopped), weights(whole))
-    shown = [[event["completions"] for event in events(place) if event["event"] == "sample"] for place in (stopped, whole)]
+    shown = [
+        [event["completions"] for event in events(place) if event["event"] == "sample"] for place in (stopped, whole)
+    ]
     assert shown[0] == shown[1]
 
 
@@ -165,11 +209,13 @@ def test_every_value_function_with_every_kind_of_tuner(
     assert (place.folder / "value" / "body").exists() == (value == "separate")
     assert (place.folder / "model" / "adapter_config.json").exists() == (tuner != "full")
     start = tiny.build("finery", Head("causal_lm"), seed=7, family="decoder")
-    model = models.open_folder(place.folder / "model", Head("causal_lm"), seed=1)
+    model = opening.open_folder(place.folder / "model", Head("causal_lm"), seed=1)
     assert not torch.equal(tiny.logits(model, tiny.batch()), tiny.logits(start, tiny.batch()))
 
 
-def test_a_disabled_adapter_is_the_reference_that_a_copy_would_be(stage: Callable[..., Any], prepared: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_disabled_adapter_is_the_reference_that_a_copy_would_be(
+    stage: Callable[..., Any], prepared: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch
+):
     from pipelines.trainers import reference
 
     recipe = stage(keys="tuner: {name: lora, r: 4}")
@@ -184,21 +230,32 @@ def test_a_disabled_adapter_is_the_reference_that_a_copy_would_be(stage: Callabl
 
 
 @pytest.mark.parametrize("micro", [4, 2, 1])
-def test_an_iteration_does_not_depend_on_how_it_is_split(micro: int, stage: Callable[..., Any], prepared: Callable[..., Context], events: Any):
+def test_an_iteration_does_not_depend_on_how_it_is_split(
+    micro: int, stage: Callable[..., Any], prepared: Callable[..., Context], events: Any
+):
     plain = {"num_mini_batches": 1, "max_steps": 2, "optim": "sgd"}
-    recipes = [stage(**plain), stage(**plain, per_device_train_batch_size=micro, local_rollout_forward_batch_size=micro + 1)]
-    whole, split = (ran(recipe, prepared(recipe, name)) for recipe, name in zip(recipes, ("whole", "split"), strict=True))
+    recipes = [
+        stage(**plain),
+        stage(**plain, per_device_train_batch_size=micro, local_rollout_forward_batch_size=micro + 1),
+    ]
+    whole, split = (
+        ran(recipe, prepared(recipe, name)) for recipe, name in zip(recipes, ("whole", "split"), strict=True)
+    )
     for mine, other in zip(metrics(events, split), metrics(events, whole), strict=True):
         assert mine == pytest.approx(other, rel=1e-3, abs=1e-4)
 
 
-def test_pretraining_text_holds_the_policy_back(stage: Callable[..., Any], prepared: Callable[..., Context], events: Any):
+def test_pretraining_text_holds_the_policy_back(
+    stage: Callable[..., Any], prepared: Callable[..., Context], events: Any
+):
     recipe = stage(keys="datasets: [{path: prompts.txt}]\n    block_size: 16", ptx_coef=1.0)
     told = metrics(events, ran(recipe, prepared(recipe)))
     assert told[-1]["ptx_loss"] < told[0]["ptx_loss"]
 
 
-def test_a_policy_that_moves_too_far_has_no_further_epoch(stage: Callable[..., Any], prepared: Callable[..., Context], events: Any):
+def test_a_policy_that_moves_too_far_has_no_further_epoch(
+    stage: Callable[..., Any], prepared: Callable[..., Context], events: Any
+):
     recipe = stage(target_kl=1e-9)
     told = metrics(events, ran(recipe, prepared(recipe)))
     assert any(each["ppo_epochs"] == 1 for each in told)
@@ -207,18 +264,20 @@ def test_a_policy_that_moves_too_far_has_no_further_epoch(stage: Callable[..., A
     assert all(each["ppo_epochs"] == 2 for each in metrics(events, ran(recipe, prepared(recipe, "far"))))
 
 
-def test_a_reward_that_is_no_number_stops_the_stage(stage: Callable[..., Any], prepared: Callable[..., Context], monkeypatch: pytest.MonkeyPatch):
-    from pipelines.rewards import keyword
+def test_a_reward_that_is_no_number_stops_the_stage(
+    stage: Callable[..., Any], prepared: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+):
+    from pipelines.rewards import rules
 
-    monkeypatch.setattr(keyword, "keyword_share", lambda completion, words: float("nan"))
+    monkeypatch.setattr(rules, "keyword_share", lambda completion, words: float("nan"))
     recipe = stage()
     with pytest.raises(StageError, match="the reward gave nan"):
         ran(recipe, prepared(recipe))
 
 
 def test_what_the_machine_has_not_got_is_said_before_anything_loads(stage: Callable[..., Any]):
-    assert "vllm is not installed" in stage(keys="rollouts: vllm").stages[0].lacks()
-    assert stage().stages[0].lacks() is None
+    assert "vllm is not installed" in stage(keys="rollouts: vllm").stages[0].unavailable_reason()
+    assert stage().stages[0].unavailable_reason() is None
 
 
 def test_prompts_too_long_for_the_model_are_refused(stage: Callable[..., Any], prepared: Callable[..., Context]):
@@ -227,7 +286,9 @@ def test_prompts_too_long_for_the_model_are_refused(stage: Callable[..., Any], p
         ran(recipe, prepared(recipe))
 
 
-def test_a_model_that_writes_nothing_is_refused(stage: Callable[..., Any], prepared: Callable[..., Context], tmp_path: Path):
+def test_a_model_that_writes_nothing_is_refused(
+    stage: Callable[..., Any], prepared: Callable[..., Context], tmp_path: Path
+):
     recipe = stage()
     folder = tmp_path / "before" / "model"
     folder.mkdir(parents=True)
@@ -237,9 +298,11 @@ def test_a_model_that_writes_nothing_is_refused(stage: Callable[..., Any], prepa
         ran(recipe, prepared(recipe, stage_folders={"before": tmp_path / "before"}))
 
 
-def test_minibatches_that_do_not_divide_an_iteration_are_refused(stage: Callable[..., Any], prepared: Callable[..., Context]):
+def test_minibatches_that_do_not_divide_an_iteration_are_refused(
+    stage: Callable[..., Any], prepared: Callable[..., Context]
+):
     recipe = stage(global_batch_size=None, per_device_train_batch_size=8, num_mini_batches=3)
-    with pytest.raises(Misfit, match="num_mini_batches 3 does not divide"):
+    with pytest.raises(IncompatibleError, match="num_mini_batches 3 does not divide"):
         ran(recipe, prepared(recipe))
 
 
@@ -261,7 +324,9 @@ def test_minibatches_that_do_not_divide_an_iteration_are_refused(stage: Callable
         ({"num_mini_batches": 3}, "", "does not divide global_batch_size 8"),
     ],
 )
-def test_recipes_that_cannot_work_are_refused(arguments: dict[str, Any], keys: str, said: str, stage: Callable[..., Any]):
+def test_recipes_that_cannot_work_are_refused(
+    arguments: dict[str, Any], keys: str, said: str, stage: Callable[..., Any]
+):
     with pytest.raises(RecipeError, match=said):
         stage(keys=keys, **arguments)
 

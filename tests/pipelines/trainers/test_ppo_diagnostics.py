@@ -8,7 +8,15 @@ import pytest
 
 from pipelines.trainers.ppo_diagnostics import WINDOW, Watch
 
-HEALTHY = {"reward": 0.1, "kl": 0.2, "response_length": 20.0, "entropy": 4.0, "ended": 0.8, "distinct": 1.0, "advantage_std": 0.3}
+HEALTHY = {
+    "reward": 0.1,
+    "kl": 0.2,
+    "response_length": 20.0,
+    "entropy": 4.0,
+    "ended": 0.8,
+    "distinct": 1.0,
+    "advantage_std": 0.3,
+}
 
 
 def told(watch: Watch, completions: int = 16, times: int = WINDOW, **changed: float) -> list[str]:

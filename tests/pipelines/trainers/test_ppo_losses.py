@@ -55,12 +55,17 @@ def test_the_value_loss_by_hand(new: float, old: float, due: float, loss: float,
 
 
 def test_they_are_combined_with_their_weights():
-    assert float(combined(torch.tensor(1.0), torch.tensor(4.0), torch.tensor(3.0), 0.1, 0.5)) == pytest.approx(1 + 0.4 - 1.5)
+    assert float(combined(torch.tensor(1.0), torch.tensor(4.0), torch.tensor(3.0), 0.1, 0.5)) == pytest.approx(
+        1 + 0.4 - 1.5
+    )
 
 
 def tensors(data: Any, shape: tuple[int, int], low: float = -2.0, high: float = 2.0) -> torch.Tensor:
     rows, columns = shape
-    return torch.tensor([[data.draw(st.floats(low, high, allow_nan=False)) for _ in range(columns)] for _ in range(rows)], dtype=torch.float64)
+    return torch.tensor(
+        [[data.draw(st.floats(low, high, allow_nan=False)) for _ in range(columns)] for _ in range(rows)],
+        dtype=torch.float64,
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -89,7 +94,18 @@ def test_they_are_sums_of_what_each_token_adds(data: Any, cliprange: float):
     assert float(value_loss(values, before, due, mask, cliprange).loss) == pytest.approx(value, rel=1e-9, abs=1e-9)
 
 
-def trl_loss(new: Any, old: Any, advantages: Any, values: Any, before: Any, due: Any, mask: Any, clip: float, clip_value: float, vf_coef: float) -> Any:
+def trl_loss(
+    new: Any,
+    old: Any,
+    advantages: Any,
+    values: Any,
+    before: Any,
+    due: Any,
+    mask: Any,
+    clip: float,
+    clip_value: float,
+    vf_coef: float,
+) -> Any:
     """What TRL 1.12's PPO trainer minimises for a micro-batch, from its definition: means over the tokens that count."""
 
     def mean(table: Any) -> Any:
@@ -104,13 +120,18 @@ def trl_loss(new: Any, old: Any, advantages: Any, values: Any, before: Any, due:
 
 def test_the_mean_over_tokens_and_its_gradient_are_trls():
     generator = torch.Generator().manual_seed(3)
-    new, old, advantages, values, before, due = (torch.randn(4, 6, generator=generator, dtype=torch.float64) for _ in range(6))
+    new, old, advantages, values, before, due = (
+        torch.randn(4, 6, generator=generator, dtype=torch.float64) for _ in range(6)
+    )
     mask = torch.rand(4, 6, generator=generator) < 0.7
     found = []
     for ours in (True, False):
         said, told = new.clone().requires_grad_(), values.clone().requires_grad_()
         if ours:
-            policy, value = policy_loss(said, old, advantages, mask, 0.2).loss, value_loss(told, before, due, mask, 0.3).loss
+            policy, value = (
+                policy_loss(said, old, advantages, mask, 0.2).loss,
+                value_loss(told, before, due, mask, 0.3).loss,
+            )
             loss = combined(policy, value, torch.zeros(()), 0.1, 0.0) / mask.sum()
         else:
             loss = trl_loss(said, old, advantages, told, before, due, mask, 0.2, 0.3, 0.1)

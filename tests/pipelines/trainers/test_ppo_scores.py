@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import StageError
-from pipelines.trainers.own_arguments import split
-from pipelines.trainers.ppo_scores import RunningMoments, checked, shaped
+from pipelines.core.errors import StageError
+from pipelines.trainers.arguments import split
+from pipelines.trainers.ppo_losses import RunningMoments, checked, shaped
 from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
 
 
@@ -46,18 +46,26 @@ def test_scores_are_normalised_then_clipped_then_penalised():
     known = RunningMoments()
     known.add([0.0, 4.0])  # mean 2, deviation 2
     found = shaped(
-        torch.tensor([10.0, 3.0]), torch.tensor([True, False]), torch.tensor([5, 8]),
-        settings_with(reward_normalization="running", reward_clip=1.5, length_penalty=0.1, missing_eos_penalty=1.0), known,
-    )  # fmt: skip
+        torch.tensor([10.0, 3.0]),
+        torch.tensor([True, False]),
+        torch.tensor([5, 8]),
+        settings_with(reward_normalization="running", reward_clip=1.5, length_penalty=0.1, missing_eos_penalty=1.0),
+        known,
+    )
     torch.testing.assert_close(found, torch.tensor([1.5 - 0.5, 0.5 - 0.8 - 1.0]))
 
 
 def test_scores_are_left_alone_unless_asked():
     scores = torch.tensor([10.0, -3.0])
-    assert shaped(scores, torch.tensor([True, False]), torch.tensor([5, 8]), settings_with(), RunningMoments()).tolist() == [10, -3]
+    assert shaped(
+        scores, torch.tensor([True, False]), torch.tensor([5, 8]), settings_with(), RunningMoments()
+    ).tolist() == [10, -3]
 
 
-@pytest.mark.parametrize(("scores", "said"), [([1.0], "1 scores for 2 completions"), ([1.0, float("nan")], "gave nan"), ([1.0, float("inf")], "gave inf")])
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [([1.0], "1 scores for 2 completions"), ([1.0, float("nan")], "gave nan"), ([1.0, float("inf")], "gave inf")],
+)
 def test_what_is_no_number_a_completion_is_refused(scores: list[float], said: str):
     with pytest.raises(StageError, match=said):
         checked(scores, 2)

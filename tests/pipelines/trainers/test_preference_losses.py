@@ -7,15 +7,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pipelines.trainers import preference_losses as losses
-from pipelines.trainers.preference_losses import LOSSES, Compared, Strength, implicit_rewards, learnt_rewards, weighed
-from pipelines.trainers.preference_names import LIKELIHOOD, NAMES, SMOOTHED, WITHOUT_REFERENCE
+from pipelines.trainers import dpo_losses as losses
+from pipelines.trainers.dpo_losses import LOSSES, Compared, Strength, implicit_rewards, learnt_rewards, weighed
+from pipelines.trainers.dpo_settings import LIKELIHOOD, NAMES, SMOOTHED, WITHOUT_REFERENCE
 
 
-def pair(chosen=-6.0, rejected=-8.0, reference_chosen=-7.0, reference_rejected=-6.0, chosen_length=4, rejected_length=2):
+def pair(
+    chosen=-6.0, rejected=-8.0, reference_chosen=-7.0, reference_rejected=-6.0, chosen_length=4, rejected_length=2
+):
     """One pair: log ratios 1 and -2, difference 3, of which per token 0.25 and -1, difference 1.25."""
     numbers = (chosen, rejected, reference_chosen, reference_rejected)
-    return Compared(*(torch.tensor([each], dtype=torch.float64) for each in numbers), torch.tensor([chosen_length]), torch.tensor([rejected_length]))
+    return Compared(
+        *(torch.tensor([each], dtype=torch.float64) for each in numbers),
+        torch.tensor([chosen_length]),
+        torch.tensor([rejected_length]),
+    )
 
 
 def sigmoid(x):
@@ -68,7 +74,9 @@ def test_without_a_reference_the_ratio_is_the_likelihood():
 
 
 def test_chosen_rows_come_first():
-    found = Compared.of(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1, 2, 3, 4]), torch.tensor([5.0, 6.0, 7.0, 8.0]))
+    found = Compared.of(
+        torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1, 2, 3, 4]), torch.tensor([5.0, 6.0, 7.0, 8.0])
+    )
     assert (found.chosen.tolist(), found.rejected.tolist()) == ([1, 2], [3, 4])
     assert (found.reference_rejected.tolist(), found.rejected_length.tolist()) == ([7, 8], [3, 4])
 
@@ -76,8 +84,19 @@ def test_chosen_rows_come_first():
 numbers = some.floats(-60, 0)
 
 
-@given(numbers, numbers, numbers, numbers, some.integers(1, 50), some.integers(1, 50), some.floats(0.01, 2), some.floats(0.05, 0.45))
-def test_robust_is_unbiased_under_flips(chosen, rejected, reference_chosen, reference_rejected, one, other, beta, flipped):
+@given(
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    some.integers(1, 50),
+    some.integers(1, 50),
+    some.floats(0.01, 2),
+    some.floats(0.05, 0.45),
+)
+def test_robust_is_unbiased_under_flips(
+    chosen, rejected, reference_chosen, reference_rejected, one, other, beta, flipped
+):
     """The expectation over flipped labels is the sigmoid loss of the true label (Chowdhury et al., lemma 3.1)."""
     there = pair(chosen, rejected, reference_chosen, reference_rejected, one, other)
     back = pair(rejected, chosen, reference_rejected, reference_chosen, other, one)
@@ -86,8 +105,12 @@ def test_robust_is_unbiased_under_flips(chosen, rejected, reference_chosen, refe
     assert expected.item() == pytest.approx(losses.sigmoid(there, Strength(beta)).item(), rel=1e-6, abs=1e-8)
 
 
-@given(numbers, numbers, numbers, numbers, some.integers(1, 50), some.integers(1, 50), some.sampled_from(sorted(LOSSES)))
-def test_every_loss_is_finite_and_a_better_chosen_answer_never_costs_more_than_a_worse_pair(chosen, rejected, a, b, one, other, name):
+@given(
+    numbers, numbers, numbers, numbers, some.integers(1, 50), some.integers(1, 50), some.sampled_from(sorted(LOSSES))
+)
+def test_every_loss_is_finite_and_a_better_chosen_answer_never_costs_more_than_a_worse_pair(
+    chosen, rejected, a, b, one, other, name
+):
     value = LOSSES[name](pair(chosen, rejected, a, b, one, other), Strength(0.1, 0.1))
     assert torch.isfinite(value).all()
 
@@ -110,7 +133,10 @@ def test_the_gradient_of_dpo_is_weighed_by_how_wrong_the_rewards_are():
 
 def test_several_losses_add_up_with_their_weights():
     to = Strength(0.5)
-    assert torch.equal(weighed(pair(), to, {"sigmoid": 0.7, "hinge": 0.3}), 0.7 * losses.sigmoid(pair(), to) + 0.3 * losses.hinge(pair(), to))
+    assert torch.equal(
+        weighed(pair(), to, {"sigmoid": 0.7, "hinge": 0.3}),
+        0.7 * losses.sigmoid(pair(), to) + 0.3 * losses.hinge(pair(), to),
+    )
 
 
 def test_implicit_rewards_are_the_scaled_log_ratios():

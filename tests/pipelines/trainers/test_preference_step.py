@@ -7,12 +7,12 @@ import copy
 import pytest
 import torch
 
-from pipelines.data.preference_pairs import PairsTogether
-from pipelines.protocols import Head
-from pipelines.trainers.meters import Meter
-from pipelines.trainers.preference_losses import Strength
-from pipelines.trainers.preference_names import NAMES
-from pipelines.trainers.preference_step import CHOSEN, PreferenceStep
+from pipelines.core.interfaces import Head
+from pipelines.objectives.losses import Meter
+from pipelines.tasks.preference.pairs import PairsTogether
+from pipelines.trainers.dpo_losses import Strength
+from pipelines.trainers.dpo_settings import NAMES
+from pipelines.trainers.dpo_step import CHOSEN, PreferenceStep
 from pipelines.trainers.reference import FrozenCopy
 from tests import tiny
 
@@ -28,7 +28,12 @@ SHARED_WITH_TRL = [name for name in NAMES if name not in ("simpo", "orpo")]
 
 def step_of(names, reference, strength=None, meter=None):
     weights = names if isinstance(names, dict) else {names: 1.0}
-    return PreferenceStep(weights, strength or Strength(0.3, 0.1 if "robust" in weights or "exo_pair" in weights else 0.0), reference, meter or Meter())
+    return PreferenceStep(
+        weights,
+        strength or Strength(0.3, 0.1 if "robust" in weights or "exo_pair" in weights else 0.0),
+        reference,
+        meter or Meter(),
+    )
 
 
 def moved(model, seed=1):
@@ -59,9 +64,22 @@ def trl_trainer(tmp_path_factory):
     def build(model, reference, **settings):
         tokenizer = copy.deepcopy(tiny.tokenizer())
         tokenizer.pad_token, tokenizer.eos_token = tokenizer.pad_token or "[PAD]", tokenizer.sep_token
-        given = {"output_dir": str(folder), "bf16": False, "use_cpu": True, "gradient_checkpointing": False, "report_to": "none", "beta": 0.3}
+        given = {
+            "output_dir": str(folder),
+            "bf16": False,
+            "use_cpu": True,
+            "gradient_checkpointing": False,
+            "report_to": "none",
+            "beta": 0.3,
+        }
         arguments = trl.DPOConfig(**{**given, **settings})
-        return DPOTrainer(model=model, ref_model=reference, args=arguments, train_dataset=Dataset.from_list(ROWS), processing_class=tokenizer)
+        return DPOTrainer(
+            model=model,
+            ref_model=reference,
+            args=arguments,
+            train_dataset=Dataset.from_list(ROWS),
+            processing_class=tokenizer,
+        )
 
     return build
 
@@ -82,10 +100,14 @@ def mean_loss(step, model, batch):
     """What the training loop makes of the sums."""
     sums, _ = step(model, batch)
     items = [(batch[name] != -100).sum() for name in step.label_names]
-    return sum(weight * total / count for weight, total, count in zip(step.label_names.values(), sums, items, strict=True))
+    return sum(
+        weight * total / count for weight, total, count in zip(step.label_names.values(), sums, items, strict=True)
+    )
 
 
-@pytest.mark.parametrize(("name", "model_type"), [*((name, "gpt2") for name in SHARED_WITH_TRL), ("sigmoid", "llama"), ("ipo", "llama")])
+@pytest.mark.parametrize(
+    ("name", "model_type"), [*((name, "gpt2") for name in SHARED_WITH_TRL), ("sigmoid", "llama"), ("ipo", "llama")]
+)
 def test_losses_gradients_and_rewards_are_those_of_trl(name, model_type, trl_trainer):
     policy = tiny.build(model_type, Head("causal_lm"))
     reference, theirs = moved(policy), copy.deepcopy(policy)
@@ -112,7 +134,9 @@ def test_losses_are_combined_as_trl_combines_them(trl_trainer):
     policy = tiny.build("gpt2", Head("causal_lm"))
     reference, theirs = moved(policy), copy.deepcopy(policy)
     weights = {"sigmoid": 0.8, "bco_pair": 0.2, "sft": 1.0}
-    trainer = trl_trainer(theirs, copy.deepcopy(reference), loss_type=list(weights), loss_weights=list(weights.values()))
+    trainer = trl_trainer(
+        theirs, copy.deepcopy(reference), loss_type=list(weights), loss_weights=list(weights.values())
+    )
     expected = trainer._compute_loss(theirs, trainer.data_collator(list(trainer.train_dataset)), False)
     step = step_of(weights, FrozenCopy(reference))
     examples, together = ours_from(trainer.train_dataset, trainer._tokenizer.pad_token_id)
@@ -135,7 +159,9 @@ def log_probability(model, source, target, start):
     """One sequence, token by token."""
     total, written = 0.0, [start]
     for token in target:
-        logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([written])).logits[0, -1].double()
+        logits = (
+            model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([written])).logits[0, -1].double()
+        )
         total += logits.log_softmax(-1)[token].item()
         written.append(token)
     return total
@@ -152,7 +178,10 @@ def test_encoder_decoders_are_asked_like_one_sequence_at_a_time(model_type):
     loss = mean_loss(step, policy, batch)
     expected = 0.0
     for source, answers in zip(SOURCES, ANSWERS, strict=True):
-        ratios = [log_probability(policy, source, each, start) - log_probability(reference, source, each, start) for each in answers]
+        ratios = [
+            log_probability(policy, source, each, start) - log_probability(reference, source, each, start)
+            for each in answers
+        ]
         expected += -torch.nn.functional.logsigmoid(torch.tensor(0.3 * (ratios[0] - ratios[1]))).item() / len(SOURCES)
     assert loss.item() == pytest.approx(expected, abs=1e-5)
 
@@ -167,7 +196,7 @@ def test_a_pair_does_not_depend_on_what_it_is_batched_with():
 
 @pytest.mark.parametrize("names", [{"sigmoid": 1.0}, {"sigmoid": 1.0, "sft": 0.5}, {"orpo": 1.0}])
 def test_what_only_fills_a_batch_is_neither_learnt_nor_told(names):
-    from pipelines.trainers.loop import without_padding
+    from pipelines.trainers.trainer import without_padding
 
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     step = step_of(names, FrozenCopy(moved(policy)))
@@ -189,7 +218,9 @@ def test_stored_numbers_stand_for_the_reference():
     numbers = asked.asked(policy, batch).reshape(2, -1).T.numpy()
     stored = step_of("sigmoid", None)
     examples = [{**example, "reference": numbers[place]} for place, example in enumerate(targets_of())]
-    assert mean_loss(stored, policy, stored.collated(PairsTogether(0, 2))(examples)).item() == pytest.approx(mean_loss(asked, policy, batch).item(), rel=1e-6)
+    assert mean_loss(stored, policy, stored.collated(PairsTogether(0, 2))(examples)).item() == pytest.approx(
+        mean_loss(asked, policy, batch).item(), rel=1e-6
+    )
 
 
 def test_the_likelihood_is_counted_by_the_tokens_of_the_chosen_answers():
@@ -198,7 +229,9 @@ def test_the_likelihood_is_counted_by_the_tokens_of_the_chosen_answers():
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     with torch.no_grad():
         rows = len(SOURCES)
-        logits = policy(**{name: batch[name][:rows] for name in ("input_ids", "attention_mask", "decoder_input_ids")}).logits
+        logits = policy(
+            **{name: batch[name][:rows] for name in ("input_ids", "attention_mask", "decoder_input_ids")}
+        ).logits
         expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:rows].flatten())
     assert mean_loss(step, policy, batch).item() == pytest.approx(expected.item(), rel=1e-5)
     assert (batch[CHOSEN] != -100).sum() == sum(len(chosen) for chosen, _ in ANSWERS)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pipelines import models
-from pipelines.errors import ModelError, RecipeError
-from pipelines.fields import architectures
-from pipelines.protocols import Context
-from pipelines.recipe import loads
+from pipelines.core import architecture_fields
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.interfaces import Context
+from pipelines.core.recipe import loads
+from pipelines.models import opening
 from pipelines.trainers import pretrain
 from tests import tiny
 
@@ -34,7 +34,11 @@ def recipe(tmp_path: Path) -> Callable[..., Any]:
 
     def build(keys: str, architecture: str = "{preset: bert-tiny}", sentences: bool = False) -> Any:
         for name, texts in (("novel", tiny.TEXTS), ("poem", tiny.TEXTS[::-1])):
-            rows = [". ".join(word.capitalize() for word in (*text.split(" on "), text)) for text in texts] if sentences else texts
+            rows = (
+                [". ".join(word.capitalize() for word in (*text.split(" on "), text)) for text in texts]
+                if sentences
+                else texts
+            )
             (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
         return loads(RECIPE.format(keys=keys).replace("{preset: bert-tiny}", architecture), folder=tmp_path)
 
@@ -50,7 +54,9 @@ def open_model(head: Any, keep_base: Path | None = None, **_: Any) -> Any:
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
-def test_a_whole_stage_learns_and_leaves_its_result(tuner: str, recipe: Any, context: Callable[..., Context], events: Any) -> None:
+def test_a_whole_stage_learns_and_leaves_its_result(
+    tuner: str, recipe: Any, context: Callable[..., Context], events: Any
+) -> None:
     written = recipe(
         f"tuner: {tuner}\n    block_size: 24\n    arguments: {{num_train_epochs: 20, learning_rate: 1e-2, global_batch_size: 8, "
         "logging_steps: 10, save_strategy: 'no'}"
@@ -58,17 +64,29 @@ def test_a_whole_stage_learns_and_leaves_its_result(tuner: str, recipe: Any, con
     place = context(recipe=written, open_model=open_model)
     written.stages[0].run(place)
     metrics = json.loads((place.folder / "metrics.json").read_text())
-    required = {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes"}
+    required = {
+        "train_runtime",
+        "train_samples_per_second",
+        "trainable_parameters",
+        "all_parameters",
+        "peak_memory_bytes",
+    }
     assert required <= metrics.keys()
-    tokens = sum(len(tiny.tokenizer()(text, add_special_tokens=False)["input_ids"]) + 1 for text in (*tiny.TEXTS, *tiny.TEXTS[::-1]))
+    tokens = sum(
+        len(tiny.tokenizer()(text, add_special_tokens=False)["input_ids"]) + 1
+        for text in (*tiny.TEXTS, *tiny.TEXTS[::-1])
+    )
     blocks = tokens // 22  # each block has two special tokens of its own
     assert metrics["train_tokens"] == 20 * blocks * 24
     assert metrics["train_steps"] == 20 * -(-blocks // 8)
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < (0.9 if tuner == "full" else 1) * losses[0]  # an adapter on a random body learns little
-    assert models.saved_head(place.folder / "model") == tiny.MASKED
-    assert models.open_folder(place.folder / "model", tiny.MASKED, seed=0).finery_new_modules == []
-    assert models.open_folder(place.folder / "model", tiny.TWO, seed=0).finery_new_modules == ["classifier", "model.pooler.dense"]
+    assert opening.saved_head(place.folder / "model") == tiny.MASKED
+    assert opening.open_folder(place.folder / "model", tiny.MASKED, seed=0).finery_new_modules == []
+    assert opening.open_folder(place.folder / "model", tiny.TWO, seed=0).finery_new_modules == [
+        "classifier",
+        "model.pooler.dense",
+    ]
 
 
 DECODER = "{model_type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 48}"
@@ -80,21 +98,29 @@ ENCODER = "{hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, inter
 @pytest.mark.parametrize(
     ("objective", "architecture", "apart"),
     [
-        ("masked_lm", ENCODER, False), ("causal_lm", OURS, False), ("causal_lm", DECODER, True), ("prefix_lm", OURS, True),
-        ("prefix_lm", DECODER, False), ("permutation_lm", XLNET, True), ("next_sentence", ENCODER, True),
+        ("masked_lm", ENCODER, False),
+        ("causal_lm", OURS, False),
+        ("causal_lm", DECODER, True),
+        ("prefix_lm", OURS, True),
+        ("prefix_lm", DECODER, False),
+        ("permutation_lm", XLNET, True),
+        ("next_sentence", ENCODER, True),
         ("sentence_order", ENCODER, True),
     ],
-)  # fmt: skip
-def test_every_objective_on_text_learns(objective: str, architecture: str, apart: bool, recipe: Any, context: Callable[..., Context], events: Any) -> None:
+)
+def test_every_objective_on_text_learns(
+    objective: str, architecture: str, apart: bool, recipe: Any, context: Callable[..., Context], events: Any
+) -> None:
     written = recipe(
         f"objective: {objective}\n    block_size: 24\n    cross_document_attention: {str(apart).lower()}\n    arguments: {{max_steps: 60, "
         "learning_rate: 1e-2, global_batch_size: 8, logging_steps: 15, save_strategy: 'no'}",
-        architecture=architecture, sentences=True,
-    )  # fmt: skip
-    words = dict(architectures.resolve(written.model.architecture))
+        architecture=architecture,
+        sentences=True,
+    )
+    words = dict(architecture_fields.resolve(written.model.architecture))
 
     def open_model(head: Any, **_: Any) -> Any:
-        return models.build(words, head, tiny.tokenizer(), seed=7)
+        return opening.build(words, head, tiny.tokenizer(), seed=7)
 
     place = context(recipe=written, open_model=open_model)
     written.stages[0].run(place)
@@ -103,8 +129,8 @@ def test_every_objective_on_text_learns(objective: str, architecture: str, apart
     assert losses[-1] < 0.95 * losses[0]
     metrics = json.loads((place.folder / "metrics.json").read_text())
     assert 0 < metrics["train_tokens"] <= 60 * 8 * 24
-    assert models.saved_head(place.folder / "model") == written.stages[0].objective.head
-    again = models.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
+    assert opening.saved_head(place.folder / "model") == written.stages[0].objective.head
+    again = opening.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
     assert again.finery_new_modules == []
 
 
@@ -112,8 +138,9 @@ def test_sentences_are_packed_once_for_every_block_size(recipe: Any, context: Ca
     for block_size in (16, 24):
         written = recipe(
             f"objective: sentence_order\n    block_size: {block_size}\n    arguments: {{max_steps: 1, save_strategy: 'no'}}",
-            architecture=ENCODER, sentences=True,
-        )  # fmt: skip
+            architecture=ENCODER,
+            sentences=True,
+        )
         place = context(f"{block_size}", recipe=written, open_model=open_model)
         written.stages[0].run(place)
     assert len(list(place.cache.glob("sentences-*"))) == 1
@@ -122,7 +149,9 @@ def test_sentences_are_packed_once_for_every_block_size(recipe: Any, context: Ca
 def test_an_open_model_that_cannot_learn_it_is_refused(recipe: Any, context: Callable[..., Context]) -> None:
     """A checkpoint shows its shape only when it is open."""
     written = recipe("objective: causal_lm\n    block_size: 24", architecture=DECODER)
-    with pytest.raises(ModelError, match="objective is causal_lm, which needs a model that sees only what comes before"):
+    with pytest.raises(
+        ModelError, match="objective is causal_lm, which needs a model that sees only what comes before"
+    ):
         written.stages[0].run(context(recipe=written, open_model=lambda head, **_: tiny.build("bert", head)))
 
 
@@ -130,17 +159,25 @@ def test_the_other_model_of_an_objective_has_the_recipes_shape(recipe: Any, cont
     written = recipe("block_size: 24", architecture=ENCODER)
     place = context(recipe=written)
     built = pretrain._another(place, tiny.build("finery", tiny.MASKED), tiny.MASKED, hidden_size=8)
-    assert (built.config.hidden_size, built.config.num_hidden_layers, built.config.vocab_size) == (8, 2, len(tiny.tokenizer()))
+    assert (built.config.hidden_size, built.config.num_hidden_layers, built.config.vocab_size) == (
+        8,
+        2,
+        len(tiny.tokenizer()),
+    )
     checkpoint = tiny.build("bert", tiny.MASKED)
     recipe_of_checkpoint = types.SimpleNamespace(model=types.SimpleNamespace(architecture=None))
     again = pretrain._another(context(recipe=recipe_of_checkpoint), checkpoint, tiny.MASKED, num_hidden_layers=1)
     assert (again.config.model_type, again.config.hidden_size, again.config.num_hidden_layers) == ("bert", 32, 1)
 
 
-def test_the_other_model_has_the_vocabulary_of_the_first_whatever_the_preset_names(recipe: Any, context: Callable[..., Context]) -> None:
+def test_the_other_model_has_the_vocabulary_of_the_first_whatever_the_preset_names(
+    recipe: Any, context: Callable[..., Context]
+) -> None:
     written = recipe("block_size: 24")  # the preset names 30,522 words
     first = tiny.build("finery", tiny.MASKED)
-    built = pretrain._another(context(recipe=written), first, tiny.MASKED, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    built = pretrain._another(
+        context(recipe=written), first, tiny.MASKED, hidden_size=8, num_attention_heads=2, num_hidden_layers=1
+    )
     assert built.config.vocab_size == first.config.vocab_size == len(tiny.tokenizer())
     assert built.get_input_embeddings().weight.shape == (len(tiny.tokenizer()), 8)
 
@@ -151,7 +188,9 @@ def test_texts_come_in_the_order_of_the_recipe_each_set_cut_by_itself(recipe: An
     assert {key.partition(".")[0] for key in stage.content(None)} == {"datasets[0]", "datasets[1]"}
 
 
-def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(recipe: Any, context: Callable[..., Context]) -> None:
+def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(
+    recipe: Any, context: Callable[..., Context]
+) -> None:
     written = recipe("block_size: 64")
     with pytest.raises(ModelError, match=r"block_size is 64, but the model has .* 48.*; lower it"):
         written.stages[0].run(context(recipe=written, open_model=open_model))
@@ -161,18 +200,36 @@ def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(recipe:
     ("keys", "sentence"),
     [
         ("block_size: 1024", "block_size: is 1024, but the model has max_position_embeddings 512"),
-        ("arguments: {eval_strategy: epoch}", "arguments.eval_strategy: is not offered here: pretraining holds no rows back"),
-        ("arguments: {evaluation_strategy: epoch}", "arguments.eval.*strategy: is not offered here: pretraining holds no rows back"),
+        (
+            "arguments: {eval_strategy: epoch}",
+            "arguments.eval_strategy: is not offered here: pretraining holds no rows back",
+        ),
+        (
+            "arguments: {evaluation_strategy: epoch}",
+            "arguments.eval.*strategy: is not offered here: pretraining holds no rows back",
+        ),
         ("objective: {name: masked_lm, probability: 2.0}", "objective.probability: is 2.0"),
         ("arguments: {deepspeed: x.json}", "arguments.deepspeed: "),
-        ("objective: causal_lm", "objective: is causal_lm, which needs a model that sees only what comes before: family decoder, not encoder"),
-        ("objective: permutation_lm", "objective: is permutation_lm, which needs attention in two streams, which finery has not; use model_type: xlnet"),
-        ("objective: seq2seq", "objective: is seq2seq, which learns from pairs and not from text; use a supervised stage"),
+        (
+            "objective: causal_lm",
+            "objective: is causal_lm, which needs a model that sees only what comes before: family decoder, not encoder",
+        ),
+        (
+            "objective: permutation_lm",
+            "objective: is permutation_lm, which needs attention in two streams, which finery has not; use model_type: xlnet",
+        ),
+        (
+            "objective: seq2seq",
+            "objective: is seq2seq, which learns from pairs and not from text; use a supervised stage",
+        ),
         (
             "objective: {name: span_corruption, sentinels: 2}\n    block_size: 64",
             "block_size: is 64, but span_corruption hides 3 spans in such a block, and sentinels is 2; lower block_size, raise mean_span_length",
         ),
-        ("objective: next_sentence\n    cross_document_attention: false", "cross_document_attention: is false, but next_sentence cannot keep documents apart"),
+        (
+            "objective: next_sentence\n    cross_document_attention: false",
+            "cross_document_attention: is false, but next_sentence cannot keep documents apart",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: str, recipe: Any) -> None:
@@ -183,12 +240,26 @@ def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: 
 @pytest.mark.parametrize(
     ("architecture", "objective", "sentence"),
     [
-        ("{family: decoder, attention_pattern: linear}", "causal_lm", "cross_document_attention: is false, which needs attention that takes a mask"),
-        ("{model_type: mamba}", "causal_lm", "cross_document_attention: is false, which needs attention that takes a mask .* mamba is not known for"),
-        ("{model_type: electra}", "next_sentence", "objective: is next_sentence, which needs a model with a head for pairs"),
+        (
+            "{family: decoder, attention_pattern: linear}",
+            "causal_lm",
+            "cross_document_attention: is false, which needs attention that takes a mask",
+        ),
+        (
+            "{model_type: mamba}",
+            "causal_lm",
+            "cross_document_attention: is false, which needs attention that takes a mask .* mamba is not known for",
+        ),
+        (
+            "{model_type: electra}",
+            "next_sentence",
+            "objective: is next_sentence, which needs a model with a head for pairs",
+        ),
     ],
-)  # fmt: skip
-def test_what_a_model_cannot_learn_is_refused_before_anything_loads(architecture: str, objective: str, sentence: str, recipe: Any) -> None:
+)
+def test_what_a_model_cannot_learn_is_refused_before_anything_loads(
+    architecture: str, objective: str, sentence: str, recipe: Any
+) -> None:
     with pytest.raises(RecipeError, match=sentence):
         recipe(f"objective: {objective}\n    cross_document_attention: false", architecture=architecture)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.trainers.prompt_order import Asked, PromptOrder, together
+from pipelines.trainers.ppo_experience import Asked, PromptOrder, together
 
 
 @given(prompts=st.integers(1, 30), batch=st.integers(1, 12), seed=st.integers(0, 5))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.data.preference_pairs import PairsTogether
-from pipelines.protocols import Head
-from pipelines.registry import TUNERS
-from pipelines.trainers.log_probabilities import sums, token_log_probabilities
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import TUNERS
+from pipelines.models.log_probabilities import sums, token_log_probabilities
+from pipelines.tasks.preference.pairs import PairsTogether
 from pipelines.trainers.reference import (
     DisabledAdapter,
     FrozenCopy,
@@ -51,7 +51,11 @@ def decoder_inputs():
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("kind", ["decoder", "bart"])
 def test_a_disabled_adapter_is_the_model_before_it_to_the_bit(name, kind):
-    model = tiny.build("finery", Head("causal_lm"), family="decoder") if kind == "decoder" else tiny.build("bart", Head("seq2seq_lm"))
+    model = (
+        tiny.build("finery", Head("causal_lm"), family="decoder")
+        if kind == "decoder"
+        else tiny.build("bart", Head("seq2seq_lm"))
+    )
     inputs = decoder_inputs() if kind == "decoder" else PairsTogether(0, 2)(targets_of())
     reference = FrozenCopy.of(model)
     policy = tuned_by({"name": name}, model)
@@ -173,7 +177,7 @@ def test_stored_numbers_are_read_again_and_not_computed(context):
 
 
 def test_processes_share_the_work(context):
-    from pipelines.protocols import World
+    from pipelines.core.interfaces import World
 
     model = tiny.build("bart", Head("seq2seq_lm"))
     whole = precomputed(context("whole"), model, Rows(targets_of()), PairsTogether(0, 2), 4, "reference")

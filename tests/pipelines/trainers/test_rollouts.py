@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import DataError, ModelError
-from pipelines.objectives.randomness import uniforms
-from pipelines.protocols import Head
-from pipelines.trainers.rollouts import (
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Head
+from pipelines.data.randomness import uniforms
+from pipelines.models.sampling import (
     SAMPLING,
     complete,
     decoder_start,
@@ -66,7 +66,9 @@ def test_a_token_is_chosen_by_inverting_the_models_own_distribution(name: str):
         for place in range(len(found.tokens(row))):
             with torch.no_grad():
                 if both:
-                    logits = model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]])).logits
+                    logits = model(
+                        input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]])
+                    ).logits
                 else:
                     logits = model(input_ids=torch.tensor([[*prompt, *written]])).logits
             summed = np.cumsum((logits[0, -1].double() / 0.7).softmax(-1).numpy())
@@ -103,7 +105,12 @@ def test_samples_are_as_frequent_as_they_are_likely():
 
 
 @settings(max_examples=60, deadline=None)
-@given(row=st.lists(st.floats(-4, 4, allow_nan=False), min_size=2, max_size=8), top_p=st.floats(0.05, 1.0), top_k=st.integers(0, 9), chance=st.floats(0, 0.999999))
+@given(
+    row=st.lists(st.floats(-4, 4, allow_nan=False), min_size=2, max_size=8),
+    top_p=st.floats(0.05, 1.0),
+    top_k=st.integers(0, 9),
+    chance=st.floats(0, 0.999999),
+)
 def test_nothing_is_drawn_from_outside(row: list[float], top_p: float, top_k: int, chance: float):
     logits = torch.tensor([row])
     kept = restricted(logits, top_p, top_k)
@@ -177,13 +184,23 @@ def test_what_cannot_be_completed_is_refused():
     model, tokenizer = writer("gpt2"), tiny.tokenizer()
     with pytest.raises(DataError, match="prompt 2 of 2 has no tokens"):
         complete(model, tokenizer, [[5], []], seed=1, max_new_tokens=4)
-    with pytest.raises(DataError, match=r"prompts of 3 tokens and completions of 46 do not fit into the model's 48 positions"):
+    with pytest.raises(
+        DataError, match=r"prompts of 3 tokens and completions of 46 do not fit into the model's 48 positions"
+    ):
         complete(model, tokenizer, [[5, 6, 7]], seed=1, max_new_tokens=46)
     both = writer("our encoder-decoder")
-    assert len(complete(both, tokenizer, [[5, 6, 7]], seed=1, max_new_tokens=46)) == 1  # prompt and completion are read apart
+    assert (
+        len(complete(both, tokenizer, [[5, 6, 7]], seed=1, max_new_tokens=46)) == 1
+    )  # prompt and completion are read apart
     with pytest.raises(ModelError, match="writes no text"):
         complete(tiny.build("bert", tiny.TWO), tokenizer, [[5]], seed=1, max_new_tokens=4)
     with pytest.raises(ModelError, match="mask-predict"):
-        complete(tiny.build("finery", Head("seq2seq_lm"), family="encoder-decoder", bidirectional_decoder=True), tokenizer, [[5]], seed=1, max_new_tokens=4)
+        complete(
+            tiny.build("finery", Head("seq2seq_lm"), family="encoder-decoder", bidirectional_decoder=True),
+            tokenizer,
+            [[5]],
+            seed=1,
+            max_new_tokens=4,
+        )
     with pytest.raises(ValueError, match="1 draws for 2 prompts"):
         complete(model, tokenizer, [[5], [6]], seed=1, max_new_tokens=4, draws=[1])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.errors import Misfit
-from pipelines.protocols import Head
-from pipelines.trainers import rollouts_vllm
-from pipelines.trainers.rollouts_vllm import VLLMSampler, seeds, unfit
+from pipelines.core.errors import IncompatibleError
+from pipelines.core.interfaces import Head
+from pipelines.models import sampling
+from pipelines.models.sampling import VLLMSampler, seeds, unfit
 from tests import tiny
 
 
@@ -25,9 +25,13 @@ class Engine:
         self.folder = Path(model)
         self.weights: list[dict[str, torch.Tensor]] = []
         self.asked: list[Any] = []
-        inner = types.SimpleNamespace(load_weights=lambda weights: self.weights.append({name: weight.clone() for name, weight in weights}))
+        inner = types.SimpleNamespace(
+            load_weights=lambda weights: self.weights.append({name: weight.clone() for name, weight in weights})
+        )
         runner = types.SimpleNamespace(model=inner)
-        self.llm_engine = types.SimpleNamespace(model_executor=types.SimpleNamespace(driver_worker=types.SimpleNamespace(model_runner=runner)))
+        self.llm_engine = types.SimpleNamespace(
+            model_executor=types.SimpleNamespace(driver_worker=types.SimpleNamespace(model_runner=runner))
+        )
 
     def reset_prefix_cache(self) -> None:
         """Nothing is kept."""
@@ -50,7 +54,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_engine_writes_with_the_policy_as_it_is_now(vllm: None, tmp_path: Path):
     policy, tokenizer = tiny.build("gpt2", Head("causal_lm")), tiny.tokenizer()
-    sampler = VLLMSampler(tokenizer, tmp_path / "vllm", seed=3, max_new_tokens=8, temperature=0.7, top_p=0.9, top_k=0, longest=4)
+    sampler = VLLMSampler(
+        tokenizer, tmp_path / "vllm", seed=3, max_new_tokens=8, temperature=0.7, top_p=0.9, top_k=0, longest=4
+    )
     found = sampler(policy, [[5, 6], [7, 8, 9, 10]], [4, 5])
     assert found.tokens(0) == [6, 7, 8, tokenizer.sep_token_id]
     assert found.tokens(1) == [9] * 8
@@ -78,16 +84,16 @@ def test_every_completion_has_a_seed_of_its_own():
 
 def test_policies_that_the_engine_cannot_be_given_are_refused(monkeypatch: pytest.MonkeyPatch):
     decoder = tiny.build("gpt2", Head("causal_lm"))
-    monkeypatch.setattr(rollouts_vllm.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sampling.torch.cuda, "is_available", lambda: True)
     unfit(decoder, 1, adapts=False)
-    with pytest.raises(Misfit, match="adapter"):
+    with pytest.raises(IncompatibleError, match="adapter"):
         unfit(decoder, 1, adapts=True)
-    with pytest.raises(Misfit, match="one process"):
+    with pytest.raises(IncompatibleError, match="one process"):
         unfit(decoder, 2, adapts=False)
-    with pytest.raises(Misfit, match="finery family"):
+    with pytest.raises(IncompatibleError, match="finery family"):
         unfit(tiny.build("finery", Head("causal_lm"), family="decoder"), 1, adapts=False)
-    with pytest.raises(Misfit, match="decoders only"):
+    with pytest.raises(IncompatibleError, match="decoders only"):
         unfit(tiny.build("t5", Head("seq2seq_lm")), 1, adapts=False)
-    monkeypatch.setattr(rollouts_vllm.torch.cuda, "is_available", lambda: False)
-    with pytest.raises(Misfit, match="needs a GPU"):
+    monkeypatch.setattr(sampling.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(IncompatibleError, match="needs a GPU"):
         unfit(decoder, 1, adapts=False)

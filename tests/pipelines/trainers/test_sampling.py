@@ -6,11 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.trainers.sampling import EpochSampler, order
+from pipelines.trainers.trainer import EpochSampler, order
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 50), st.integers(1, 400), st.integers(1, 64), st.booleans())
-def test_every_epoch_is_a_permutation_and_is_drawn_again_equal(seed: int, epoch: int, examples: int, batch: int, with_lengths: bool) -> None:
+def test_every_epoch_is_a_permutation_and_is_drawn_again_equal(
+    seed: int, epoch: int, examples: int, batch: int, with_lengths: bool
+) -> None:
     lengths = np.random.default_rng(seed).integers(1, 99, examples) if with_lengths else None
     first = order(seed, epoch, examples, batch, lengths)
     assert sorted(first.tolist()) == list(range(examples))

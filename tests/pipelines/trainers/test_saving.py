@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipelines import models
-from pipelines.protocols import Context, World
-from pipelines.tokenizers import open_tokenizer
-from pipelines.trainers.saving import save_stage, write_json
+from pipelines.core.interfaces import Context, World
+from pipelines.models import opening
+from pipelines.models.tokenizer import open_tokenizer
+from pipelines.trainers.checkpoints import save_stage, write_json
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -20,10 +20,10 @@ from tests import tiny
 def test_a_result_is_opened_as_it_was(family: str, context: Callable[..., Context]) -> None:
     place, model = context(), tiny.build(family, tiny.THREE)
     save_stage(place, model, tiny.tokenizer(), tiny.THREE, {"train_loss": 0.1 + 0.2})
-    opened = models.open_folder(place.folder / "model", tiny.THREE, seed=9, trained_head=True)
+    opened = opening.open_folder(place.folder / "model", tiny.THREE, seed=9, trained_head=True)
     assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(model, tiny.batch()))
     assert open_tokenizer(str(place.folder / "model")).get_vocab() == tiny.tokenizer().get_vocab()
-    assert models.saved_head(place.folder / "model") == tiny.THREE
+    assert opening.saved_head(place.folder / "model") == tiny.THREE
     assert json.loads((place.folder / "metrics.json").read_text()) == {"train_loss": 0.1 + 0.2}
     assert sorted(path.name for path in place.folder.iterdir()) == ["metrics.json", "model"]
     assert not [*place.folder.rglob("*.bin"), *place.folder.rglob("*.pt")]
@@ -34,11 +34,13 @@ def test_models_beside_the_result_have_folders_of_their_own(context: Callable[..
     model.finery_beside = {"generator": other}
     save_stage(place, model, tiny.tokenizer(), tiny.THREE, {})
     assert sorted(path.name for path in place.folder.iterdir()) == ["generator", "metrics.json", "model"]
-    opened = models.open_folder(place.folder / "generator", tiny.MASKED, seed=9, trained_head=True)
+    opened = opening.open_folder(place.folder / "generator", tiny.MASKED, seed=9, trained_head=True)
     assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(other, tiny.batch()))
 
 
-def test_a_failure_leaves_the_earlier_result_alone(context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_the_earlier_result_alone(
+    context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = context()
     save_stage(place, tiny.build("bert", tiny.THREE), tiny.tokenizer(), tiny.THREE, {})
     before = (place.folder / "model" / "model.safetensors").read_bytes()
@@ -68,7 +70,9 @@ def test_an_adapter_names_its_base_in_the_complete_stage(context: Callable[..., 
     complete = place.folder.rename(place.folder.with_name("abc"))
     config = json.loads((complete / "model" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(complete / "base")
-    assert tiny.logits(models.open_folder(complete / "model", tiny.THREE, seed=0, merge=False), tiny.batch()).equal(wanted)
+    assert tiny.logits(opening.open_folder(complete / "model", tiny.THREE, seed=0, merge=False), tiny.batch()).equal(
+        wanted
+    )
 
 
 def test_only_the_main_process_writes(context: Callable[..., Context]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from pipelines.trainers.saving_learnt import save_learnt
+from pipelines.trainers.checkpoints import save_learnt
 
 
 def test_the_weights_come_back(tmp_path: Path):
@@ -22,5 +22,7 @@ def test_the_weights_come_back(tmp_path: Path):
 
 
 def test_other_processes_write_nothing(tmp_path: Path):
-    save_learnt({"a": torch.ones(1)}, types.SimpleNamespace(should_save=False, output_dir=str(tmp_path)), str(tmp_path / "here"))
+    save_learnt(
+        {"a": torch.ones(1)}, types.SimpleNamespace(should_save=False, output_dir=str(tmp_path)), str(tmp_path / "here")
+    )
     assert not (tmp_path / "here").exists()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipelines import models
-from pipelines.data.tasks import Task
-from pipelines.errors import DataError, RecipeError
-from pipelines.protocols import Context, Head
-from pipelines.recipe import loads
-from pipelines.trainers import loop
+from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.interfaces import Context, Head
+from pipelines.core.recipe import loads
+from pipelines.models import opening
+from pipelines.tasks.base import Task
+from pipelines.trainers import trainer
 from tests import tiny
 
 ROWS = 30
@@ -38,7 +38,9 @@ def stage(tmp_path: Path) -> Callable[..., Any]:
     """`stage(keys, kind="classification", rows=30)`: a supervised stage on files of its own."""
 
     def build(keys: str = "max_length: 32", kind: str = "classification", rows: int = ROWS) -> Any:
-        label = (lambda row: ("bad", "fine", "good")[row % 3]) if kind == "classification" else (lambda row: row % 3 - 0.5)
+        label = (
+            (lambda row: ("bad", "fine", "good")[row % 3]) if kind == "classification" else (lambda row: row % 3 - 0.5)
+        )
         for split, count in (("train", rows), ("validation", 6)):
             lines = [f"{text_of(row)},{label(row)}" for row in range(count)]
             (tmp_path / f"{split}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
@@ -60,7 +62,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         given.update(keywords, examples=examples)
         return model, {}
 
-    monkeypatch.setattr(loop, "fit", record)
+    monkeypatch.setattr(trainer, "fit", record)
     return given
 
 
@@ -78,7 +80,9 @@ def splits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
-def test_rows_for_selection_are_none_of_those_learnt_from(stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]) -> None:
+def test_rows_for_selection_are_none_of_those_learnt_from(
+    stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]
+) -> None:
     stage("arguments: {eval_strategy: epoch}").run(context(open_model=opener("bert"), score=lambda task: "score"))
     learn, held_out = fitted["examples"], fitted["selection"]
     assert len(held_out) == 3  # a tenth
@@ -89,7 +93,9 @@ def test_rows_for_selection_are_none_of_those_learnt_from(stage: Any, context: C
     assert set(splits) == {"train"}
 
 
-def test_selection_is_drawn_by_the_seed_and_limited(stage: Any, context: Callable[..., Context], fitted: dict[str, Any]) -> None:
+def test_selection_is_drawn_by_the_seed_and_limited(
+    stage: Any, context: Callable[..., Context], fitted: dict[str, Any]
+) -> None:
     drawn = []
     for seed in (1, 1, 2):
         stage("arguments: {eval_strategy: steps}").run(context(open_model=opener("bert"), seed=seed))
@@ -100,7 +106,9 @@ def test_selection_is_drawn_by_the_seed_and_limited(stage: Any, context: Callabl
     assert len(fitted["examples"]) == ROWS - 3
 
 
-def test_without_selection_every_row_is_learnt_from(stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]) -> None:
+def test_without_selection_every_row_is_learnt_from(
+    stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]
+) -> None:
     stage().run(context(open_model=opener("finery")))
     assert fitted["examples"].index == list(range(ROWS))
     assert fitted["selection"] is fitted["score"] is None
@@ -110,20 +118,30 @@ def test_without_selection_every_row_is_learnt_from(stage: Any, context: Callabl
 
 
 @pytest.mark.parametrize("words", ["evaluation_strategy: epoch", "eval_strategy: epoch"])
-def test_earlier_names_decide_as_todays_do(words: str, stage: Any, context: Callable[..., Context], fitted: dict[str, Any]) -> None:
-    stage(f"arguments: {{{words}, load_best_model_at_end: true, group_by_length: false}}").run(context(open_model=opener("bert")))
+def test_earlier_names_decide_as_todays_do(
+    words: str, stage: Any, context: Callable[..., Context], fitted: dict[str, Any]
+) -> None:
+    stage(f"arguments: {{{words}, load_best_model_at_end: true, group_by_length: false}}").run(
+        context(open_model=opener("bert"))
+    )
     assert len(fitted["selection"]) == 3
     assert fitted["lengths"] is None
     assert fitted["arguments"]["metric_for_best_model"] == "accuracy"
 
 
-def test_a_metric_of_the_users_own_keeps_its_direction(stage: Any, context: Callable[..., Context], fitted: dict[str, Any]) -> None:
-    stage("arguments: {eval_strategy: epoch, load_best_model_at_end: true, metric_for_best_model: loss}").run(context(open_model=opener("bert")))
+def test_a_metric_of_the_users_own_keeps_its_direction(
+    stage: Any, context: Callable[..., Context], fitted: dict[str, Any]
+) -> None:
+    stage("arguments: {eval_strategy: epoch, load_best_model_at_end: true, metric_for_best_model: loss}").run(
+        context(open_model=opener("bert"))
+    )
     assert fitted["arguments"]["metric_for_best_model"] == "loss"
     assert "greater_is_better" not in fitted["arguments"]  # transformers knows that losses are better small
 
 
-def test_rows_that_are_cut_are_told(stage: Any, context: Callable[..., Context], fitted: dict[str, Any], events: Any) -> None:
+def test_rows_that_are_cut_are_told(
+    stage: Any, context: Callable[..., Context], fitted: dict[str, Any], events: Any
+) -> None:
     place = context(open_model=opener("bert"))
     stage("max_length: 8").run(place)
     cut = sum(len(ids) > 8 for ids in tiny.tokenizer()([text_of(row) for row in range(ROWS)])["input_ids"])
@@ -153,7 +171,12 @@ def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: 
 
 @pytest.mark.parametrize("words", ["evaluation_strategy: epoch", "eval_strategy: epoch"])
 def test_early_stopping_is_accepted_in_earlier_names_too(words: str, stage: Any) -> None:
-    assert stage(f"early_stopping_patience: 2\n    arguments: {{{words}, load_best_model_at_end: true}}").early_stopping_patience == 2
+    assert (
+        stage(
+            f"early_stopping_patience: 2\n    arguments: {{{words}, load_best_model_at_end: true}}"
+        ).early_stopping_patience
+        == 2
+    )
 
 
 def test_glue_ax_has_nothing_to_learn_from() -> None:
@@ -161,8 +184,12 @@ def test_glue_ax_has_nothing_to_learn_from() -> None:
         loads("name: x\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: glue/ax}]\n")
 
 
-@pytest.mark.parametrize(("kind", "tuner"), [("classification", "full"), ("classification", "lora"), ("regression", "full")])
-def test_a_whole_stage_learns_and_leaves_its_result(kind: str, tuner: str, stage: Any, context: Callable[..., Context], events: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "tuner"), [("classification", "full"), ("classification", "lora"), ("regression", "full")]
+)
+def test_a_whole_stage_learns_and_leaves_its_result(
+    kind: str, tuner: str, stage: Any, context: Callable[..., Context], events: Any, tmp_path: Path
+) -> None:
     def open_model(head: Head, keep_base: Path | None = None, **_: Any) -> Any:
         model = tiny.build("finery", head, seed=7)
         if keep_base is not None:
@@ -174,14 +201,20 @@ def test_a_whole_stage_learns_and_leaves_its_result(kind: str, tuner: str, stage
     keys = f"tuner: {tuner}\n    max_length: 32\n    arguments: {{num_train_epochs: 15, learning_rate: 1e-2, global_batch_size: 8, logging_steps: 4, save_strategy: 'no'}}"
     stage(keys, kind).run(place)
     metrics = json.loads((place.folder / "metrics.json").read_text())
-    required = {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes"}
+    required = {
+        "train_runtime",
+        "train_samples_per_second",
+        "trainable_parameters",
+        "all_parameters",
+        "peak_memory_bytes",
+    }
     assert required <= metrics.keys()
     assert metrics["train_steps"] == 15 * 4
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < 0.8 * losses[0]
     head = Head("sequence_classification", ("bad", "fine", "good") if kind == "classification" else ())
-    assert models.saved_head(place.folder / "model") == head
-    opened = models.open_folder(place.folder / "model", head, seed=0, trained_head=True)
+    assert opening.saved_head(place.folder / "model") == head
+    opened = opening.open_folder(place.folder / "model", head, seed=0, trained_head=True)
     assert tiny.logits(opened, tiny.batch()).shape == (4, len(head.labels) or 1)
 
 

@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines import recipe as recipes
-from pipelines.errors import Diverged, Misfit, ModelError, RecipeError, Stopped
-from pipelines.protocols import Head, StopSignal
-from pipelines.trainers import trl_bridge
-from pipelines.trainers.labelled_answers import encoded
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import Diverged, IncompatibleError, ModelError, RecipeError, Stopped
+from pipelines.core.interfaces import Head, StopSignal
+from pipelines.trainers import trl as trl_bridge
+from pipelines.trainers.kto import encoded
 from tests import tiny
 
 pytest.importorskip("trl")
 WORDS = tiny.WORDS
-PAIRS = [{"prompt": f"the {one} saw", "chosen": f" a {other} film", "rejected": f" a {one} book"} for one, other in zip(WORDS, WORDS[5:], strict=False)]
+PAIRS = [
+    {"prompt": f"the {one} saw", "chosen": f" a {other} film", "rejected": f" a {one} book"}
+    for one, other in zip(WORDS, WORDS[5:], strict=False)
+]
 SINGLE = [
-    {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"} for row in PAIRS for side in ("chosen", "rejected")
+    {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+    for row in PAIRS
+    for side in ("chosen", "rejected")
 ]
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
 KEYS = {
@@ -37,14 +42,21 @@ STAGES = list(KEYS)
 
 @pytest.fixture
 def folder(tmp_path):
-    for name, rows in (("pairs.jsonl", PAIRS), ("single.jsonl", SINGLE), ("prompts.jsonl", [{"text": text} for text in tiny.TEXTS])):
+    for name, rows in (
+        ("pairs.jsonl", PAIRS),
+        ("single.jsonl", SINGLE),
+        ("prompts.jsonl", [{"text": text} for text in tiny.TEXTS]),
+    ):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
     return tmp_path
 
 
 def loaded(folder, stage, arguments="max_steps: 2", more="", architecture=DECODER, keys=None):
     words = f"{{stage: {stage}, {keys or KEYS[stage]}, arguments: {{{SHORT[stage]}, {arguments}}}{more}}}"
-    return recipes.loads(f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n  - {words}\n", folder=folder)
+    return recipes.loads(
+        f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n  - {words}\n",
+        folder=folder,
+    )
 
 
 def refused(folder, *arguments, **keywords):
@@ -76,12 +88,21 @@ def trained(folder, context, events, stage, *arguments, name=None, fields=None, 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, tuner):
-    given, told, metrics = trained(folder, context, events, stage, "max_steps: 3, logging_steps: 1, save_steps: 2", f", tuner: {tuner}")
+    given, told, metrics = trained(
+        folder, context, events, stage, "max_steps: 3, logging_steps: 1, save_steps: 2", f", tuner: {tuner}"
+    )
     kinds = [each["event"] for each in told]
     assert {"metric", "progress", "checkpoint"} <= set(kinds)
     logged = [each["metrics"] for each in told if each["event"] == "metric"]
     assert all(np.isfinite(each["loss"]) for each in logged)
-    assert {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes", "train_steps"} <= set(metrics)
+    assert {
+        "train_runtime",
+        "train_samples_per_second",
+        "trainable_parameters",
+        "all_parameters",
+        "peak_memory_bytes",
+        "train_steps",
+    } <= set(metrics)
     model = given.folder / "model"
     assert json.loads((model / "head.json").read_text())["kind"] == "causal_lm"
     assert not list(model.rglob("*.bin"))
@@ -170,7 +191,9 @@ def test_the_other_answer_of_the_kl_is_the_neighbours(folder, context):
     rows = encoded(recipe.stages[0], given, given.open_model(Head("causal_lm")), given.open_tokenizer(), None, 4)
     for start in range(0, len(rows), 4):
         together = rows[start : start + 4]
-        assert [row["KL_completion_ids"] for row in together] == [row["completion_ids"] for row in (together[-1], *together[:-1])]
+        assert [row["KL_completion_ids"] for row in together] == [
+            row["completion_ids"] for row in (together[-1], *together[:-1])
+        ]
 
 
 def test_trl_prepares_single_rows_as_we_do(folder, context):
@@ -185,9 +208,22 @@ def test_trl_prepares_single_rows_as_we_do(folder, context):
     tokenizer = copy.deepcopy(given.open_tokenizer())
     rows = encoded(recipe.stages[0], given, given.open_model(Head("causal_lm")), tokenizer, None, None)
     tokenizer.eos_token, tokenizer.backend_tokenizer.post_processor = tokenizer.sep_token, None
-    arguments = trl.KTOConfig(output_dir=str(folder / "trl"), bf16=False, use_cpu=True, gradient_checkpointing=False, per_device_train_batch_size=4, report_to="none")
+    arguments = trl.KTOConfig(
+        output_dir=str(folder / "trl"),
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=4,
+        report_to="none",
+    )
     model = tiny.build("gpt2", Head("causal_lm"))
-    trainer = trl.KTOTrainer(model=model, ref_model=copy.deepcopy(model), args=arguments, train_dataset=Dataset.from_list(SINGLE), processing_class=tokenizer)
+    trainer = trl.KTOTrainer(
+        model=model,
+        ref_model=copy.deepcopy(model),
+        args=arguments,
+        train_dataset=Dataset.from_list(SINGLE),
+        processing_class=tokenizer,
+    )
     key = lambda row: (row["prompt_ids"], row["completion_ids"], row["label"])  # noqa: E731
     assert sorted(map(key, trainer.train_dataset)) == sorted(map(key, rows))
 
@@ -213,15 +249,15 @@ def test_a_head_that_is_no_single_matrix_is_refused():
     trl_bridge.refuse_other_heads(model, 1.0)
     plain = model.lm_head.forward
     model.lm_head.forward = lambda hidden: plain(hidden) * 4.0
-    with pytest.raises(Misfit, match="single matrix"):
+    with pytest.raises(IncompatibleError, match="single matrix"):
         trl_bridge.refuse_other_heads(model, 1.0)
 
 
 def test_the_model_is_itself_again_when_trl_has_left(folder, context, events):
     given, _, _ = trained(folder, context, events, "kto", "max_steps: 1")
-    from pipelines import models
+    from pipelines.models import opening
 
-    model = models.open_folder(given.folder / "model", Head("causal_lm"), 0, trained_head=True)
+    model = opening.open_folder(given.folder / "model", Head("causal_lm"), 0, trained_head=True)
     ids = torch.tensor([[5, 6, 7]])
     assert model(input_ids=ids).logits.shape == (1, 3, model.config.vocab_size)
 
@@ -250,11 +286,20 @@ def test_groups_must_fill_the_step(folder):
     with pytest.raises(RecipeError, match="does not divide the 8 completions of a step"):
         recipes.loads(f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text}\n", folder=folder)
     with pytest.raises(RecipeError, match="make it 2 or more"):
-        recipes.loads(f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text.replace('generations: 3', 'generations: 1')}\n", folder=folder)
+        recipes.loads(
+            f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text.replace('generations: 3', 'generations: 1')}\n",
+            folder=folder,
+        )
 
 
 def test_completions_must_fit_behind_the_prompts(folder):
-    assert "max_position_embeddings 96" in refused(folder, "grpo", "max_steps: 1", architecture=DECODER, keys=KEYS["grpo"].replace("max_length: 4", "max_length: 92"))
+    assert "max_position_embeddings 96" in refused(
+        folder,
+        "grpo",
+        "max_steps: 1",
+        architecture=DECODER,
+        keys=KEYS["grpo"].replace("max_length: 4", "max_length: 92"),
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pipelines.errors import ModelError
-from pipelines.protocols import Head
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.core.recipe import loads
 from pipelines.trainers import tuning
 from pipelines.tuners.tuner import TunerBlock
 
@@ -36,13 +36,19 @@ class Greedy(TunerBlock):
         return self.taken
 
     def misfit(self, words: Any, head: str) -> str | None:
-        return None if words["model_type"] == self.serves else f"serves {self.serves} only, not {words['model_type']} with a {head} head"
+        return (
+            None
+            if words["model_type"] == self.serves
+            else f"serves {self.serves} only, not {words['model_type']} with a {head} head"
+        )
 
 
 def tuned(tuner: Any) -> Any:
     """The recipe, its first stage tuned so."""
     recipe = loads(RECIPE)
-    return recipe.model_copy(update={"stages": (recipe.stages[0].model_copy(update={"tuner": tuner}), recipe.stages[1])})
+    return recipe.model_copy(
+        update={"stages": (recipe.stages[0].model_copy(update={"tuner": tuner}), recipe.stages[1])}
+    )
 
 
 def sentences(tuner: Any, position: int = 0) -> dict[Any, str]:
@@ -62,7 +68,9 @@ def test_a_tuner_that_does_not_serve_the_architecture_is_one():
 
 def test_virtual_tokens_and_text_share_the_positions():
     assert sentences(Greedy(taken=5)) == {
-        ("tuner",): "is greedy, whose 5 virtual tokens and texts of 60 tokens are more than the model's max_position_embeddings 64; lower one of the two"
+        (
+            "tuner",
+        ): "is greedy, whose 5 virtual tokens and texts of 60 tokens are more than the model's max_position_embeddings 64; lower one of the two"
     }
 
 
@@ -84,7 +92,9 @@ def opened(tuner: Any, **words: Any) -> tuple[Any, Any]:
     asked: list[Any] = []
     from pathlib import Path
 
-    context: Any = SimpleNamespace(folder=Path("/here"), open_model=lambda head, keep_base: asked.append(keep_base) or model)
+    context: Any = SimpleNamespace(
+        folder=Path("/here"), open_model=lambda head, keep_base: asked.append(keep_base) or model
+    )
     return tuning.opened(SimpleNamespace(tuner=tuner), context, Head("masked_lm")), asked
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pipelines.trainers.uncertainty import weighed
+from pipelines.trainers.multi_task_trainer import weighed
 
 
 def test_the_formula_by_hand():
@@ -31,7 +31,9 @@ def test_the_parts_of_a_step_add_up_to_the_step():
     log_variances = torch.tensor([0.4])
     squared = torch.tensor([True])
     whole = weighed(torch.tensor([3.0]), log_variances, squared, torch.ones(1))
-    parts = [weighed(torch.tensor([3.0 * share]), log_variances, squared, torch.tensor([share])) for share in (0.25, 0.75)]
+    parts = [
+        weighed(torch.tensor([3.0 * share]), log_variances, squared, torch.tensor([share])) for share in (0.25, 0.75)
+    ]
     assert sum(part.item() for part in parts) == pytest.approx(whole.item())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.trainers.writing_head import of_shape
+from pipelines.models.heads import of_shape
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import ModelError, RecipeError
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.recipe import loads
 from pipelines.tuners.adapter import Adapter, NonLinearity
 from tests import tiny
 
-RECIPE = "name: x\nmodel: {architecture: %s}\nstages: [{stage: supervised, task: glue/mrpc, max_length: 32, tuner: %s}]\n"
+RECIPE = (
+    "name: x\nmodel: {architecture: %s}\nstages: [{stage: supervised, task: glue/mrpc, max_length: 32, tuner: %s}]\n"
+)
 
 
 def mistakes(tuner: str, architecture: str = "{preset: bert-tiny}") -> list[str]:
@@ -25,7 +27,11 @@ def mistakes(tuner: str, architecture: str = "{preset: bert-tiny}") -> list[str]
     [
         ("{name: adapter, kind: pfeifer}", "tuner.kind", "Did you mean 'pfeiffer'?"),
         ("{name: adapter, non_linearity: softplus}", "tuner.non_linearity", "must be one of relu, gelu"),
-        ("{name: adapter, bottleneck_size: 8, reduction_factor: 4}", "tuner.bottleneck_size", "say the same thing twice"),
+        (
+            "{name: adapter, bottleneck_size: 8, reduction_factor: 4}",
+            "tuner.bottleneck_size",
+            "say the same thing twice",
+        ),
         ("{name: adapter, bottleneck_size: 0}", "tuner.bottleneck_size", "must be at least 1"),
         ("{name: adapter, init_std: 0.1}", "tuner.init_std", "is for init: near-identity"),
         ("{name: adapter, layers: [0, 0]}", "tuner.layers", "must be different numbers from 0 on"),
@@ -46,11 +52,16 @@ def test_an_architecture_without_a_place_is_refused_before_anything_loads() -> N
     xlnet = "{model_type: xlnet, d_model: 32, n_layer: 2, n_head: 2, d_inner: 48}"
     assert "use kind: pfeiffer" in mistakes("adapter", xlnet)[0]
     assert loads(RECIPE % (xlnet, "{name: adapter, kind: parallel}"))
-    assert "every token passes" in mistakes("{name: adapter, kind: pfeiffer}", "{model_type: mixtral, num_hidden_layers: 2}")[0]
+    assert (
+        "every token passes"
+        in mistakes("{name: adapter, kind: pfeiffer}", "{model_type: mixtral, num_hidden_layers: 2}")[0]
+    )
 
 
 def test_layers_that_an_open_model_does_not_have_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"the tuner adapter is to stand in layers \[7\], but the last layer of BertForMaskedLM is 1"):
+    with pytest.raises(
+        ModelError, match=r"the tuner adapter is to stand in layers \[7\], but the last layer of BertForMaskedLM is 1"
+    ):
         Adapter(layers=(7,)).apply(tiny.build("bert", tiny.MASKED))
 
 
@@ -73,10 +84,16 @@ def test_every_non_linearity_is_one_of_transformers() -> None:
 def test_it_learns_2md_plus_d_plus_m_weights_a_place(settings: dict[str, Any], places: int, size: int) -> None:
     """Houlsby et al. 2019, section 2.1, with d the model's width (32) and m the adapter's."""
     model = Adapter(**settings).apply(tiny.build("bert", tiny.MASKED))
-    assert sum(weight.numel() for weight in model.parameters() if weight.requires_grad) == places * (2 * size * 32 + 32 + size)
+    assert sum(weight.numel() for weight in model.parameters() if weight.requires_grad) == places * (
+        2 * size * 32 + 32 + size
+    )
 
 
 def test_the_kinds_come_with_the_settings_of_their_authors() -> None:
-    for kind, non_linearity, scaling in (("houlsby", "gelu", 1.0), ("pfeiffer", "relu", 1.0), ("parallel", "relu", 4.0)):
+    for kind, non_linearity, scaling in (
+        ("houlsby", "gelu", 1.0),
+        ("pfeiffer", "relu", 1.0),
+        ("parallel", "relu", 4.0),
+    ):
         config = Adapter(kind=kind).apply(tiny.build("bert", tiny.MASKED)).peft_config["default"]
         assert (config.non_linearity, config.scaling) == (non_linearity, scaling)

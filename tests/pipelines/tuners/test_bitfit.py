@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import models
-from pipelines.errors import Misfit
+from pipelines.core.errors import IncompatibleError
+from pipelines.models import opening
 from pipelines.tuners.bitfit import BIAS_WORDS, BitFit
 from tests import tiny
 
@@ -16,10 +16,20 @@ HEAD = (DIM * DIM + DIM) + (DIM * 3 + 3)
 """Pooler and classifier: the checkpoint did not bring them."""
 
 SHAPES: dict[str, dict[str, Any]] = {
-    **{kind: {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2} for kind in ("t5", "mt5", "umt5", "longt5", "switch_transformers")},
+    **{
+        kind: {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+        for kind in ("t5", "mt5", "umt5", "longt5", "switch_transformers")
+    },
     "modernbert": tiny.SHAPES["modernbert"],
-}  # fmt: skip
-DECODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
+}
+DECODER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
 
 
 def trained(model: Any) -> dict[str, int]:
@@ -48,8 +58,8 @@ def test_the_small_variant_keeps_the_biases_of_queries_and_of_the_first_matrix(f
 @pytest.mark.parametrize("family", ["gpt2", "xlnet"])
 def test_queries_without_a_bias_of_their_own_are_refused(family: str) -> None:
     shape = tiny.SHAPES.get(family) or {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48}
-    model = models.build({"model_type": family, **shape}, tiny.TWO, tiny.tokenizer(), 0)
-    with pytest.raises(Misfit, match="has no bias of the query alone; use all"):
+    model = opening.build({"model_type": family, **shape}, tiny.TWO, tiny.tokenizer(), 0)
+    with pytest.raises(IncompatibleError, match="has no bias of the query alone; use all"):
         BitFit(biases="query_and_intermediate").apply(model)
     assert trained(BitFit().apply(model))
 
@@ -59,7 +69,13 @@ def test_what_is_said_of_models_without_biases_is_true_of_them(kind: str) -> Non
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
     shape = SHAPES.get(kind, DECODER)
-    auto = AutoModelForMaskedLM if kind == "modernbert" else AutoModelForSeq2SeqLM if kind in SHAPES else AutoModelForCausalLM
+    auto = (
+        AutoModelForMaskedLM
+        if kind == "modernbert"
+        else AutoModelForSeq2SeqLM
+        if kind in SHAPES
+        else AutoModelForCausalLM
+    )
 
     def build(**words: Any) -> Any:
         return auto.from_config(AutoConfig.for_model(kind, vocab_size=96, pad_token_id=0, **shape, **words))
@@ -68,7 +84,7 @@ def test_what_is_said_of_models_without_biases_is_true_of_them(kind: str) -> Non
     assert BitFit().misfit({"model_type": kind, **bare.config.to_dict()}, "sequence_classification") == (
         f"trains biases, but this {kind} has none; use lora, or give the architecture biases"
     )
-    with pytest.raises(Misfit, match="has none; use lora"):
+    with pytest.raises(IncompatibleError, match="has none; use lora"):
         BitFit().apply(bare)
     for word in BIAS_WORDS[kind]:
         with_biases = build(**{word: True})
@@ -79,10 +95,13 @@ def test_what_is_said_of_models_without_biases_is_true_of_them(kind: str) -> Non
 def test_our_own_design_without_biases_is_refused_and_with_one_it_is_not() -> None:
     bare = {"norm_type": "rms_norm", "attention_bias": False, "mlp_bias": False}
     assert BitFit().misfit({"model_type": "finery", **bare}, "masked_lm") is not None
-    with pytest.raises(Misfit):
+    with pytest.raises(IncompatibleError):
         BitFit().apply(tiny.build("finery", tiny.THREE, **bare))
     for one in ({"norm_type": "layer_norm"}, {"attention_bias": True}, {"mlp_bias": True}):
         words = bare | one
         assert BitFit().misfit({"model_type": "finery", **words}, "masked_lm") is None
         assert trained(BitFit().apply(tiny.build("finery", tiny.THREE, **words)))
-    assert BitFit().misfit({"model_type": "finery"} | bare | {"norm_type": "layer_norm", "norm_bias": False}, "masked_lm") is not None
+    assert (
+        BitFit().misfit({"model_type": "finery"} | bare | {"norm_type": "layer_norm", "norm_bias": False}, "masked_lm")
+        is not None
+    )

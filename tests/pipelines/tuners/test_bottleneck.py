@@ -28,8 +28,16 @@ SMALL: dict[str, dict[str, Any]] = {
 """Two layers of each; the other sizes are those of the tests or the type's own, without memory behind them."""
 
 EXITS = {
-    "bert": (["encoder.layer.1.attention.output.dense"], "encoder.layer.1.output.dense", "encoder.layer.1.intermediate.dense"),
-    "distilbert": (["transformer.layer.1.attention.out_lin"], "transformer.layer.1.ffn.lin2", "transformer.layer.1.ffn.lin1"),
+    "bert": (
+        ["encoder.layer.1.attention.output.dense"],
+        "encoder.layer.1.output.dense",
+        "encoder.layer.1.intermediate.dense",
+    ),
+    "distilbert": (
+        ["transformer.layer.1.attention.out_lin"],
+        "transformer.layer.1.ffn.lin2",
+        "transformer.layer.1.ffn.lin1",
+    ),
     "albert": (
         ["encoder.albert_layer_groups.0.albert_layers.0.attention.dense"],
         "encoder.albert_layer_groups.0.albert_layers.0.ffn_output",
@@ -37,9 +45,21 @@ EXITS = {
     ),
     "gpt2": (["h.1.attn.c_proj"], "h.1.mlp.c_proj", "h.1.mlp.c_fc"),
     "modernbert": (["layers.1.attn.Wo"], "layers.1.mlp.Wo", "layers.1.mlp.Wi"),
-    "deberta-v2": (["encoder.layer.1.attention.output.dense"], "encoder.layer.1.output.dense", "encoder.layer.1.intermediate.dense"),
-    "deberta": (["encoder.layer.1.attention.output.dense"], "encoder.layer.1.output.dense", "encoder.layer.1.intermediate.dense"),
-    "mpnet": (["encoder.layer.1.attention.attn.o"], "encoder.layer.1.output.dense", "encoder.layer.1.intermediate.dense"),
+    "deberta-v2": (
+        ["encoder.layer.1.attention.output.dense"],
+        "encoder.layer.1.output.dense",
+        "encoder.layer.1.intermediate.dense",
+    ),
+    "deberta": (
+        ["encoder.layer.1.attention.output.dense"],
+        "encoder.layer.1.output.dense",
+        "encoder.layer.1.intermediate.dense",
+    ),
+    "mpnet": (
+        ["encoder.layer.1.attention.attn.o"],
+        "encoder.layer.1.output.dense",
+        "encoder.layer.1.intermediate.dense",
+    ),
     "llama": (["layers.1.self_attn.o_proj"], "layers.1.mlp.down_proj", "layers.1.mlp.up_proj"),
     "phi3": (["layers.1.self_attn.o_proj"], "layers.1.mlp.down_proj", "layers.1.mlp.gate_up_proj"),
     "gpt_neox": (["layers.1.attention.dense"], "layers.1.mlp.dense_4h_to_h", "layers.1.mlp.dense_h_to_4h"),
@@ -48,8 +68,16 @@ EXITS = {
         "decoder.block.1.layer.2.DenseReluDense.wo",
         "decoder.block.1.layer.2.DenseReluDense.wi",
     ),
-    "bart": (["decoder.layers.1.self_attn.out_proj", "decoder.layers.1.encoder_attn.out_proj"], "decoder.layers.1.fc2", "decoder.layers.1.fc1"),
-    "led": (["decoder.layers.1.self_attn.out_proj", "decoder.layers.1.encoder_attn.out_proj"], "decoder.layers.1.fc2", "decoder.layers.1.fc1"),
+    "bart": (
+        ["decoder.layers.1.self_attn.out_proj", "decoder.layers.1.encoder_attn.out_proj"],
+        "decoder.layers.1.fc2",
+        "decoder.layers.1.fc1",
+    ),
+    "led": (
+        ["decoder.layers.1.self_attn.out_proj", "decoder.layers.1.encoder_attn.out_proj"],
+        "decoder.layers.1.fc2",
+        "decoder.layers.1.fc1",
+    ),
     "xlm": (["attentions.1.out_lin"], "ffns.1.lin2", "ffns.1.lin1"),
     "ctrl": (["h.1.multi_head_attention.dense"], "h.1.ffn.2", "h.1.ffn.0"),
 }
@@ -64,7 +92,9 @@ def skeleton(model_type: str) -> Any:
     from transformers import AutoConfig, AutoModel
 
     with torch.device("meta"):
-        return AutoModel.from_config(AutoConfig.for_model(model_type, **tiny.SHAPES.get(model_type, {}) | SMALL[model_type]))
+        return AutoModel.from_config(
+            AutoConfig.for_model(model_type, **tiny.SHAPES.get(model_type, {}) | SMALL[model_type])
+        )
 
 
 @pytest.mark.parametrize("model_type", EXITS)
@@ -97,7 +127,9 @@ def test_what_the_recipe_check_refuses_is_what_has_no_place(model_type: str) -> 
 def test_a_layer_without_a_place_is_named() -> None:
     model = skeleton("llama")
     model.layers[1].mlp = nn.Identity()
-    with pytest.raises(ValueError, match=r"ends the feed-forward network in layer 1 of LlamaModel's layers; use another tuner"):
+    with pytest.raises(
+        ValueError, match=r"ends the feed-forward network in layer 1 of LlamaModel's layers; use another tuner"
+    ):
         places_for(model, "pfeiffer")
     model.layers[0].self_attn = nn.Identity()
     with pytest.raises(ValueError, match=r"ends the attention in layer 0 of LlamaModel's layers; use kind: pfeiffer"):
@@ -116,7 +148,11 @@ def adapter_at(model: Any, place: str) -> dict[str, torch.Tensor]:
     from peft import get_peft_model_state_dict
 
     start = f"base_model.model.{place}.bottleneck_adapters."
-    return {key.removeprefix(start): value for key, value in get_peft_model_state_dict(model).items() if key.startswith(start)}
+    return {
+        key.removeprefix(start): value
+        for key, value in get_peft_model_state_dict(model).items()
+        if key.startswith(start)
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +167,9 @@ def test_a_bert_layer_computes_what_the_papers_draw(kind: str) -> None:
         weights = adapter_at(model, place)
         bend = F.gelu if kind == "houlsby" else F.relu
         assert weights["down.weight"].shape == (8, 32)
-        return bend(read @ weights["down.weight"].T + weights["down.bias"]) @ weights["up.weight"].T + weights["up.bias"]
+        return (
+            bend(read @ weights["down.weight"].T + weights["down.bias"]) @ weights["up.weight"].T + weights["up.bias"]
+        )
 
     with torch.no_grad():
         attended = layer.attention.self(x)[0]
@@ -141,7 +179,9 @@ def test_a_bert_layer_computes_what_the_papers_draw(kind: str) -> None:
         middle = layer.attention.output.LayerNorm(y + x)
         wide = F.gelu(layer.intermediate.dense(middle))
         y = wide @ layer.output.dense.weight.T + layer.output.dense.bias
-        y = y + (4 * change(f"{where}.output.dense", middle) if kind == "parallel" else change(f"{where}.output.dense", y))
+        y = y + (
+            4 * change(f"{where}.output.dense", middle) if kind == "parallel" else change(f"{where}.output.dense", y)
+        )
         expected = layer.output.LayerNorm(y + middle)
         found = layer(x)
         torch.testing.assert_close(found[0] if isinstance(found, tuple) else found, expected)
@@ -209,7 +249,11 @@ def test_activation_checkpointing_changes_no_gradient(kind: str, reentrant: bool
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
             model.enable_input_require_grads()
         model(**tiny.batch()).logits.square().sum().backward()
-        return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None and weight.requires_grad}
+        return {
+            name: weight.grad
+            for name, weight in model.named_parameters()
+            if weight.grad is not None and weight.requires_grad
+        }
 
     plain, checkpointed = gradients(False), gradients(True)
     assert any("bottleneck" in name and grad.any() for name, grad in plain.items())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.errors import ModelError, RecipeError
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.recipe import loads
 from pipelines.tuners.full import Full
 from tests import tiny
 
@@ -40,7 +40,12 @@ def test_each_layer_learns_2_6_times_slower_than_the_one_above() -> None:
     model = Full(discriminative=2.6).apply(tiny.build("bert", tiny.TWO))
     rates = Full(discriminative=2.6).rates(model)
     assert rates.keys() == {name for name, _ in model.named_parameters()}
-    expected = [(HEAD, 1.0), (of(model, "bert.encoder.layer.1."), 1 / 2.6), (of(model, "bert.encoder.layer.0."), 1 / 6.76), (of(model, "bert.embeddings."), 1 / 17.576)]
+    expected = [
+        (HEAD, 1.0),
+        (of(model, "bert.encoder.layer.1."), 1 / 2.6),
+        (of(model, "bert.encoder.layer.0."), 1 / 6.76),
+        (of(model, "bert.embeddings."), 1 / 17.576),
+    ]
     for names, rate in expected:
         assert [rates[name] for name in names] == pytest.approx([rate] * len(names))
     assert sum(len(names) for names, _ in expected) == len(rates)
@@ -50,34 +55,59 @@ def test_one_more_layer_wakes_with_every_epoch() -> None:
     model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing=True)
     assert tuner.thaws
     tuner.apply(model)
-    assert all(weight.requires_grad for weight in model.parameters())  # the optimizer is made now, of all that will learn
+    assert all(
+        weight.requires_grad for weight in model.parameters()
+    )  # the optimizer is made now, of all that will learn
     awake = set()
-    for epoch, more in enumerate((HEAD, of(model, "bert.encoder.layer.1."), of(model, "bert.encoder.layer.0."), of(model, "bert.embeddings."), set())):
+    for epoch, more in enumerate(
+        (
+            HEAD,
+            of(model, "bert.encoder.layer.1."),
+            of(model, "bert.encoder.layer.0."),
+            of(model, "bert.embeddings."),
+            set(),
+        )
+    ):
         awake |= more
-        tuner.thaw(model, epoch)
+        tuner.unfreeze(model, epoch)
         assert learning(model) == awake
-    tuner.thaw(model, 1)  # a resume may begin anywhere
+    tuner.unfreeze(model, 1)  # a resume may begin anywhere
     assert learning(model) == HEAD | of(model, "bert.encoder.layer.1.")
 
 
 def test_layers_that_too_few_epochs_never_wake_are_named() -> None:
     model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing=True)
     tuner.apply(model)
-    assert tuner.asleep(model, 4) is None
-    assert tuner.asleep(model, 3) == "full.gradual_unfreezing: 1 of 4 layers (embeddings) never learn in 3 epochs; num_train_epochs: 4 reaches all"
-    assert "2 of 4 layers (embeddings to bert.encoder.layer.0) never learn in 2 epochs" in str(tuner.asleep(model, 2))
+    assert tuner.never_unfrozen(model, 4) is None
+    assert (
+        tuner.never_unfrozen(model, 3)
+        == "full.gradual_unfreezing: 1 of 4 layers (embeddings) never learn in 3 epochs; num_train_epochs: 4 reaches all"
+    )
+    assert "2 of 4 layers (embeddings to bert.encoder.layer.0) never learn in 2 epochs" in str(
+        tuner.never_unfrozen(model, 2)
+    )
     slow = Full(gradual_unfreezing={"epochs_per_layer": 2}, freeze=("embeddings",))
-    assert "1 of 3 layers (bert.encoder.layer.0) never learn in 4 epochs; num_train_epochs: 5 reaches all" in str(slow.asleep(model, 4))
-    assert slow.asleep(model, 5) is None
-    assert Full(freeze=("embeddings",)).asleep(model, 1) is None
+    assert "1 of 3 layers (bert.encoder.layer.0) never learn in 4 epochs; num_train_epochs: 5 reaches all" in str(
+        slow.never_unfrozen(model, 4)
+    )
+    assert slow.never_unfrozen(model, 5) is None
+    assert Full(freeze=("embeddings",)).never_unfrozen(model, 1) is None
 
 
 def test_what_is_frozen_by_name_is_no_layer_that_waits() -> None:
-    model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing={"epochs_per_layer": 2}, freeze=("layer.1", "embeddings"))
+    model, tuner = (
+        tiny.build("bert", tiny.TWO),
+        Full(gradual_unfreezing={"epochs_per_layer": 2}, freeze=("layer.1", "embeddings")),
+    )
     tuner.apply(model)
     assert learning(model) == HEAD | of(model, "bert.encoder.layer.0.")
-    for epoch, awake in ((0, HEAD), (1, HEAD), (2, HEAD | of(model, "bert.encoder.layer.0.")), (9, HEAD | of(model, "bert.encoder.layer.0."))):
-        tuner.thaw(model, epoch)
+    for epoch, awake in (
+        (0, HEAD),
+        (1, HEAD),
+        (2, HEAD | of(model, "bert.encoder.layer.0.")),
+        (9, HEAD | of(model, "bert.encoder.layer.0.")),
+    ):
+        tuner.unfreeze(model, epoch)
         assert learning(model) == awake
 
 
@@ -98,7 +128,9 @@ def test_a_new_head_learns_whatever_is_frozen() -> None:
 
 def test_a_pattern_that_means_nothing_or_only_the_new_head_is_refused() -> None:
     model = tiny.build("bert", tiny.TWO)
-    with pytest.raises(ModelError, match=r"full.freeze 'nope' matches no weight of the model; it has the modules bert, embeddings"):
+    with pytest.raises(
+        ModelError, match=r"full.freeze 'nope' matches no weight of the model; it has the modules bert, embeddings"
+    ):
         Full(freeze=("embeddings", "nope")).apply(model)
     with pytest.raises(ModelError, match=r"full.train 'nope' matches no weight"):
         Full(train=("nope",)).apply(model)
@@ -110,14 +142,28 @@ def test_a_pattern_that_means_nothing_or_only_the_new_head_is_refused() -> None:
     ("words", "key", "sentence"),
     [
         ({"discriminative": 1.0}, "discriminative", "greater than 1"),
-        ({"gradual_unfreezing": 3}, "gradual_unfreezing", r"is 3, must be true, or a mapping such as \{epochs_per_layer: 2\}"),
+        (
+            {"gradual_unfreezing": 3},
+            "gradual_unfreezing",
+            r"is 3, must be true, or a mapping such as \{epochs_per_layer: 2\}",
+        ),
         ({"gradual_unfreezing": {"epochs_per_layer": 0}}, "epochs_per_layer", "at least 1"),
-        ({"slanted_triangular": "yes"}, "slanted_triangular", r"is .*yes.*, must be true, or a mapping such as \{cut_frac: 0.1, ratio: 32\}"),
+        (
+            {"slanted_triangular": "yes"},
+            "slanted_triangular",
+            r"is .*yes.*, must be true, or a mapping such as \{cut_frac: 0.1, ratio: 32\}",
+        ),
         ({"freeze": ()}, "freeze", "at least 1"),
-        ({"freeze": ("a",), "train": ("b",)}, "train", "is given beside freeze; name either what is frozen or what learns"),
+        (
+            {"freeze": ("a",), "train": ("b",)},
+            "train",
+            "is given beside freeze; name either what is frozen or what learns",
+        ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], key: str, sentence: str, tmp_path: Path) -> None:
+def test_settings_that_make_no_sense_are_refused(
+    words: dict[str, Any], key: str, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValidationError) as caught:
         Full(**words)
     import re
@@ -137,11 +183,17 @@ stages:
 """
 
 
-@pytest.mark.parametrize("key", ["lr_scheduler_type: cosine", "warmup_steps: 0.1", "warmup_ratio: 0.1", "lr_scheduler_kwargs: {num_cycles: 2}"])
+@pytest.mark.parametrize(
+    "key",
+    ["lr_scheduler_type: cosine", "warmup_steps: 0.1", "warmup_ratio: 0.1", "lr_scheduler_kwargs: {num_cycles: 2}"],
+)
 def test_a_second_schedule_is_refused_at_its_line(key: str) -> None:
     name = key.partition(":")[0]
     with pytest.raises(RecipeError) as caught:
         loads(RECIPE.replace("KEY", key))
-    assert f"stages.supervised.arguments.{name}: is given, but the tuner full brings a schedule of its own; leave one of the two out" in str(caught.value)
+    assert (
+        f"stages.supervised.arguments.{name}: is given, but the tuner full brings a schedule of its own; leave one of the two out"
+        in str(caught.value)
+    )
     loads(RECIPE.replace(", KEY", ""))
     loads(RECIPE.replace("KEY", key).replace("slanted_triangular: true", "slanted_triangular: false"))

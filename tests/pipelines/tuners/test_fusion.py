@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.errors import ModelError, RecipeError
-from pipelines.recipe import loads
+from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.recipe import loads
 from pipelines.tuners import bottleneck
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.fusion import Fusion
@@ -46,7 +46,8 @@ def change(folder: Path, place: str, output: torch.Tensor, entered: torch.Tensor
 
     weights = load_file(folder / "adapter_model.safetensors")
     down, down_bias, up, up_bias = (
-        weights[f"base_model.model.{place}.bottleneck_adapters.{name}"] for name in ("down.weight", "down.bias", "up.weight", "up.bias")
+        weights[f"base_model.model.{place}.bottleneck_adapters.{name}"]
+        for name in ("down.weight", "down.bias", "up.weight", "up.bias")
     )
     read = entered if parallel else output
     return (4.0 if parallel else 1.0) * (torch.relu(read @ down.T + down_bias) @ up.T + up_bias)
@@ -65,13 +66,18 @@ def test_a_place_computes_the_attention_of_the_paper(adapters: dict[str, Path]) 
         layer.entered = entered
         found = layer(wide)
         h = layer.base_layer(wide)
-        answers = [change(adapters["one"], place, h, entered, False), change(adapters["other"], place, h, entered, True)]
+        answers = [
+            change(adapters["one"], place, h, entered, False),
+            change(adapters["other"], place, h, entered, True),
+        ]
         for row in range(2):
             for token in range(3):
                 asks = fusion.query.weight @ h[row, token] + fusion.query.bias
                 scores = torch.stack([asks @ (fusion.key.weight @ z[row, token] + fusion.key.bias) for z in answers])
                 shares = scores.exp() / scores.exp().sum()
-                mixed = sum(share * (fusion.value.weight @ z[row, token]) for share, z in zip(shares, answers, strict=True))
+                mixed = sum(
+                    share * (fusion.value.weight @ z[row, token]) for share, z in zip(shares, answers, strict=True)
+                )
                 torch.testing.assert_close(found[row, token], h[row, token] + mixed)
 
 
@@ -81,7 +87,9 @@ def test_only_the_mix_and_the_new_head_learn(adapters: dict[str, Path]) -> None:
         learning = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         mix = {name: weight for name, weight in learning.items() if "bottleneck_" in name}
         assert not [name for name in mix if "members" in name]
-        assert sum(weight.numel() for weight in mix.values()) == 2 * (3 * 32 * 32 + 2 * 32)  # Q and K with biases, V without; two layers
+        assert sum(weight.numel() for weight in mix.values()) == 2 * (
+            3 * 32 * 32 + 2 * 32
+        )  # Q and K with biases, V without; two layers
         assert all("modules_to_save" in name for name in learning.keys() - mix.keys())
         with model.disable_adapter():  # PEFT switches what learns off and on again
             pass
@@ -100,7 +108,9 @@ def test_the_adapters_come_unchanged_and_are_saved_with_the_mix(adapters: dict[s
     for number, folder in enumerate(adapters.values()):
         for key, value in load_file(folder / "adapter_model.safetensors").items():
             if "bottleneck_adapters" in key:
-                assert torch.equal(saved[key.replace("bottleneck_adapters.", f"bottleneck_adapters.members.{number}.")], value)
+                assert torch.equal(
+                    saved[key.replace("bottleneck_adapters.", f"bottleneck_adapters.members.{number}.")], value
+                )
     again = PeftModel.from_pretrained(tiny.build("bert", tiny.TWO), tmp_path / "fused")
     assert torch.equal(tiny.logits(again, tiny.batch()), wanted)
     assert not [name for name, weight in again.named_parameters() if weight.requires_grad]
@@ -122,7 +132,10 @@ def test_value_is_held_near_the_identity(adapters: dict[str, Path]) -> None:
 
 def test_adapters_of_another_architecture_are_refused(adapters: dict[str, Path]) -> None:
     tuner = Fusion(adapters=tuple(adapters)).given(adapters)
-    with pytest.raises(ModelError, match=r"stage 'one' stands at bert\.encoder\S+, which DistilBertForSequenceClassification does not have"):
+    with pytest.raises(
+        ModelError,
+        match=r"stage 'one' stands at bert\.encoder\S+, which DistilBertForSequenceClassification does not have",
+    ):
         tuner.apply(tiny.build("distilbert", tiny.TWO))
 
 
@@ -143,22 +156,39 @@ ONE = ("one", "pretrain", "adapter")
 @pytest.mark.parametrize(
     ("stages", "sentence"),
     [
-        ((ONE, ("mix", "pretrain", "{name: fusion, adapters: [one, too]}")), "'too' is no earlier stage with the tuner adapter"),
-        ((ONE, ("two", "pretrain", "lora"), ("mix", "pretrain", "{name: fusion, adapters: [one, two]}")), "Those are: one"),
+        (
+            (ONE, ("mix", "pretrain", "{name: fusion, adapters: [one, too]}")),
+            "'too' is no earlier stage with the tuner adapter",
+        ),
+        (
+            (ONE, ("two", "pretrain", "lora"), ("mix", "pretrain", "{name: fusion, adapters: [one, two]}")),
+            "Those are: one",
+        ),
         ((ONE, ("mix", "pretrain", "{name: fusion, adapters: [one, one]}")), "names a stage twice"),
         ((ONE, ("mix", "pretrain", "{name: fusion, adapters: [one]}")), "must have at least 2"),
         ((ONE, ("mix", "pretrain", "fusion")), "is missing"),
         (
-            (ONE, ("two", "pretrain", "{name: adapter, train_layer_norm: true}"), ("mix", "pretrain", "{name: fusion, adapters: [one, two]}")),
+            (
+                ONE,
+                ("two", "pretrain", "{name: adapter, train_layer_norm: true}"),
+                ("mix", "pretrain", "{name: fusion, adapters: [one, two]}"),
+            ),
             "'two' has train_layer_norm: it changed the model itself",
         ),
         (
-            (ONE, ("whole", "pretrain", "full"), ("two", "whole", "adapter"), ("mix", "pretrain", "{name: fusion, adapters: [one, two]}")),
+            (
+                ONE,
+                ("whole", "pretrain", "full"),
+                ("two", "whole", "adapter"),
+                ("mix", "pretrain", "{name: fusion, adapters: [one, two]}"),
+            ),
             "'two' adapts the model of 'whole', but this stage reads that of 'pretrain'; write from: whole",
         ),
     ],
 )
-def test_adapters_that_do_not_fit_are_named_in_the_recipe(stages: tuple[tuple[str, str, str], ...], sentence: str) -> None:
+def test_adapters_that_do_not_fit_are_named_in_the_recipe(
+    stages: tuple[tuple[str, str, str], ...], sentence: str
+) -> None:
     found = mistakes(recipe(*stages))
     assert len(found) == 1, found
     assert sentence in found[0]
@@ -166,7 +196,8 @@ def test_adapters_that_do_not_fit_are_named_in_the_recipe(stages: tuple[tuple[st
 
 def test_a_base_that_lies_nowhere_is_refused() -> None:
     text = "name: x\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n" + "".join(
-        STAGE % (name, "model", tuner) for name, tuner in (("one", "adapter"), ("two", "adapter"), ("mix", "{name: fusion, adapters: [one, two]}"))
+        STAGE % (name, "model", tuner)
+        for name, tuner in (("one", "adapter"), ("two", "adapter"), ("mix", "{name: fusion, adapters: [one, two]}"))
     )
     assert ["pretrain the model first" in each for each in mistakes(text)] == [True]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.tuners.gradual import GradualUnfreezing
+from pipelines.tuners.full import GradualUnfreezing
 
 
 def test_one_more_layer_each_epoch_or_every_few() -> None:

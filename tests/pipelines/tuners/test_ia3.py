@@ -9,8 +9,8 @@ import torch
 from peft import IA3Config, get_peft_model
 from pydantic import ValidationError
 
-from pipelines.errors import Misfit
-from pipelines.protocols import Head
+from pipelines.core.errors import IncompatibleError
+from pipelines.core.interfaces import Head
 from pipelines.tuners.ia3 import IA3, UNFIT
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -47,10 +47,13 @@ def test_keys_values_and_inner_activations_are_found(family: str) -> None:
 
 def test_encoder_decoders_are_scaled_in_every_attention() -> None:
     assert scaled(IA3().apply(tiny.build("bart", SEQ2SEQ))) == (
-        {f"{place}.{name}_proj" for place in ("self_attn", "encoder_attn") for name in "kv"}, {"fc2"},
-    )  # fmt: skip
+        {f"{place}.{name}_proj" for place in ("self_attn", "encoder_attn") for name in "kv"},
+        {"fc2"},
+    )
     keys, inner = scaled(IA3().apply(tiny.build("t5", SEQ2SEQ)))
-    assert keys == {f"layer.{n}.{place}.{name}" for n, place in ((0, "SelfAttention"), (1, "EncDecAttention")) for name in "kv"}
+    assert keys == {
+        f"layer.{n}.{place}.{name}" for n, place in ((0, "SelfAttention"), (1, "EncDecAttention")) for name in "kv"
+    }
     assert inner == {"layer.1.DenseReluDense.wo", "layer.2.DenseReluDense.wo"}
 
 
@@ -80,10 +83,20 @@ def test_the_scaling_is_that_of_the_paper(family: str) -> None:
 
 
 def test_layers_can_be_named() -> None:
-    model = IA3(target_modules=("value", "intermediate.dense", "output.dense"), feedforward_modules=("output.dense",), exclude_modules=("attention.output",))
-    assert scaled(model.apply(tiny.build("bert", tiny.THREE))) == ({"attention.self.value", "intermediate.dense"}, {"output.dense"})
-    assert scaled(IA3(exclude_modules=("key",)).apply(tiny.build("bert", tiny.THREE))) == ({"attention.self.value"}, {"output.dense"})
-    with pytest.raises(Misfit, match=r"ia3.target_modules nope: no linear layer of the model is named so"):
+    model = IA3(
+        target_modules=("value", "intermediate.dense", "output.dense"),
+        feedforward_modules=("output.dense",),
+        exclude_modules=("attention.output",),
+    )
+    assert scaled(model.apply(tiny.build("bert", tiny.THREE))) == (
+        {"attention.self.value", "intermediate.dense"},
+        {"output.dense"},
+    )
+    assert scaled(IA3(exclude_modules=("key",)).apply(tiny.build("bert", tiny.THREE))) == (
+        {"attention.self.value"},
+        {"output.dense"},
+    )
+    with pytest.raises(IncompatibleError, match=r"ia3.target_modules nope: no linear layer of the model is named so"):
         IA3(target_modules=("nope",)).apply(tiny.build("bert", tiny.THREE))
     with pytest.raises(ValidationError, match="names output, which target_modules does not; name them in both"):
         IA3.model_validate({"target_modules": ("value",), "feedforward_modules": ("output",)})
@@ -95,7 +108,10 @@ def test_an_architecture_without_keys_and_values_is_refused_before_and_after_it_
         "scales keys, values and inner activations, but 'xlnet' multiplies bare parameters for keys and values; "
         "name its layers in target_modules, or use lora"
     )
-    with pytest.raises(Misfit, match="ia3 finds no projections to keys and values in XLNetForSequenceClassification; name the layers in target_modules"):
+    with pytest.raises(
+        IncompatibleError,
+        match="ia3 finds no projections to keys and values in XLNetForSequenceClassification; name the layers in target_modules",
+    ):
         IA3().apply(tiny.build("xlnet", tiny.THREE))
     named = IA3(target_modules=("layer_2",), feedforward_modules=("layer_2",))
     assert named.misfit({"model_type": "xlnet"}, "sequence_classification") is None
@@ -107,7 +123,11 @@ def test_it_learns_far_less_than_lora_of_rank_one() -> None:
     """Section 3.3: d_k + d_v + d_ff a layer, where LoRA of rank one has the sum of both sides of every matrix."""
 
     def learnt(tuner: Any) -> int:
-        return sum(weight.numel() for weight in tuner.apply(tiny.build("bert", tiny.MASKED)).parameters() if weight.requires_grad)
+        return sum(
+            weight.numel()
+            for weight in tuner.apply(tiny.build("bert", tiny.MASKED)).parameters()
+            if weight.requires_grad
+        )
 
     assert learnt(IA3()) == 2 * (32 + 32 + 48)
     assert learnt(LoRA(r=1)) == 2 * (4 * (32 + 32) + 2 * (32 + 48))

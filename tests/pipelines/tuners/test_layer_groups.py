@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines import models
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
+from pipelines.models import opening
 from pipelines.tuners.layer_groups import layer_groups
 from tests import tiny
 
@@ -27,7 +27,7 @@ CAUSAL, SEQ2SEQ = Head("causal_lm"), Head("seq2seq_lm")
 
 
 def build(family: str, head: Head, **words: Any) -> Any:
-    return models.build({"model_type": family, **SHAPES[family], **words}, head, tiny.tokenizer(), 0)
+    return opening.build({"model_type": family, **SHAPES[family], **words}, head, tiny.tokenizer(), 0)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,9 @@ def test_a_classifier_is_embeddings_two_layers_and_a_head(family: str, layers: s
     assert {name for name in every if name.startswith(fresh)} <= set(groups[-1].parameters)
     assert len(groups[-1].parameters) <= 4
     assert not [name for group in groups[:-1] for name in group.parameters if name.startswith(fresh)]
-    first, second = ({name.replace(".0.", ".N.").replace(".1.", ".N.") for name in group.parameters} for group in groups[1:3])
+    first, second = (
+        {name.replace(".0.", ".N.").replace(".1.", ".N.") for name in group.parameters} for group in groups[1:3]
+    )
     assert first <= second or family == "modernbert"  # ModernBERT's first layer has no norm before its attention
     assert all("norm" in name.lower() or "ln_f" in name for name in second - first)
 
@@ -67,14 +69,26 @@ def test_a_classifier_is_embeddings_two_layers_and_a_head(family: str, layers: s
     ("family", "head", "expected"),
     [
         ("t5", SEQ2SEQ, ["embeddings", "encoder.block.0", "encoder.block.1", "decoder.block.0"]),
-        ("t5", tiny.TWO, ["embeddings", "transformer.encoder.block.0", "transformer.encoder.block.1", "transformer.decoder.block.0", "head"]),
+        (
+            "t5",
+            tiny.TWO,
+            [
+                "embeddings",
+                "transformer.encoder.block.0",
+                "transformer.encoder.block.1",
+                "transformer.decoder.block.0",
+                "head",
+            ],
+        ),
         ("bart", SEQ2SEQ, ["embeddings", "model.encoder.layers.0", "model.encoder.layers.1", "model.decoder.layers.0"]),
         ("gpt2", CAUSAL, ["embeddings", "transformer.h.0", "transformer.h.1"]),  # the head's matrix is the embeddings'
         ("bert", tiny.MASKED, ["embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1", "head"]),
         ("albert", tiny.TWO, ["embeddings", "albert.encoder.albert_layer_groups.0", "head"]),  # its layers are one
     ],
 )
-def test_a_decoder_stands_above_its_encoder_and_tied_weights_are_the_lowest(family: str, head: Head, expected: list[str]) -> None:
+def test_a_decoder_stands_above_its_encoder_and_tied_weights_are_the_lowest(
+    family: str, head: Head, expected: list[str]
+) -> None:
     assert [group.name for group in layer_groups(build(family, head))] == expected
 
 
@@ -95,7 +109,9 @@ def test_a_head_of_t5_that_is_not_tied_is_a_head() -> None:
 
 @pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder"])
 def test_our_families_have_no_weight_without_a_layer(family: str) -> None:
-    model = models.build({**tiny.shape("finery", position="relative"), "family": family}, tiny.TWO, tiny.tokenizer(), 0)
+    model = opening.build(
+        {**tiny.shape("finery", position="relative"), "family": family}, tiny.TWO, tiny.tokenizer(), 0
+    )
     groups = {group.name: group.parameters for group in layer_groups(model)}
     stacks = ("model.encoder.", "model.decoder.") if family == "encoder-decoder" else ("model.",)
     assert list(groups) == ["embeddings", *(f"{stack}layers.{index}" for stack in stacks for index in range(2)), "head"]

@@ -10,9 +10,9 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import linear
 
-from pipelines import models
-from pipelines.errors import Misfit
-from pipelines.protocols import Head
+from pipelines.core.errors import IncompatibleError
+from pipelines.core.interfaces import Head
+from pipelines.models import opening
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -27,7 +27,11 @@ def trained(model: Any) -> int:
 
 def updated(model: Any) -> set[str]:
     """Names of the layers with an update, without PEFT's prefix."""
-    return {name.removeprefix("base_model.model.").removesuffix(".lora_A.default") for name, _ in model.named_modules() if name.endswith(".lora_A.default")}
+    return {
+        name.removeprefix("base_model.model.").removesuffix(".lora_A.default")
+        for name, _ in model.named_modules()
+        if name.endswith(".lora_A.default")
+    }
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,9 @@ def test_the_count_is_r_times_in_plus_out_and_the_new_modules(family: str, whole
 
 def test_named_targets_get_an_update_and_no_others() -> None:
     model = LoRA(target_modules=("query", "value"), r=4).apply(tiny.build("bert", tiny.THREE))
-    assert updated(model) == {f"bert.encoder.layer.{n}.attention.self.{name}" for n in range(2) for name in ("query", "value")}
+    assert updated(model) == {
+        f"bert.encoder.layer.{n}.attention.self.{name}" for n in range(2) for name in ("query", "value")
+    }
     one = LoRA(target_modules=("layer.1.attention.self.key",)).apply(tiny.build("bert", tiny.THREE))
     assert updated(one) == {"bert.encoder.layer.1.attention.self.key"}
 
@@ -87,14 +93,23 @@ def test_rank_stabilised_updates_are_scaled_by_the_root() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [{"use_dora": True}, {"bias": "all"}, {"bias": "lora_only"}, {"use_rslora": True}, {"lora_dropout": 0.3}, {"modules_to_save": ("embeddings",)}],
+    [
+        {"use_dora": True},
+        {"bias": "all"},
+        {"bias": "lora_only"},
+        {"use_rslora": True},
+        {"lora_dropout": 0.3},
+        {"modules_to_save": ("embeddings",)},
+    ],
     ids=lambda words: next(iter(words)),
 )
 @pytest.mark.parametrize("family", ["finery", "bert"])
-def test_every_variant_begins_at_the_base_and_comes_back_merged(family: str, words: dict[str, Any], tmp_path: Path) -> None:
+def test_every_variant_begins_at_the_base_and_comes_back_merged(
+    family: str, words: dict[str, Any], tmp_path: Path
+) -> None:
     model = tiny.build(family, tiny.THREE)
     model.save_pretrained(tmp_path / "base")
-    model = models.open_folder(tmp_path / "base", tiny.THREE, seed=0)
+    model = opening.open_folder(tmp_path / "base", tiny.THREE, seed=0)
     before = tiny.logits(model, tiny.batch())
     tuned = LoRA(r=2, **words).apply(model)
     torch.testing.assert_close(tiny.logits(tuned, tiny.batch()), before, rtol=1e-5, atol=1e-6)  # DoRA divides by a norm
@@ -102,9 +117,9 @@ def test_every_variant_begins_at_the_base_and_comes_back_merged(family: str, wor
     wanted = tiny.logits(tuned, tiny.batch())
     assert (wanted - before).abs().max() > 1e-3
     tuned.save_pretrained(tmp_path / "tuned")
-    kept = models.open_folder(tmp_path / "tuned", tiny.THREE, seed=0, merge=False)
+    kept = opening.open_folder(tmp_path / "tuned", tiny.THREE, seed=0, merge=False)
     torch.testing.assert_close(tiny.logits(kept, tiny.batch()), wanted, rtol=1e-6, atol=1e-6)
-    merged = models.open_folder(tmp_path / "tuned", tiny.THREE, seed=0)
+    merged = opening.open_folder(tmp_path / "tuned", tiny.THREE, seed=0)
     torch.testing.assert_close(tiny.logits(merged, tiny.batch()), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -115,11 +130,16 @@ def test_modules_to_save_are_trained_whole_beside_the_new_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "known"), [("bert", "dense, key, query, value"), ("gpt2", "c_attn, c_fc, c_proj"), ("finery", "intermediate, key, output, query, value")]
+    ("family", "known"),
+    [
+        ("bert", "dense, key, query, value"),
+        ("gpt2", "c_attn, c_fc, c_proj"),
+        ("finery", "intermediate, key, output, query, value"),
+    ],
 )
 def test_a_target_that_is_not_there_is_answered_with_what_is(family: str, known: str) -> None:
     for targets in (("nope",), ("nope", known.split(", ")[-1])):
-        with pytest.raises(Misfit) as caught:
+        with pytest.raises(IncompatibleError) as caught:
             LoRA(target_modules=targets).apply(tiny.build(family, tiny.THREE))
         assert str(caught.value) == (
             f"lora.target_modules nope: no linear layer of the model is named so; those that can have an update are {known}"
@@ -127,22 +147,38 @@ def test_a_target_that_is_not_there_is_answered_with_what_is(family: str, known:
 
 
 def test_a_module_to_save_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Misfit, match=r"lora.modules_to_save \['nope'\] match no module of the model; it has LayerNorm, "):
+    with pytest.raises(
+        IncompatibleError, match=r"lora.modules_to_save \['nope'\] match no module of the model; it has LayerNorm, "
+    ):
         LoRA(modules_to_save=("nope",)).apply(tiny.build("bert", tiny.THREE))
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
-    [({"r": 0}, "r"), ({"lora_alpha": 0.0}, "lora_alpha"), ({"lora_dropout": 1.0}, "lora_dropout"), ({"target_modules": ()}, "target_modules"),
-     ({"target_modules": "query"}, "target_modules"), ({"bias": "some"}, "bias"), ({"rank": 8}, "rank"),
-     ({"init_lora_weights": "pizza"}, "is \"pizza\", must be true, or one of gaussian, orthogonal, pissa, olora, or pissa_niter_N"),
-     ({"init_lora_weights": False}, "is false, must be true"), ({"init_lora_weights": "pissa_niter_0"}, "must be true"),
-     ({"init_lora_weights": "orthogonal", "r": 3}, "r: is 3, must be even for init_lora_weights: orthogonal"),
-     ({"init_lora_weights": "orthogonal", "rank_pattern": {"query": 5}}, "rank_pattern.query: is 5, must be even"),
-     ({"rank_pattern": {"query": 0}}, "rank_pattern.query"), ({"alpha_pattern": {"query[": 2.0}}, "is no regular expression"),
-     ({"layers_to_transform": -1}, "must be the position of a layer"), ({"layers_to_transform": ()}, "must be the position of a layer"),
-     ({"layers_pattern": ("layer",)}, "says where layers_to_transform counts"), ({"lora_plus_ratio": 0.0}, "lora_plus_ratio")],
-)  # fmt: skip
+    [
+        ({"r": 0}, "r"),
+        ({"lora_alpha": 0.0}, "lora_alpha"),
+        ({"lora_dropout": 1.0}, "lora_dropout"),
+        ({"target_modules": ()}, "target_modules"),
+        ({"target_modules": "query"}, "target_modules"),
+        ({"bias": "some"}, "bias"),
+        ({"rank": 8}, "rank"),
+        (
+            {"init_lora_weights": "pizza"},
+            'is "pizza", must be true, or one of gaussian, orthogonal, pissa, olora, or pissa_niter_N',
+        ),
+        ({"init_lora_weights": False}, "is false, must be true"),
+        ({"init_lora_weights": "pissa_niter_0"}, "must be true"),
+        ({"init_lora_weights": "orthogonal", "r": 3}, "r: is 3, must be even for init_lora_weights: orthogonal"),
+        ({"init_lora_weights": "orthogonal", "rank_pattern": {"query": 5}}, "rank_pattern.query: is 5, must be even"),
+        ({"rank_pattern": {"query": 0}}, "rank_pattern.query"),
+        ({"alpha_pattern": {"query[": 2.0}}, "is no regular expression"),
+        ({"layers_to_transform": -1}, "must be the position of a layer"),
+        ({"layers_to_transform": ()}, "must be the position of a layer"),
+        ({"layers_pattern": ("layer",)}, "says where layers_to_transform counts"),
+        ({"lora_plus_ratio": 0.0}, "lora_plus_ratio"),
+    ],
+)
 def test_settings_out_of_bounds_are_refused(words: dict[str, Any], key: str) -> None:
     with pytest.raises(ValidationError, match=key):
         LoRA.model_validate({"name": "lora", **words})
@@ -150,11 +186,20 @@ def test_settings_out_of_bounds_are_refused(words: dict[str, Any], key: str) -> 
 
 @pytest.mark.parametrize(
     ("family", "head", "count"),
-    [("bert", tiny.THREE, 6), ("distilbert", tiny.THREE, 6), ("electra", tiny.THREE, 6), ("deberta-v2", tiny.THREE, 6),
-     ("modernbert", tiny.THREE, 4), ("gpt2", tiny.THREE, 4), ("llama", tiny.THREE, 7), ("xlnet", tiny.THREE, 2),
-     ("t5", Head("seq2seq_lm"), 6 + 10), ("bart", Head("seq2seq_lm"), 6 + 10)],
+    [
+        ("bert", tiny.THREE, 6),
+        ("distilbert", tiny.THREE, 6),
+        ("electra", tiny.THREE, 6),
+        ("deberta-v2", tiny.THREE, 6),
+        ("modernbert", tiny.THREE, 4),
+        ("gpt2", tiny.THREE, 4),
+        ("llama", tiny.THREE, 7),
+        ("xlnet", tiny.THREE, 2),
+        ("t5", Head("seq2seq_lm"), 6 + 10),
+        ("bart", Head("seq2seq_lm"), 6 + 10),
+    ],
     ids=lambda value: value if isinstance(value, str) else None,
-)  # fmt: skip
+)
 def test_all_linear_is_every_layer_of_the_body_on_any_architecture(family: str, head: Head, count: int) -> None:
     """Two layers of `count` matrices: XLNet's attention multiplies bare parameters; a decoder beside an encoder has 4 more."""
     model = tiny.build(family, head)
@@ -173,39 +218,66 @@ def test_albert_shares_one_update_among_its_layers() -> None:
 
 def test_excluded_modules_are_left_out_by_their_ends_or_by_what_holds_them() -> None:
     model = LoRA(exclude_modules=("attention", "layer.0.output.dense")).apply(tiny.build("bert", tiny.THREE))
-    assert updated(model) == {f"bert.encoder.layer.{name}.dense" for name in ("0.intermediate", "1.intermediate", "1.output")}
-    with pytest.raises(Misfit, match=r"lora.exclude_modules nope: none of the target layers is named so; they are dense, key, query, value"):
+    assert updated(model) == {
+        f"bert.encoder.layer.{name}.dense" for name in ("0.intermediate", "1.intermediate", "1.output")
+    }
+    with pytest.raises(
+        IncompatibleError,
+        match=r"lora.exclude_modules nope: none of the target layers is named so; they are dense, key, query, value",
+    ):
         LoRA(exclude_modules=("nope",)).apply(tiny.build("bert", tiny.THREE))
-    with pytest.raises(Misfit, match="leaves no layer of the model to learn"):
+    with pytest.raises(IncompatibleError, match="leaves no layer of the model to learn"):
         LoRA(exclude_modules=("bert",)).apply(tiny.build("bert", tiny.THREE))
 
 
 def test_layers_to_transform_are_counted_as_peft_counts_them() -> None:
     from peft import LoraConfig, get_peft_model
 
-    ours = updated(LoRA.model_validate({"target_modules": ("query", "value"), "layers_to_transform": 1}).apply(tiny.build("bert", tiny.THREE)))
+    ours = updated(
+        LoRA.model_validate({"target_modules": ("query", "value"), "layers_to_transform": 1}).apply(
+            tiny.build("bert", tiny.THREE)
+        )
+    )
     config = LoraConfig(target_modules=["query", "value"], layers_to_transform=[1], layers_pattern="layer")
-    assert ours == updated(get_peft_model(tiny.build("bert", tiny.THREE), config)) == {
-        f"bert.encoder.layer.1.attention.self.{name}" for name in ("query", "value")
-    }  # fmt: skip
-    both = updated(LoRA(target_modules=("q",), layers_to_transform=(0,), layers_pattern=("block",)).apply(tiny.build("t5", Head("seq2seq_lm"))))
+    assert (
+        ours
+        == updated(get_peft_model(tiny.build("bert", tiny.THREE), config))
+        == {f"bert.encoder.layer.1.attention.self.{name}" for name in ("query", "value")}
+    )
+    both = updated(
+        LoRA(target_modules=("q",), layers_to_transform=(0,), layers_pattern=("block",)).apply(
+            tiny.build("t5", Head("seq2seq_lm"))
+        )
+    )
     assert both == {
-        "encoder.block.0.layer.0.SelfAttention.q", "decoder.block.0.layer.0.SelfAttention.q", "decoder.block.0.layer.1.EncDecAttention.q",
-    }  # fmt: skip
-    with pytest.raises(Misfit, match=r"lora.layers_to_transform has \[2\], but the model's layers are numbered 0 to 1"):
+        "encoder.block.0.layer.0.SelfAttention.q",
+        "decoder.block.0.layer.0.SelfAttention.q",
+        "decoder.block.0.layer.1.EncDecAttention.q",
+    }
+    with pytest.raises(
+        IncompatibleError, match=r"lora.layers_to_transform has \[2\], but the model's layers are numbered 0 to 1"
+    ):
         LoRA(layers_to_transform=(1, 2)).apply(tiny.build("bert", tiny.THREE))
-    with pytest.raises(Misfit, match=r"lora.layers_pattern block: no stack of layers is called so; the model has layer"):
+    with pytest.raises(
+        IncompatibleError, match=r"lora.layers_pattern block: no stack of layers is called so; the model has layer"
+    ):
         LoRA(layers_to_transform=(0,), layers_pattern=("block",)).apply(tiny.build("bert", tiny.THREE))
 
 
 def test_patterns_give_single_layers_their_own_rank_and_alpha() -> None:
     block = LoRA(r=4, lora_alpha=8, rank_pattern={"query": 2, "layer.1.output.dense": 6}, alpha_pattern={"query": 3.0})
     model = block.apply(tiny.build("bert", tiny.THREE)).base_model.model.bert.encoder
-    query, key, output = (model.layer[1].attention.self.query, model.layer[1].attention.self.key, model.layer[1].output.dense)
+    query, key, output = (
+        model.layer[1].attention.self.query,
+        model.layer[1].attention.self.key,
+        model.layer[1].output.dense,
+    )
     assert [each.lora_A["default"].weight.shape[0] for each in (query, key, output)] == [2, 4, 6]
     assert [each.scaling["default"] for each in (query, key, output)] == [3 / 2, 8 / 4, 8 / 6]
     for words in ({"rank_pattern": {"nope": 2}}, {"alpha_pattern": {"nope": 2.0}}):
-        with pytest.raises(Misfit, match="pattern nope: no target layer is named so; they are dense, key, query, value"):
+        with pytest.raises(
+            IncompatibleError, match="pattern nope: no target layer is named so; they are dense, key, query, value"
+        ):
             LoRA(**words).apply(tiny.build("bert", tiny.THREE))
 
 
@@ -216,8 +288,15 @@ def test_lora_plus_is_pefts_own_grouping_of_the_two_matrices() -> None:
     rates = LoRA(lora_plus_ratio=16).rates(model)
     names = {id(weight): name for name, weight in model.named_parameters()}
     theirs = create_loraplus_optimizer(model, torch.optim.SGD, lr=1e-3, loraplus_lr_ratio=16)
-    fast = {names[id(weight)] for group in theirs.param_groups if group["lr"] == pytest.approx(1.6e-2) for weight in group["params"]}
-    matrices = {name for name in fast if "lora_" in name}  # PEFT's vectors of whole modules learn fast too, the paper's do not
+    fast = {
+        names[id(weight)]
+        for group in theirs.param_groups
+        if group["lr"] == pytest.approx(1.6e-2)
+        for weight in group["params"]
+    }
+    matrices = {
+        name for name in fast if "lora_" in name
+    }  # PEFT's vectors of whole modules learn fast too, the paper's do not
     assert set(rates) == matrices
     assert len(rates) == 2
     assert set(rates.values()) == {16}

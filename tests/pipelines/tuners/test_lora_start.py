@@ -10,14 +10,16 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from pipelines import models
-from pipelines.errors import Misfit
+from pipelines.core.errors import IncompatibleError
+from pipelines.models import opening
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
 VARIANTS: list[dict[str, Any]] = [
-    {}, {"use_dora": True}, {"use_rslora": True, "rank_pattern": {"query|c_attn": 2}, "alpha_pattern": {"key|c_fc": 3.0}},
-]  # fmt: skip
+    {},
+    {"use_dora": True},
+    {"use_rslora": True, "rank_pattern": {"query|c_attn": 2}, "alpha_pattern": {"key|c_fc": 3.0}},
+]
 STARTS = ("pissa", "pissa_niter_16", "olora")
 
 
@@ -29,12 +31,14 @@ def layer(model: Any, family: str) -> Any:
 def base(family: str, folder: Path) -> Any:
     if not folder.exists():
         tiny.build(family, tiny.THREE).save_pretrained(folder)
-    return models.open_folder(folder, tiny.THREE, seed=0)
+    return opening.open_folder(folder, tiny.THREE, seed=0)
 
 
 @pytest.mark.parametrize("start", ["pissa", "olora"])
 def test_the_matrices_are_those_of_peft(start: str, tmp_path: Path) -> None:
-    ours = LoRA(r=4, lora_alpha=6, init_lora_weights=start, target_modules=("query",)).apply(base("bert", tmp_path / "base"))
+    ours = LoRA(r=4, lora_alpha=6, init_lora_weights=start, target_modules=("query",)).apply(
+        base("bert", tmp_path / "base")
+    )
     config = LoraConfig(r=4, lora_alpha=6, init_lora_weights=start, target_modules=["query"])
     theirs = get_peft_model(base("bert", tmp_path / "base"), config)
     mine, other = layer(ours, "bert"), layer(theirs, "bert")
@@ -77,7 +81,9 @@ def test_olora_begins_with_orthonormal_columns_on_a_transposed_matrix_too(tmp_pa
 @pytest.mark.parametrize("words", VARIANTS, ids=lambda words: "-".join(words) or "plain")
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_what_is_saved_is_plain_lora_on_the_base_as_it_was(family: str, start: str, words: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_saved_is_plain_lora_on_the_base_as_it_was(
+    family: str, start: str, words: dict[str, Any], tmp_path: Path
+) -> None:
     block = LoRA(r=4, init_lora_weights=start, **words)
     model = base(family, tmp_path / "base")
     before = tiny.logits(model, tiny.batch())
@@ -94,7 +100,7 @@ def test_what_is_saved_is_plain_lora_on_the_base_as_it_was(family: str, start: s
     torch.testing.assert_close(tiny.logits(alone, tiny.batch()), wanted, rtol=1e-4, atol=1e-6)
     with alone.disable_adapter():
         assert torch.equal(tiny.logits(alone, tiny.batch()), before)
-    merged = models.open_folder(tmp_path / "tuned", tiny.THREE, seed=0)
+    merged = opening.open_folder(tmp_path / "tuned", tiny.THREE, seed=0)
     torch.testing.assert_close(tiny.logits(merged, tiny.batch()), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -126,5 +132,8 @@ def test_a_start_leaves_the_random_numbers_of_training_alone(start: str, tmp_pat
 
 
 def test_a_rank_beyond_a_matrix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misfit, match=r"lora: the rank of 'bert.encoder.layer.0.attention.self.query' is 40, but its matrix of 32 x 32 has no more than 32"):
+    with pytest.raises(
+        IncompatibleError,
+        match=r"lora: the rank of 'bert.encoder.layer.0.attention.self.query' is 40, but its matrix of 32 x 32 has no more than 32",
+    ):
         LoRA(r=40, init_lora_weights="pissa").apply(base("bert", tmp_path / "base"))

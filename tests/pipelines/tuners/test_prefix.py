@@ -10,18 +10,26 @@ from peft import PrefixTuningConfig, get_peft_model
 from pydantic import ValidationError
 from transformers import AutoConfig, AutoModel
 
-from pipelines.errors import ModelError
-from pipelines.protocols import Head
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
 from pipelines.tuners.prefix import NO_PLACE, Prefix
 from tests import tiny
 
 
 @pytest.mark.parametrize("projection", [False, True])
-@pytest.mark.parametrize(("family", "task", "words"), [("bert", "SEQ_CLS", {}), ("gpt2", "CAUSAL_LM", {}), ("llama", "CAUSAL_LM", {"num_key_value_heads": 1})])
-def test_it_computes_what_pefts_own_classes_compute(family: str, task: str, words: dict[str, Any], projection: bool) -> None:
+@pytest.mark.parametrize(
+    ("family", "task", "words"),
+    [("bert", "SEQ_CLS", {}), ("gpt2", "CAUSAL_LM", {}), ("llama", "CAUSAL_LM", {"num_key_value_heads": 1})],
+)
+def test_it_computes_what_pefts_own_classes_compute(
+    family: str, task: str, words: dict[str, Any], projection: bool
+) -> None:
     head = tiny.THREE if task == "SEQ_CLS" else Head("causal_lm")
     ours = Prefix(num_virtual_tokens=4, prefix_projection=projection).apply(tiny.build(family, head, **words))
-    theirs = get_peft_model(tiny.build(family, head, **words), PrefixTuningConfig(task_type=task, num_virtual_tokens=4, prefix_projection=projection))
+    theirs = get_peft_model(
+        tiny.build(family, head, **words),
+        PrefixTuningConfig(task_type=task, num_virtual_tokens=4, prefix_projection=projection),
+    )
     theirs.prompt_encoder.load_state_dict(ours.prompt_encoder.state_dict())
     torch.testing.assert_close(tiny.logits(ours, tiny.batch()), tiny.logits(theirs, tiny.batch()))
 
@@ -57,7 +65,14 @@ def test_a_family_without_a_place_is_refused_before_it_is_built_and_after() -> N
 
 @pytest.mark.parametrize("family", tiny.SHAPES)
 def test_the_table_of_families_without_a_place_is_true_of_those_in_the_tests(family: str) -> None:
-    model = tiny.build(family, Head("seq2seq_lm") if family in ("t5", "bart") else Head("causal_lm") if family in ("gpt2", "llama") else tiny.THREE)
+    model = tiny.build(
+        family,
+        Head("seq2seq_lm")
+        if family in ("t5", "bart")
+        else Head("causal_lm")
+        if family in ("gpt2", "llama")
+        else tiny.THREE,
+    )
     if family in NO_PLACE:
         with pytest.raises(ModelError):
             Prefix().check_place(model)
@@ -66,7 +81,9 @@ def test_the_table_of_families_without_a_place_is_true_of_those_in_the_tests(fam
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model_type", sorted(NO_PLACE - {"funnel", "luke"}))  # these two are not built from their default config
+@pytest.mark.parametrize(
+    "model_type", sorted(NO_PLACE - {"funnel", "luke"})
+)  # these two are not built from their default config
 def test_the_table_of_families_without_a_place_is_true_of_all(model_type: str) -> None:
     with torch.device("meta"):
         model = AutoModel.from_config(AutoConfig.for_model(model_type))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from pipelines.errors import ModelError
+from pipelines.core.errors import ModelError
 from pipelines.tuners.prompt import Prompt
 from tests import tiny
 
@@ -37,10 +37,15 @@ def test_a_text_is_repeated_or_cut() -> None:
     model.finery_tokenizer = tiny.tokenizer()
     good, film = tiny.tokenizer()("good film", add_special_tokens=False)["input_ids"]
     words = model.get_input_embeddings().weight.detach().clone()
-    assert torch.equal(prompt_of(Prompt(init="text", init_text="good film", num_virtual_tokens=3), model), words[[good, film, good]])
+    assert torch.equal(
+        prompt_of(Prompt(init="text", init_text="good film", num_virtual_tokens=3), model), words[[good, film, good]]
+    )
     other = tiny.build("bert", tiny.THREE)
     other.finery_tokenizer = tiny.tokenizer()
-    assert torch.equal(prompt_of(Prompt(init="text", init_text="good film", num_virtual_tokens=1), other), other.get_input_embeddings().weight[[good]])
+    assert torch.equal(
+        prompt_of(Prompt(init="text", init_text="good film", num_virtual_tokens=1), other),
+        other.get_input_embeddings().weight[[good]],
+    )
 
 
 def test_the_tokenizer_beside_the_weights_serves_too(tmp_path: Path) -> None:
@@ -80,12 +85,15 @@ def test_a_plan_needs_no_words() -> None:
     assert prompt_of(Prompt(init="text", init_text="good", num_virtual_tokens=2), model).shape == (2, 32)
 
 
-@pytest.mark.parametrize(("given", "sentence"), [
-    ({"init": "text"}, "init is text, so say what the prompt begins with"),
-    ({"init": "text", "init_text": "  "}, "init is text, so say what the prompt begins with"),
-    ({"init_text": "good"}, "but init is sampled_vocabulary; write init: text"),
-    ({"num_virtual_tokens": 0}, "at least 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"init": "text"}, "init is text, so say what the prompt begins with"),
+        ({"init": "text", "init_text": "  "}, "init is text, so say what the prompt begins with"),
+        ({"init_text": "good"}, "but init is sampled_vocabulary; write init: text"),
+        ({"num_virtual_tokens": 0}, "at least 1"),
+    ],
+)
 def test_what_does_not_fit_is_said(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         Prompt(**given)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from pipelines import models, quantization
-from pipelines import recipe as recipes
-from pipelines.errors import Misfit
-from pipelines.protocols import Head
-from pipelines.run import run
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import IncompatibleError
+from pipelines.core.interfaces import Head
+from pipelines.models import opening, quantization
+from pipelines.runs.run import run
+from pipelines.runs.workspace import StageStore
 from pipelines.tuners.qlora import QLoRA
-from pipelines.workspace import StageStore
 from tests import tiny
 
 RECIPE = """\
@@ -34,14 +34,18 @@ stages:
     max_train_samples: 16
     arguments: {max_steps: 2, global_batch_size: 8}
 """
-needs_bitsandbytes = pytest.mark.skipif(QLoRA().lacks() is not None, reason=f"this machine {QLoRA().lacks()}")
+needs_bitsandbytes = pytest.mark.skipif(
+    QLoRA().unavailable_reason() is not None, reason=f"this machine {QLoRA().unavailable_reason()}"
+)
 
 
-def test_a_recipe_is_valid_anywhere_and_refused_before_anything_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_recipe_is_valid_anywhere_and_refused_before_anything_loads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     recipe = recipes.loads(RECIPE)
     monkeypatch.setattr("pipelines.tuners.qlora.find_spec", lambda name: None)
-    monkeypatch.setattr(models, "build", lambda *words: pytest.fail("a model was built"))
-    with pytest.raises(Misfit) as caught:
+    monkeypatch.setattr(opening, "build", lambda *words: pytest.fail("a model was built"))
+    with pytest.raises(IncompatibleError) as caught:
         run(recipe, tmp_path / "run", StageStore(tmp_path / "home"))
     assert str(caught.value) == (
         "stage 'supervised': the tuner qlora keeps weights in 4 bits, for which bitsandbytes is not installed: "
@@ -58,15 +62,17 @@ def test_a_bitsandbytes_without_a_backend_for_the_device_is_told(monkeypatch: py
     monkeypatch.setattr("transformers.utils.import_utils.is_bitsandbytes_available", lambda: True)
     device = torch.accelerator.current_accelerator()
     kind = "cpu" if device is None else device.type
-    assert QLoRA().lacks() == (
+    assert QLoRA().unavailable_reason() == (
         f"keeps weights in 4 bits, for which bitsandbytes 0.99.0 has no backend on '{kind}'; take `tuner: lora` here, or run on a machine that has it"
     )
     monkeypatch.setattr("transformers.utils.import_utils.is_bitsandbytes_available", lambda: False)
-    assert "but 0.99.0 is installed; update it" in str(QLoRA().lacks())
+    assert "but 0.99.0 is installed; update it" in str(QLoRA().unavailable_reason())
 
 
 def test_a_start_that_changes_the_base_is_refused() -> None:
-    with pytest.raises(ValidationError, match="is pissa, which changes the base, but weights of 4 bits stay as they are"):
+    with pytest.raises(
+        ValidationError, match="is pissa, which changes the base, but weights of 4 bits stay as they are"
+    ):
         QLoRA.model_validate({"init_lora_weights": "pissa"})
 
 
@@ -86,10 +92,14 @@ def test_the_words_are_those_of_the_live_config() -> None:
 
 @pytest.mark.parametrize(
     ("family", "head", "kept"),
-    [("bert", tiny.THREE, {"dropout", "classifier", "bert.pooler"}), ("gpt2", tiny.THREE, {"score"}),
-     ("bert", tiny.MASKED, {"cls", "cls.predictions.decoder"}), ("t5", Head("seq2seq_lm"), {"lm_head"}),
-     ("finery", tiny.THREE, {"dropout", "classifier", "model.pooler"})],
-)  # fmt: skip
+    [
+        ("bert", tiny.THREE, {"dropout", "classifier", "bert.pooler"}),
+        ("gpt2", tiny.THREE, {"score"}),
+        ("bert", tiny.MASKED, {"cls", "cls.predictions.decoder"}),
+        ("t5", Head("seq2seq_lm"), {"lm_head"}),
+        ("finery", tiny.THREE, {"dropout", "classifier", "model.pooler"}),
+    ],
+)
 def test_heads_and_poolers_stay_whole(family: str, head: Head, kept: set[str]) -> None:
     assert set(quantization.kept_whole(tiny.build(family, head))) == kept
 
@@ -107,18 +117,37 @@ def test_the_matrices_of_the_body_are_in_four_bits_and_nothing_else(family: str,
     head = tiny.MASKED if family != "t5" else Head("seq2seq_lm")
     tiny.build(family, head, **WIDER.get(family, WIDER["bert"])).save_pretrained(tmp_path / "base")
     words = quantization.settled(QLoRA().quantization, "no")
-    model = models.open_folder(tmp_path / "base", tiny.THREE, seed=0, quantization=words)
-    whole = models.open_folder(tmp_path / "base", tiny.THREE, seed=0)
+    model = opening.open_folder(tmp_path / "base", tiny.THREE, seed=0, quantization=words)
+    whole = opening.open_folder(tmp_path / "base", tiny.THREE, seed=0)
     assert model.finery_new_modules == whole.finery_new_modules
     packed = {name for name, module in model.named_modules() if isinstance(module, bitsandbytes.nn.Linear4bit)}
     prefix = f"{model.base_model_prefix}."
     assert packed == {
-        name for name, module in whole.named_modules()
-        if isinstance(module, torch.nn.Linear) and name.startswith(prefix) and "pooler" not in name
+        name
+        for name, module in whole.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and name.startswith(prefix)
+        and "pooler" not in name
         and not name.endswith(".wo")  # transformers keeps T5's in float32: float16 overflows there
-    }  # fmt: skip
-    steps = [-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803, 0.1609302, 0.2461123,
-             0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0]  # fmt: skip
+    }
+    steps = [
+        -1.0,
+        -0.6961928,
+        -0.52507305,
+        -0.39491749,
+        -0.28444138,
+        -0.18477343,
+        -0.09105004,
+        0.0,
+        0.0795803,
+        0.1609302,
+        0.2461123,
+        0.33791524,
+        0.44070983,
+        0.562617,
+        0.72295684,
+        1.0,
+    ]
     name = sorted(packed)[0]
     weight = model.get_submodule(name).weight
     unpacked = dequantize_4bit(weight.data, weight.quant_state)
@@ -131,16 +160,20 @@ def test_the_matrices_of_the_body_are_in_four_bits_and_nothing_else(family: str,
 @needs_bitsandbytes
 def test_the_updates_learn_beside_frozen_four_bits_and_are_plain_lora(tmp_path: Path) -> None:
     tiny.build("bert", tiny.MASKED, **WIDER["bert"]).save_pretrained(tmp_path / "base")
-    model = models.open_folder(tmp_path / "base", tiny.THREE, seed=0, quantization=quantization.settled(QLoRA().quantization, "no"))
+    model = opening.open_folder(
+        tmp_path / "base", tiny.THREE, seed=0, quantization=quantization.settled(QLoRA().quantization, "no")
+    )
     tuned = QLoRA(r=2).apply(model)
     tuned(**tiny.batch()).logits.square().sum().backward()
     learning = {name for name, weight in tuned.named_parameters() if weight.requires_grad}
     assert all("lora_" in name or "modules_to_save" in name for name in learning)
-    assert any(weight.grad is not None and weight.grad.any() for name, weight in tuned.named_parameters() if "lora_B" in name)
+    assert any(
+        weight.grad is not None and weight.grad.any() for name, weight in tuned.named_parameters() if "lora_B" in name
+    )
     tiny.disturb(tuned)
     wanted = tiny.logits(tuned, tiny.batch())
     QLoRA().save(tuned, tmp_path / "tuned")
-    opened = models.open_folder(tmp_path / "tuned", tiny.THREE, seed=0)
+    opened = opening.open_folder(tmp_path / "tuned", tiny.THREE, seed=0)
     found = tiny.logits(opened, tiny.batch())
     assert not torch.equal(found, wanted)  # the base is the checkpoint's own
     torch.testing.assert_close(found, wanted, rtol=0.1, atol=0.1)
@@ -155,10 +188,12 @@ def test_a_whole_run_learns_beside_four_bits(tmp_path: Path) -> None:
 
 
 def test_a_plan_counts_what_four_bits_save() -> None:
-    from pipelines.plan import packed_bytes, plan
+    from pipelines.runs.planning.plan import packed_bytes, plan
 
     double, single = (packed_bytes(QLoRA(bnb_4bit_use_double_quant=each).quantization) for each in (True, False))
-    assert double * 8 == pytest.approx(4.127, abs=1e-3)  # section 3 of the paper: 0.127 bits a weight for the scales, down from 0.5
+    assert double * 8 == pytest.approx(
+        4.127, abs=1e-3
+    )  # section 3 of the paper: 0.127 bits a weight for the scales, down from 0.5
     assert single * 8 == 4.5
     packed, whole = (plan(recipes.loads(RECIPE.replace("qlora", name))).stages[0] for name in ("qlora", "lora"))
     assert packed.trainable_parameters == whole.trainable_parameters

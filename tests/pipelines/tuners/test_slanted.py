@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from pipelines.tuners.slanted import SlantedTriangular
+from pipelines.tuners.full import SlantedTriangular
 
 
 def equation_three(t: int, total: int, cut_frac: float = 0.1, ratio: float = 32) -> float:

@@ -10,11 +10,11 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModel
 
-from pipelines import models
-from pipelines.errors import ModelError
-from pipelines.evaluation.predict import usable_length
-from pipelines.fields.positions import positions_for_text
-from pipelines.registry import TUNERS
+from pipelines.core.errors import ModelError
+from pipelines.core.model_types import positions_for_text
+from pipelines.core.registry import TUNERS
+from pipelines.models import opening
+from pipelines.models.predict import usable_length
 from pipelines.tuners.soft_prompt import NO_EMBEDDINGS
 from pipelines.tuners.virtual_tokens import VirtualTokensModel
 from tests import tiny
@@ -42,19 +42,23 @@ def test_a_prefix_inside_attention_takes_none() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_saved_holds_the_virtual_tokens_and_the_fresh_head_only(name: str, tmp_path: Path) -> None:
-    tuner = TUNERS.load(name)(name=name, num_virtual_tokens=3, **({"prefix_projection": True} if name == "prefix" else {}))
+    tuner = TUNERS.load(name)(
+        name=name, num_virtual_tokens=3, **({"prefix_projection": True} if name == "prefix" else {})
+    )
     model = tiny.build("bert", tiny.THREE)
     assert model.finery_new_modules == ["bert.pooler.dense", "classifier"]
     model.save_pretrained(tmp_path / "base")
-    tuned = tuner.apply(models.open_folder(tmp_path / "base", tiny.THREE, seed=1))
+    tuned = tuner.apply(opening.open_folder(tmp_path / "base", tiny.THREE, seed=1))
     tuner.save(tuned, tmp_path / "tuned")
     with safe_open(tmp_path / "tuned" / "adapter_model.safetensors", "pt") as file:
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     assert shapes.pop("prompt_embeddings") == (3, 2 * 2 * 32 if name == "prefix" else 32)
     assert not shapes  # the head came with the checkpoint here
 
-    (tmp_path / "tuned" / "head.json").write_text(json.dumps({"kind": tiny.THREE.kind, "labels": list(tiny.THREE.labels)}))
-    opened = models.open_folder(tmp_path / "tuned", tiny.THREE, seed=5)
+    (tmp_path / "tuned" / "head.json").write_text(
+        json.dumps({"kind": tiny.THREE.kind, "labels": list(tiny.THREE.labels)})
+    )
+    opened = opening.open_folder(tmp_path / "tuned", tiny.THREE, seed=5)
     assert isinstance(opened, VirtualTokensModel)
     assert torch.equal(tiny.logits(opened, tiny.batch()), tiny.logits(tuned, tiny.batch()))
 

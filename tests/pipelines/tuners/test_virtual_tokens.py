@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import PeftModel, PromptTuningConfig, get_peft_model
 
-from pipelines.protocols import Head
+from pipelines.core.interfaces import Head
 from pipelines.tuners import virtual_tokens
 from pipelines.tuners.virtual_tokens import CONFIGS, FILE, VirtualTokensModel, needs_module
 from tests import tiny
@@ -21,9 +21,17 @@ from tests import tiny
 TOKENS = 5
 METHODS = tuple(CONFIGS)
 CAUSAL, PAIRS = Head("causal_lm"), Head("seq2seq_lm")
-TAGS, SPANS, CHOICES = Head("token_classification", ("O", "B", "I")), Head("question_answering"), Head("multiple_choice")
+TAGS, SPANS, CHOICES = (
+    Head("token_classification", ("O", "B", "I")),
+    Head("question_answering"),
+    Head("multiple_choice"),
+)
 DECODERS = {"finery": {"family": "decoder", "num_key_value_heads": 1}, "gpt2": {}, "llama": {"num_key_value_heads": 1}}
-TRANSLATORS = {"finery": {"family": "encoder-decoder", "num_decoder_layers": 3}, "t5": {}, "bart": {"decoder_layers": 3}}
+TRANSLATORS = {
+    "finery": {"family": "encoder-decoder", "num_decoder_layers": 3},
+    "t5": {},
+    "bart": {"decoder_layers": 3},
+}
 ENCODERS = ("finery", "bert", "roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2")
 NO_PREFIX = ("deberta-v2",)
 CASES = [
@@ -37,7 +45,9 @@ CASES = [
 def tuned(model: Any, method: str, **settings: Any) -> VirtualTokensModel:
     torch.manual_seed(3)
     fresh = list(getattr(model, "finery_new_modules", ())) or None
-    return VirtualTokensModel(model, CONFIGS[method](num_virtual_tokens=TOKENS, modules_to_save=fresh, **settings)).eval()
+    return VirtualTokensModel(
+        model, CONFIGS[method](num_virtual_tokens=TOKENS, modules_to_save=fresh, **settings)
+    ).eval()
 
 
 def batch(head: Head) -> dict[str, Any]:
@@ -64,7 +74,9 @@ def gradients(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("family", "head", "words"), CASES, ids=[f"{family}-{head.kind}" for family, head, _ in CASES])
-def test_every_head_hears_the_virtual_tokens_and_sees_none(family: str, head: Head, words: dict[str, Any], method: str) -> None:
+def test_every_head_hears_the_virtual_tokens_and_sees_none(
+    family: str, head: Head, words: dict[str, Any], method: str
+) -> None:
     model = tiny.build(family, head, **words)
     if method == "PREFIX_TUNING" and family in NO_PREFIX:
         assert not virtual_tokens.attentions(model)
@@ -85,7 +97,11 @@ def test_every_head_hears_the_virtual_tokens_and_sees_none(family: str, head: He
         return
     adapted.gradient_checkpointing_enable()
     again = gradients(adapted, inputs)
-    assert plain.keys() == again.keys() == {name for name, weight in adapted.named_parameters() if weight.requires_grad and name in plain}
+    assert (
+        plain.keys()
+        == again.keys()
+        == {name for name, weight in adapted.named_parameters() if weight.requires_grad and name in plain}
+    )
     for name, grad in plain.items():
         torch.testing.assert_close(again[name], grad, rtol=1e-4, atol=1e-6)
 
@@ -103,7 +119,9 @@ def test_a_class_is_read_off_the_texts_own_first_last_or_mean_token(family: str)
     mask = inputs["attention_mask"]
     wide = torch.cat([torch.ones(len(mask), TOKENS, dtype=torch.long), mask], 1)
     with torch.no_grad():
-        body = untouched.base_model(inputs_embeds=words_and_prompt(untouched, adapted, inputs["input_ids"]), attention_mask=wide)
+        body = untouched.base_model(
+            inputs_embeds=words_and_prompt(untouched, adapted, inputs["input_ids"]), attention_mask=wide
+        )
         text = body.last_hidden_state[:, TOKENS:]
         if family == "bert":
             expected = untouched.classifier(torch.tanh(untouched.bert.pooler.dense(text[:, 0])))
@@ -112,7 +130,11 @@ def test_a_class_is_read_off_the_texts_own_first_last_or_mean_token(family: str)
         elif family == "distilbert":
             expected = untouched.classifier(torch.relu(untouched.pre_classifier(text[:, 0])))
         elif family == "modernbert":
-            pooled = text[:, 0] if untouched.config.classifier_pooling == "cls" else (text * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            pooled = (
+                text[:, 0]
+                if untouched.config.classifier_pooling == "cls"
+                else (text * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            )
             expected = untouched.classifier(untouched.head(pooled))
         else:
             expected = untouched.score(text[torch.arange(len(mask)), mask.sum(1) - 1])
@@ -158,9 +180,15 @@ def test_what_is_generated_is_what_full_passes_say(family: str, beams: int, meth
     if not pairs:  # padding of decoders stands on the left
         inputs = {name: value.flip(1) for name, value in inputs.items()}
     settings = {
-        "max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "num_beams": beams, "pad_token_id": 0, "eos_token_id": 2,
-        "return_dict_in_generate": True, "output_scores": True,
-    }  # fmt: skip
+        "max_new_tokens": 5,
+        "min_new_tokens": 5,
+        "do_sample": False,
+        "num_beams": beams,
+        "pad_token_id": 0,
+        "eos_token_id": 2,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
     cached, whole = (adapted.generate(**inputs, **settings, use_cache=kept) for kept in (True, False))
     assert torch.equal(cached.sequences, whole.sequences)
     for one, other in zip(cached.scores, whole.scores, strict=True):
@@ -168,7 +196,9 @@ def test_what_is_generated_is_what_full_passes_say(family: str, beams: int, meth
     with adapted.disable_adapter():
         deaf = adapted.generate(**inputs, **settings)
     assert not torch.allclose(deaf.scores[0], cached.scores[0], rtol=1e-3, atol=1e-3)
-    if beams == 1 and not pairs:  # the first score is what a pass says last; it counts positions of padding, so of the row without
+    if (
+        beams == 1 and not pairs
+    ):  # the first score is what a pass says last; it counts positions of padding, so of the row without
         torch.testing.assert_close(cached.scores[0][:1, 3:], said(adapted, inputs)[:1, -1, 3:], rtol=1e-4, atol=1e-4)
 
 
@@ -223,7 +253,9 @@ def test_two_adapters_on_one_base_do_not_disturb_each_other(family: str, method:
     inputs = tiny.batch()
     adapted = tuned(tiny.build(family, tiny.THREE), method)
     one = said(adapted, inputs)
-    adapted.add_adapter("other", CONFIGS[method](num_virtual_tokens=3, modules_to_save=adapted.peft_config["default"].modules_to_save))
+    adapted.add_adapter(
+        "other", CONFIGS[method](num_virtual_tokens=3, modules_to_save=adapted.peft_config["default"].modules_to_save)
+    )
     assert torch.equal(said(adapted, inputs), one)
     adapted.set_adapter("other")
     learning = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
@@ -317,7 +349,11 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "family", "head", "kind", "words"), PLAIN + OURS, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("method", "family", "head", "kind", "words"),
+    PLAIN + OURS,
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_a_saved_adapter_is_read_without_this_project(
     method: str, family: str, head: Head, kind: str, words: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -333,7 +369,13 @@ def test_a_saved_adapter_is_read_without_this_project(
     code = [
         "import sys, torch; from peft import PeftModel",
         BASE.format(kind=kind),
-        *(["try:\n    PeftModel.from_pretrained(base, 'tuned')\nexcept KeyError: pass\nelse: raise SystemExit('PEFT guessed')"] if ours else []),
+        *(
+            [
+                "try:\n    PeftModel.from_pretrained(base, 'tuned')\nexcept KeyError: pass\nelse: raise SystemExit('PEFT guessed')"
+            ]
+            if ours
+            else []
+        ),
         *(["sys.path.insert(0, 'tuned'); import finery_adapter"] if ours else []),
         "model = PeftModel.from_pretrained(base, 'tuned').eval(); inputs, expected = torch.load('expected.pt')",
         "with torch.no_grad(): assert torch.equal(model(**inputs).logits, expected)",
@@ -380,14 +422,18 @@ def test_what_cannot_be_served_is_said() -> None:
 def test_peft_still_needs_help() -> None:
     """When one of these fails, PEFT serves that case by itself: let `peft_task` of virtual_tokens say so."""
     inputs = tiny.batch()
-    bert = get_peft_model(tiny.build("bert", tiny.THREE), PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=TOKENS)).eval()
+    bert = get_peft_model(
+        tiny.build("bert", tiny.THREE), PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=TOKENS)
+    ).eval()
     with pytest.raises(UnboundLocalError), bert.disable_adapter():
         pass
     ours = tuned(tiny.build("bert", tiny.THREE), "PROMPT_TUNING")
     ours.base_model.load_state_dict(bert.base_model.state_dict(), strict=False)
     ours.prompt_encoder.load_state_dict(bert.prompt_encoder.state_dict())
     assert not torch.equal(said(bert, inputs), said(ours, inputs))  # it pools a virtual token
-    tags = get_peft_model(tiny.build("bert", TAGS), PromptTuningConfig(task_type="TOKEN_CLS", num_virtual_tokens=TOKENS)).eval()
+    tags = get_peft_model(
+        tiny.build("bert", TAGS), PromptTuningConfig(task_type="TOKEN_CLS", num_virtual_tokens=TOKENS)
+    ).eval()
     assert said(tags, inputs).shape[1] == inputs["input_ids"].shape[1] + TOKENS
     masked = PeftModel(tiny.build("bert", tiny.MASKED), PromptTuningConfig(num_virtual_tokens=TOKENS)).eval()
     with torch.no_grad():

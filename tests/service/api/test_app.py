@@ -41,15 +41,28 @@ def database(request):
 @pytest.fixture(scope="module")
 def filled(database, tmp_path_factory):
     """An application with one of everything."""
-    given = read_settings({}, home=tmp_path_factory.mktemp("fuzzed"), database_url=database, requests_per_second=1e6, burst=10**9)
+    given = read_settings(
+        {}, home=tmp_path_factory.mktemp("fuzzed"), database_url=database, requests_per_second=1e6, burst=10**9
+    )
     store = Store(given.url)
     served = Served(given, store)
     attempt = served.started(served.job())
-    served.written(attempt, [{"event": "started"}, {"event": "metric", "stage": "supervised", "step": 1, "metrics": {"loss": 1.0}}])
+    served.written(
+        attempt, [{"event": "started"}, {"event": "metric", "stage": "supervised", "step": 1, "metrics": {"loss": 1.0}}]
+    )
     published(served, attempt)
     served.succeeded(attempt)
-    file = served.submitter.post("/api/v1/files/upload", params={"filename": "a.csv"}, content=b"a,b\n1,2\n").json()["id"]
-    served.known = {"job_id": attempt.job, "other_id": attempt.job, "file_id": file, "name": "demo-model", "model": "demo-model", "path": "README.md"}
+    file = served.submitter.post("/api/v1/files/upload", params={"filename": "a.csv"}, content=b"a,b\n1,2\n").json()[
+        "id"
+    ]
+    served.known = {
+        "job_id": attempt.job,
+        "other_id": attempt.job,
+        "file_id": file,
+        "name": "demo-model",
+        "model": "demo-model",
+        "path": "README.md",
+    }
     yield served
     store.close()
 
@@ -67,7 +80,14 @@ def fuzz(served, operation, examples, mode=GenerationMode.POSITIVE):
     strategy = operation.as_strategy(generation_mode=mode)
     turns = cycle([True, False])
 
-    @settings(max_examples=examples, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None, derandomize=examples < 20)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=examples < 20,
+    )
     @given(strategy)
     def tried(case):
         known = next(turns)

@@ -8,14 +8,39 @@ from service.api.health import PROBES
 from tests.service.served import RECIPE, YAML
 
 DENIED = [
-    ("post", "/api/v1/jobs"), ("post", "/api/v1/jobs/x/cancel"), ("post", "/api/v1/files"), ("post", "/api/v1/files/upload"), ("delete", "/api/v1/files/x"),
-    ("delete", "/api/v1/models/x"), ("put", "/api/v1/secrets/X"), ("post", "/v1/files"), ("post", "/v1/fine_tuning/jobs"),
-]  # fmt: skip
-FOR_ADMINS = [("get", "/api/v1/tokens"), ("post", "/api/v1/tokens"), ("get", "/api/v1/hosts"), ("get", "/api/v1/projects"), ("delete", "/api/v1/tokens/x")]
+    ("post", "/api/v1/jobs"),
+    ("post", "/api/v1/jobs/x/cancel"),
+    ("post", "/api/v1/files"),
+    ("post", "/api/v1/files/upload"),
+    ("delete", "/api/v1/files/x"),
+    ("delete", "/api/v1/models/x"),
+    ("put", "/api/v1/secrets/X"),
+    ("post", "/v1/files"),
+    ("post", "/v1/fine_tuning/jobs"),
+]
+FOR_ADMINS = [
+    ("get", "/api/v1/tokens"),
+    ("post", "/api/v1/tokens"),
+    ("get", "/api/v1/hosts"),
+    ("get", "/api/v1/projects"),
+    ("delete", "/api/v1/tokens/x"),
+]
 
 
 def sent(client, method, path):
-    body = {"json": {"project": "acme", "filename": "x.csv", "value": "x", "model": "scratch/gpt-tiny", "training_file": "x"}} if method in ("post", "put") else {}
+    body = (
+        {
+            "json": {
+                "project": "acme",
+                "filename": "x.csv",
+                "value": "x",
+                "model": "scratch/gpt-tiny",
+                "training_file": "x",
+            }
+        }
+        if method in ("post", "put")
+        else {}
+    )
     return client.request(method, path, **body)
 
 
@@ -62,7 +87,11 @@ def test_a_right_prefix_with_another_secret_is_wrong(served):
 def test_a_revoked_or_expired_token_opens_nothing(served):
     made = served.admin.post("/api/v1/tokens", json={"project": "acme", "role": "viewer"}).json()
     headers = {"Authorization": f"Bearer {made['token']}"}
-    assert served.nobody.get("/api/v1/me", headers=headers).json() == {"token": made["id"], "project": "acme", "role": "viewer"}
+    assert served.nobody.get("/api/v1/me", headers=headers).json() == {
+        "token": made["id"],
+        "project": "acme",
+        "role": "viewer",
+    }
     served.admin.delete(f"/api/v1/tokens/{made['id']}")
     assert served.nobody.get("/api/v1/me", headers=headers).status_code == 401
     late = served.admin.post("/api/v1/tokens", json={"project": "acme", "expires": "2020-01-01T00:00:00Z"}).json()
@@ -72,7 +101,10 @@ def test_a_revoked_or_expired_token_opens_nothing(served):
 def test_another_projects_things_are_not_there_for_anybody_but_an_admin(served):
     job = served.job()
     file = served.submitter.post("/api/v1/files/upload", params={"filename": "a.csv"}, content=b"a").json()["id"]
-    paths = [f"/api/v1/jobs/{job}{rest}" for rest in ("", "/events", "/logs", "/metrics", "/recipe", "/stages", "/attempts", "/cells", f"/diff/{job}")]
+    paths = [
+        f"/api/v1/jobs/{job}{rest}"
+        for rest in ("", "/events", "/logs", "/metrics", "/recipe", "/stages", "/attempts", "/cells", f"/diff/{job}")
+    ]
     for path in [*paths, f"/api/v1/files/{file}", f"/api/v1/files/{file}/content"]:
         assert served.stranger.get(path).status_code == 404, path
         assert served.admin.get(path).status_code == 200, path
@@ -86,7 +118,9 @@ def test_another_projects_things_are_not_there_for_anybody_but_an_admin(served):
 
 def test_a_foreign_id_and_an_unknown_one_are_answered_alike(served):
     job = served.job()
-    foreign, unknown = (served.stranger.get(f"/api/v1/jobs/{each}") for each in (job, job[:-1] + ("0" if job[-1] != "0" else "1")))
+    foreign, unknown = (
+        served.stranger.get(f"/api/v1/jobs/{each}") for each in (job, job[:-1] + ("0" if job[-1] != "0" else "1"))
+    )
     assert foreign.status_code == unknown.status_code == 404
     assert foreign.json()["title"] == unknown.json()["title"]
 

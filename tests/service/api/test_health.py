@@ -5,7 +5,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 def samples(served):
     text = served.nobody.get("/metrics").text
-    return {(sample.name, *sorted(sample.labels.items())): sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def test_health_is_200_and_503_without_a_database(served, monkeypatch):

@@ -24,7 +24,9 @@ def test_a_million_keys_need_no_more_memory_than_the_limit():
 
 
 def test_a_body_that_announces_too_much_is_refused_before_it_is_read(served):
-    answer = served.submitter.post("/api/v1/validate", content=b"x", headers={"Content-Type": "application/yaml", "Content-Length": str(3 << 20)})
+    answer = served.submitter.post(
+        "/api/v1/validate", content=b"x", headers={"Content-Type": "application/yaml", "Content-Length": str(3 << 20)}
+    )
     assert answer.status_code == 413
     assert answer.headers["content-type"] == "application/problem+json"
 
@@ -39,6 +41,10 @@ def test_a_body_of_unknown_length_is_refused_while_it_arrives(served):
 
 
 def test_openai_clients_get_their_own_envelope(served):
-    answer = served.submitter.post("/v1/fine_tuning/jobs", content=b"x", headers={"Content-Type": "application/json", "Content-Length": str(3 << 20)})
+    answer = served.submitter.post(
+        "/v1/fine_tuning/jobs",
+        content=b"x",
+        headers={"Content-Type": "application/json", "Content-Length": str(3 << 20)},
+    )
     assert answer.status_code == 413
     assert answer.json()["error"]["type"] == "invalid_request_error"

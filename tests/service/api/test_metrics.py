@@ -6,15 +6,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, select, update
 
-from service.api.metrics import MODES
-from service.jobs.endings import Ending
-from service.jobs.resources import Host
-from service.jobs.states import Reason
-from service.jobs.transitions import Move
+from service.api.health import MODES
+from service.jobs.job import Host
+from service.jobs.states import Ending, Move, Reason
 from service.settings import read_settings
-from service.store import counting, tables
-from service.store.counting import OUTCOMES, WAIT_BUCKETS
+from service.store import store as counting
+from service.store import tables
 from service.store.errors import Unavailable
+from service.store.store import OUTCOMES, WAIT_BUCKETS
 from tests.service.served import Served
 
 
@@ -26,7 +25,11 @@ def served(store, tmp_path):
 def samples(served):
     served.service.measurements = type(served.service.measurements)(served.service)  # nothing counted before
     text = served.nobody.get("/metrics").text
-    return {(sample.name, *sorted(sample.labels.items())): sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def test_waits_are_those_from_submission_to_the_first_attempt(served, monkeypatch):
@@ -53,7 +56,11 @@ def test_waits_are_those_from_submission_to_the_first_attempt(served, monkeypatc
 
 
 def test_attempts_are_counted_by_how_they_ended_and_that_survives_a_restart(served):
-    for ending in (Ending(Move.SUCCEED, exit_code=0), Ending(Move.STOPPED, exit_code=75), Ending(Move.FAIL, Reason.DIVERGED, exit_code=1)):
+    for ending in (
+        Ending(Move.SUCCEED, exit_code=0),
+        Ending(Move.STOPPED, exit_code=75),
+        Ending(Move.FAIL, Reason.DIVERGED, exit_code=1),
+    ):
         attempt = served.started(served.job())
         served.store.attempt_started(attempt.id, attempt.fencing, {"fencing_token": 1})
         longer = update(tables.attempts).where(tables.attempts.c.id == attempt.id).values(started=time.time() - 100)
@@ -80,7 +87,11 @@ def test_the_place_and_what_is_on_its_way(served):
     served.store.write(lambda transaction: transaction.execute(update(leases).values(expires=1.0)))
     served.store.write(lambda transaction: transaction.execute(update(tables.jobs).values(created=time.time() - 500)))
     waiting = served.job()
-    served.store.write(lambda transaction: transaction.execute(update(tables.jobs).where(tables.jobs.c.id == waiting).values(created=time.time() - 200)))
+    served.store.write(
+        lambda transaction: transaction.execute(
+            update(tables.jobs).where(tables.jobs.c.id == waiting).values(created=time.time() - 200)
+        )
+    )
     found = samples(served)
     assert found["finery_uploads_in_progress",] == 1
     assert found["finery_leases_expired",] == 1
@@ -90,7 +101,14 @@ def test_the_place_and_what_is_on_its_way(served):
     assert found["finery_database_bytes",] > 50_000
     assert found["finery_home_bytes", ("space", "free")] > 0
     isolation = {mode: found["finery_isolation", ("mode", mode)] for mode in MODES}
-    assert isolation == {"bubblewrap": 1, "landlock": 0, "container": 0, "host": 0, "none": 1, "other": 1}  # `here` of the attempt says nothing
+    assert isolation == {
+        "bubblewrap": 1,
+        "landlock": 0,
+        "container": 0,
+        "host": 0,
+        "none": 1,
+        "other": 1,
+    }  # `here` of the attempt says nothing
 
 
 def test_labels_are_words_of_the_program_whatever_rows_say(served):
@@ -116,7 +134,7 @@ def test_it_is_counted_once_in_a_few_seconds(served, monkeypatch):
 
 
 def test_without_a_database_it_still_tells_that_and_the_disk(served, monkeypatch):
-    from service.api.metrics import WorkMetrics
+    from service.api.health import WorkMetrics
 
     def away():
         raise Unavailable("away")
@@ -134,9 +152,23 @@ def test_ten_thousand_waiting_jobs_are_counted_by_the_database_and_not_by_us(ser
     with served.store.engine.begin() as connection:
         row = dict(connection.execute(select(tables.jobs)).mappings().one())
         tried = dict(connection.execute(select(tables.attempts)).mappings().one())
-        connection.execute(insert(tables.jobs), [{**row, "id": f"job-{number:026}", "state": "queued", "attempt": None} for number in range(10_000)])
         connection.execute(
-            insert(tables.attempts), [{**tried, "id": f"attempt-{number:026}", "job": f"job-{number:026}", "state": "ended", "reason": "internal", "ended": 1.0} for number in range(5_000)]
+            insert(tables.jobs),
+            [{**row, "id": f"job-{number:026}", "state": "queued", "attempt": None} for number in range(10_000)],
+        )
+        connection.execute(
+            insert(tables.attempts),
+            [
+                {
+                    **tried,
+                    "id": f"attempt-{number:026}",
+                    "job": f"job-{number:026}",
+                    "state": "ended",
+                    "reason": "internal",
+                    "ended": 1.0,
+                }
+                for number in range(5_000)
+            ],
         )
     monkeypatch.setattr(counting, "Counts", lambda *given: given)
     from sqlalchemy import event

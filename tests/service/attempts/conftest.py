@@ -10,8 +10,7 @@ from service.attempts.folders import folders_of
 from service.attempts.watching import Watcher
 from service.executors.local import Local
 from service.executors.protocol import HostCapacity
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part
+from service.jobs.job import Host, JobRequest, Part
 from service.settings import Settings
 from service.store.store import open_store
 
@@ -47,7 +46,9 @@ class Server:
         return self.watcher
 
     def submit(self, steps=4, evaluate="scores", recipe=None, **fields):
-        request = JobRequest(recipe=recipe or RECIPE.format(steps=steps, evaluate=evaluate), project="default", name="tiny", **fields)
+        request = JobRequest(
+            recipe=recipe or RECIPE.format(steps=steps, evaluate=evaluate), project="default", name="tiny", **fields
+        )
         return self.store.submit(request)[0].id
 
     def place(self, job):
@@ -73,7 +74,9 @@ class Server:
 
     def steps(self, job):
         """(process, step, step of the checkpoint that it began with) of every step that was done, in order."""
-        return [tuple(map(int, line.split())) for line in (self.folders(job).run / "steps.log").read_text().splitlines()]
+        return [
+            tuple(map(int, line.split())) for line in (self.folders(job).run / "steps.log").read_text().splitlines()
+        ]
 
 
 @pytest.fixture

@@ -3,14 +3,19 @@ from dataclasses import replace
 import pytest
 
 from service.attempts.environment import environment_of, secret_files, secrets_of, stage_cache
-from service.jobs.job import Attempt, Job, JobRequest
-from service.jobs.resources import Resources
+from service.jobs.job import Attempt, Job, JobRequest, Resources
 from service.jobs.states import AttemptState, State
-from service.safety import secret_store
-from service.safety.secret_store import Secret
+from service.safety import secrets
+from service.safety.secrets import Secret
 from service.settings import Settings
 
-JOB = Job("job-1", JobRequest("", "default", secrets=("HF_TOKEN", "SECRET_JUDGE", "LD_PRELOAD", "../../etc/passwd")), State.STARTING, 0.0, 0.0)
+JOB = Job(
+    "job-1",
+    JobRequest("", "default", secrets=("HF_TOKEN", "SECRET_JUDGE", "LD_PRELOAD", "../../etc/passwd")),
+    State.STARTING,
+    0.0,
+    0.0,
+)
 ATTEMPT = Attempt("attempt-1", "job-1", 1, 1, "local", (), AttemptState.ASSIGNED, 0.0, Resources(cpus=3))
 OUTER = {
     "PATH": "/bin", "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C", "FINERY_DATA": "/data", "HF_HOME": "/hf", "NCCL_DEBUG": "INFO",
@@ -40,10 +45,14 @@ def test_threads_are_as_many_as_the_placement_has_cores_unless_the_server_was_to
 def test_stages_are_made_in_the_job_s_own_home_and_read_from_its_project_s_store(settings, tmp_path):
     other = replace(JOB, id="job-2")
     found = [environment_of(settings, job, ATTEMPT, OUTER) for job in (JOB, other)]
-    assert [each["FINERY_HOME"] for each in found] == [str(tmp_path / "jobs" / job / "cache") for job in (JOB.id, "job-2")]
+    assert [each["FINERY_HOME"] for each in found] == [
+        str(tmp_path / "jobs" / job / "cache") for job in (JOB.id, "job-2")
+    ]
     assert {each["FINERY_SHARED_STAGES"] for each in found} == {str(tmp_path / "cache" / "default" / "stages")}
     strange = replace(JOB, request=replace(JOB.request, project="other"))
-    assert environment_of(settings, strange, ATTEMPT, OUTER)["FINERY_SHARED_STAGES"] == str(tmp_path / "cache" / "other" / "stages")
+    assert environment_of(settings, strange, ATTEMPT, OUTER)["FINERY_SHARED_STAGES"] == str(
+        tmp_path / "cache" / "other" / "stages"
+    )
     assert str(stage_cache(settings, {"FINERY_HOME": "/cache"})) == "/cache"
 
 
@@ -61,7 +70,17 @@ def test_without_a_network_the_operator_s_caches_are_read_by_all(settings, tmp_p
     assert found["HF_HOME"] == str(tmp_path / "hub" / "default")
 
 
-@pytest.mark.parametrize("name", ["HF_MODULES_CACHE", "HF_ASSETS_CACHE", "HF_HUB_USER_AGENT_ORIGIN", "TRANSFORMERS_CACHE", "TRANSFORMERS_ANYTHING", "HF_DATASETS_X"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_MODULES_CACHE",
+        "HF_ASSETS_CACHE",
+        "HF_HUB_USER_AGENT_ORIGIN",
+        "TRANSFORMERS_CACHE",
+        "TRANSFORMERS_ANYTHING",
+        "HF_DATASETS_X",
+    ],
+)
 def test_variables_of_libraries_are_a_closed_list(settings, name):
     assert name not in environment_of(settings, JOB, ATTEMPT, {name: "/somewhere"})
 
@@ -73,7 +92,7 @@ def test_the_server_s_secrets_go_to_nobody_by_themselves(settings):
 
 def test_a_bound_one_goes_to_its_project_with_its_hosts(settings):
     outer = {**OUTER, "FINERY_SECRET_SECRET_JUDGE": "of-the-server"}
-    secret_store.bind(settings, "SECRET_JUDGE", ("default",), ("api.example.com",))
+    secrets.bind(settings, "SECRET_JUDGE", ("default",), ("api.example.com",))
     found = secrets_of(settings, JOB, outer)
     assert found == {"SECRET_JUDGE": Secret("of-the-server", ("api.example.com",))}
     assert secret_files(found) == {"SECRET_JUDGE": "of-the-server", "SECRET_JUDGE.hosts": "api.example.com"}
@@ -83,24 +102,36 @@ def test_a_bound_one_goes_to_its_project_with_its_hosts(settings):
 
 
 def test_the_hub_s_token_is_for_the_hub_whoever_gave_it(settings):
-    secret_store.bind(settings, "HF_TOKEN", ("default",), ())
+    secrets.bind(settings, "HF_TOKEN", ("default",), ())
     assert secrets_of(settings, JOB, OUTER) == {"HF_TOKEN": Secret("hf-of-the-service", ("huggingface.co",))}
-    secret_store.put(settings, "default", "HF_TOKEN", "hf-of-the-project")
+    secrets.put(settings, "default", "HF_TOKEN", "hf-of-the-project")
     found = secrets_of(settings, JOB, {**OUTER, "HF_ENDPOINT": "http://hub.internal:5000"})
-    assert found == {"HF_TOKEN": Secret("hf-of-the-project", ("hub.internal:5000",))}, "the project's own comes before the server's"
+    assert found == {"HF_TOKEN": Secret("hf-of-the-project", ("hub.internal:5000",))}, (
+        "the project's own comes before the server's"
+    )
 
 
 def test_the_settings_bind_too_and_what_an_admin_put_stands_before_them(tmp_path):
     settings = Settings(home=tmp_path, server_secrets="SECRET_JUDGE:default+b@api.example.com+other:8000")
     outer = {"FINERY_SECRET_SECRET_JUDGE": "v"}
     assert secrets_of(settings, JOB, outer) == {"SECRET_JUDGE": Secret("v", ("api.example.com", "other:8000"))}
-    secret_store.bind(settings, "SECRET_JUDGE", (), ())
+    secrets.bind(settings, "SECRET_JUDGE", (), ())
     assert secrets_of(settings, JOB, outer) == {}
-    secret_store.unbind(settings, "SECRET_JUDGE")
+    secrets.unbind(settings, "SECRET_JUDGE")
     assert secrets_of(settings, JOB, outer) != {}
 
 
-@pytest.mark.parametrize("text", ["SECRET_JUDGE", "SECRET_JUDGE:", "SECRET_JUDGE:default", "LD_PRELOAD:default@h", "SECRET_J:De Fault@h", "SECRET_J:a@https://h/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SECRET_JUDGE",
+        "SECRET_JUDGE:",
+        "SECRET_JUDGE:default",
+        "LD_PRELOAD:default@h",
+        "SECRET_J:De Fault@h",
+        "SECRET_J:a@https://h/x",
+    ],
+)
 def test_a_binding_that_binds_nothing_is_refused(tmp_path, text):
     with pytest.raises(ValueError, match="server_secrets"):
         Settings(home=tmp_path, server_secrets=text)

@@ -1,6 +1,6 @@
 import pytest
 
-from service.attempts.outcome import SAID, outcome_of, said
+from service.attempts.watching import SAID, outcome_of, said
 from service.executors.protocol import Exited
 from service.jobs.states import Reason
 
@@ -37,19 +37,24 @@ def test_a_failure_speaks_with_the_sentence_of_its_last_event():
 
 
 def test_without_an_event_the_last_line_speaks():
-    assert outcome_of(Exited(1), None, "noise\nKeyError: 'x'\n") .message == "KeyError: 'x'"
+    assert outcome_of(Exited(1), None, "noise\nKeyError: 'x'\n").message == "KeyError: 'x'"
     assert outcome_of(Exited(1), {"event": "stopped"}, "").message == "it ended with exit code 1 and without a word"
 
 
 def test_every_reason_that_pipelines_may_give_is_known():
-    from pipelines import errors
+    from pipelines.core import errors
 
-    given = {kind.reason for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FineryError)}
+    given = {
+        kind.reason for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FineryError)
+    }
     assert given - {"stopped"} <= set(SAID)
 
 
 def test_the_command_s_own_sentence_is_found_below_the_noise():
-    assert said("Loading: 50%\rLoading: 100%\nfinery: the disk is full; free some\nand more") == "the disk is full; free some\nand more"
+    assert (
+        said("Loading: 50%\rLoading: 100%\nfinery: the disk is full; free some\nand more")
+        == "the disk is full; free some\nand more"
+    )
 
 
 def test_a_recipe_s_mistakes_are_all_told():

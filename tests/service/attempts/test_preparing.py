@@ -1,10 +1,9 @@
 import pytest
 
-from pipelines.errors import RecipeError
+from pipelines.core.errors import RecipeError
 from service.attempts.folders import folders_of
 from service.attempts.preparing import Missing, model_of_job, prepare, words_of
-from service.jobs.job import JobRequest
-from service.jobs.resources import Part
+from service.jobs.job import JobRequest, Part
 from service.jobs.states import State
 from service.uploads import file_path
 from tests.service.attempts.conftest import RECIPE
@@ -87,7 +86,10 @@ def test_the_model_of_a_job_is_that_of_its_last_training_stage(server):
             (run / "stages" / stage / "model").mkdir()
             (run / "stages" / stage / "model" / "config.json").write_text("{}")
     for name in ("tiny", ended.id):
-        assert model_of_job(server.store, server.settings, "default", name) == (run / "stages" / "02-mrpc" / "model").resolve()
+        assert (
+            model_of_job(server.store, server.settings, "default", name)
+            == (run / "stages" / "02-mrpc" / "model").resolve()
+        )
 
 
 @pytest.mark.parametrize("name", ["nothing", "job-01k00000000000000000000000"])
@@ -98,7 +100,10 @@ def test_a_job_that_left_no_model_is_named(server, name):
 
 def test_a_recipe_that_can_no_longer_be_resolved_is_a_mistake_of_the_recipe(server):
     with pytest.raises((RecipeError, Missing), match="no-such-job"):
-        prepared(server, "name: tiny\nmodel: {checkpoint: 'job:no-such-job'}\nstages:\n  - {stage: evaluate, benchmarks: [glue/mrpc]}\n")
+        prepared(
+            server,
+            "name: tiny\nmodel: {checkpoint: 'job:no-such-job'}\nstages:\n  - {stage: evaluate, benchmarks: [glue/mrpc]}\n",
+        )
 
 
 def test_code_that_an_admin_no_longer_allows_is_not_run_by_a_job_that_waited(server):

@@ -27,7 +27,9 @@ def publish(folders, name="my-model", complete=True, fingerprint=MARK, hidden=Fa
         {"stage": "evaluate", "metrics": {"glue/mrpc": {"f1": 0.9}}},
     ]
     (folder / "manifest.json").write_text(json.dumps({"stages": stages}))
-    (folder / "publication.json").write_text(json.dumps({"complete": complete, "fingerprint": fingerprint, "checksums": {}}))
+    (folder / "publication.json").write_text(
+        json.dumps({"complete": complete, "fingerprint": fingerprint, "checksums": {}})
+    )
     return folder
 
 
@@ -52,7 +54,9 @@ def test_the_model_takes_its_place_in_one_step_and_the_job_s_copy_stays(folders,
     path = place(found, tmp_path / "models", "default")
     assert path == tmp_path / "models" / "default" / "my-model" / MARK
     assert (path / "onnx" / "x").read_bytes() == b"deep"
-    assert not os.path.samefile(path / "model.safetensors", folder / "model.safetensors"), "an attempt could change what was published"
+    assert not os.path.samefile(path / "model.safetensors", folder / "model.safetensors"), (
+        "an attempt could change what was published"
+    )
     shutil.rmtree(folder)
     assert (path / "model.safetensors").read_bytes() == b"weights"
 

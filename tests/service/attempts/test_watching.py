@@ -6,8 +6,7 @@ import pytest
 
 from service.attempts import publishing
 from service.executors.local import marked
-from service.jobs.states import AttemptState, Reason, State
-from service.jobs.transitions import Move
+from service.jobs.states import AttemptState, Move, Reason, State
 from tests.service.executors.worlds import until
 
 
@@ -24,11 +23,18 @@ def test_a_job_runs_to_its_end_and_its_model_scores_and_events_are_in_the_store(
     ended, attempt = server.run(job)
     assert ended.state is State.SUCCEEDED
     events = server.store.events_after(job)
-    assert [event.fields["state"] for event in events if event.event == "state"] == ["queued", "starting", "running", "succeeded"]
+    assert [event.fields["state"] for event in events if event.event == "state"] == [
+        "queued",
+        "starting",
+        "running",
+        "succeeded",
+    ]
     assert [event.step for event in events if event.event == "metric"] == [1, 2, 3, 4]
     [model] = server.store.models("default")
     assert (model.name, model.job, model.parameters, model.scores) == ("my-model", job, 7, {"glue/mrpc": {"f1": 0.8}})
-    assert (server.settings.models / "default" / "my-model" / model.fingerprint / "model.safetensors").read_bytes() == b"tiny"
+    assert (
+        server.settings.models / "default" / "my-model" / model.fingerprint / "model.safetensors"
+    ).read_bytes() == b"tiny"
     assert [result.stage for result in server.store.stage_results(job)] == ["pretrain", "evaluate"]
     [score] = server.store.leaderboard("default", "glue/mrpc", "f1")
     assert (score.job, score.value, score.model) == (job, 0.8, "my-model")
@@ -117,7 +123,9 @@ def test_a_killed_process_costs_the_steps_since_the_last_checkpoint_and_nothing_
     assert len(began) == 1, "the second process began with a checkpoint"
     [checkpoint] = began
     reached = max(step for _, step, start in steps if start == 0)
-    assert checkpoint in ({reached - 1} if reached % 2 else {reached, reached - 2})  # one every two steps, and a kill may precede it
+    assert checkpoint in (
+        {reached - 1} if reached % 2 else {reached, reached - 2}
+    )  # one every two steps, and a kill may precede it
     assert second.fencing > attempt.fencing
     assert len(server.store.models("default")) == 1
 
@@ -256,9 +264,11 @@ def test_secrets_in_a_run_s_words_do_not_reach_the_store(server, monkeypatch):
     job = server.submit(steps=1)
     server.place(job)
     server.until(job, lambda found: not found.active)
-    from service.attempts.taking_in import Intake
-    from service.safety.secrets import Redactor
+    from service.attempts.ingesting import Intake
+    from service.safety.redaction import Redactor
 
-    server.folders(job).events.open("a").write('{"id": 999, "time": "2030-01-01T00:00:00+00:00", "event": "failed", "message": "token abcd-secret-1"}\n')
+    server.folders(job).events.open("a").write(
+        '{"id": 999, "time": "2030-01-01T00:00:00+00:00", "event": "failed", "message": "token abcd-secret-1"}\n'
+    )
     last = Intake(server.store, server.folders(job), last_attempt(server, job), Redactor(["abcd-secret-1"])).last_word()
     assert last["message"] == "token [secret]"

@@ -6,7 +6,9 @@ import socket
 import subprocess
 from pathlib import Path
 
-BINARIES = next((str(path.parent) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), "")
+BINARIES = next(
+    (str(path.parent) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), ""
+)
 
 
 class Sqlite:
@@ -41,11 +43,17 @@ class Postgresql:
         if self._as:
             shutil.chown(self.folder, "postgres")
             for parent in self.folder.parents:  # it must be able to reach its folder
-                if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001 and str(parent).startswith("/tmp/"):
+                if (
+                    parent.stat().st_uid == os.getuid()
+                    and not parent.stat().st_mode & 0o001
+                    and str(parent).startswith("/tmp/")
+                ):
                     parent.chmod(parent.stat().st_mode | 0o011)
         self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8")
         with open(self.data / "postgresql.conf", "a") as file:
-            file.write(f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\nmax_connections = 60\n")
+            file.write(
+                f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\nmax_connections = 60\n"
+            )
 
     @staticmethod
     def missing():
@@ -73,5 +81,10 @@ class Postgresql:
 
     def _run(self, program, *words, check=True):
         subprocess.run(
-            [*self._as, f"{BINARIES}/{program}", *words], check=check, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*self._as, f"{BINARIES}/{program}", *words],
+            check=check,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )

@@ -69,7 +69,17 @@ class Verdict:
 
     @property
     def clean(self):
-        return not any((self.lost, self.published_twice, self.orphans, self.two_writers, self.restarted_from_scratch, self.events_wrong, self.slots_held))
+        return not any(
+            (
+                self.lost,
+                self.published_twice,
+                self.orphans,
+                self.two_writers,
+                self.restarted_from_scratch,
+                self.events_wrong,
+                self.slots_held,
+            )
+        )
 
 
 class Chaos:
@@ -117,8 +127,12 @@ class Chaos:
         log = open(self.home.parent / "server.log", "ab")  # noqa: SIM115
         self.server = subprocess.Popen(
             [sys.executable, str(SERVER), str(self.home), str(self.port), self.database.url, self.workload],
-            env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
         log.close()
 
     def _wait_until_it_answers(self, seconds=60.0):
@@ -148,28 +162,46 @@ class Chaos:
                 self.start_server()
             standing = self._asked(self.store.count)
             if standing is not None:
-                open_jobs = sum(count for state, count in standing.items() if state not in (State.SUCCEEDED, State.FAILED, State.CANCELLED))
+                open_jobs = sum(
+                    count
+                    for state, count in standing.items()
+                    if state not in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+                )
                 kills = kills if time.monotonic() < last_kill else len(self.kills)
                 more = len(self.kills) < kills  # while there is something left to strike there must be work
-                if (len(self.submitted) < jobs or more) and open_jobs < CONCURRENT["alone" if self.workload == "pipelines" and self.processes == 1 else self.workload]:
+                if (len(self.submitted) < jobs or more) and open_jobs < CONCURRENT[
+                    "alone" if self.workload == "pipelines" and self.processes == 1 else self.workload
+                ]:
                     self.submit()
                 elif not more and open_jobs == 0:
                     return
             if len(self.kills) < kills and time.monotonic() >= next_kill:
                 struck = self.strike()
                 next_kill = time.monotonic() + (self.random.uniform(*pause) if struck else 0.05)
-            assert time.monotonic() < limit, f"{len(self.kills)} of {kills} kills, {standing}: see {self.home.parent / 'server.log'}"
+            assert time.monotonic() < limit, (
+                f"{len(self.kills)} of {kills} kills, {standing}: see {self.home.parent / 'server.log'}"
+            )
             time.sleep(0.02)
 
     def submit(self):
         """Send one job over HTTP. An answer that never came leaves the key to be sent again: the job exists once."""
         key = f"key-{len(self.submitted):05d}"
         name = f"job-{len(self.submitted):05d}"
-        body = {"recipe": self.recipe.replace("NAME", name).replace("INDEX", str(len(self.submitted))), "resources": self.resources, "max_retries": 20}
+        body = {
+            "recipe": self.recipe.replace("NAME", name).replace("INDEX", str(len(self.submitted))),
+            "resources": self.resources,
+            "max_retries": 20,
+        }
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/v1/jobs", json.dumps(body).encode(), method="POST",
-            headers={"Content-Type": "application/json", "Idempotency-Key": key, "Authorization": f"Bearer {self.token()}"},
-        )  # fmt: skip
+            f"http://127.0.0.1:{self.port}/api/v1/jobs",
+            json.dumps(body).encode(),
+            method="POST",
+            headers={
+                "Content-Type": "application/json",
+                "Idempotency-Key": key,
+                "Authorization": f"Bearer {self.token()}",
+            },
+        )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 self.submitted[key] = json.load(answer)["id"]
@@ -231,9 +263,19 @@ class Chaos:
                 last = json.loads(events.read_bytes().splitlines()[-1])
             except (OSError, ValueError, IndexError):
                 continue
-            at_work = last["event"] in ("metric", "checkpoint", "started") if self.workload == "stand-in" else last["event"] in ("metric", "checkpoint")
+            at_work = (
+                last["event"] in ("metric", "checkpoint", "started")
+                if self.workload == "stand-in"
+                else last["event"] in ("metric", "checkpoint")
+            )
             step = int(last.get("step") or 0)
-            if attempt.state is AttemptState.STARTED and job.state in (State.RUNNING, State.STARTING) and fresh and at_work and step >= self._from_step:
+            if (
+                attempt.state is AttemptState.STARTED
+                and job.state in (State.RUNNING, State.STARTING)
+                and fresh
+                and at_work
+                and step >= self._from_step
+            ):
                 return attempt, job, step
         return None
 
@@ -245,7 +287,9 @@ class Chaos:
                 return False
             pid = self.random.choice(ranks)
         began = start_time(pid)
-        if not began or (who != "rank" and began != attempt.handle["launcher_start" if who == "launcher" else "child_start"]):
+        if not began or (
+            who != "rank" and began != attempt.handle["launcher_start" if who == "launcher" else "child_start"]
+        ):
             return False
         os.kill(pid, signal.SIGKILL)
         limit = time.monotonic() + 10

@@ -25,8 +25,12 @@ def verdict(chaos, seconds=10.0):
         look_at(chaos, job, found)
     published = Counter(model.job for model in chaos.store.models(None, limit=100_000))
     found.published_twice += [f"{job}: {count} models" for job, count in published.items() if count != 1]
-    found.published_twice += [f"{job.id}: none" for job in jobs if job.state is State.SUCCEEDED and published[job.id] == 0]
-    found.published_twice += [str(path) for path in (chaos.home / "models").glob("*/*") if len(list(path.iterdir())) != 1]
+    found.published_twice += [
+        f"{job.id}: none" for job in jobs if job.state is State.SUCCEEDED and published[job.id] == 0
+    ]
+    found.published_twice += [
+        str(path) for path in (chaos.home / "models").glob("*/*") if len(list(path.iterdir())) != 1
+    ]
     found.slots_held = [f"{slot}: {holder}" for slot, holder in chaos.store.slot_holders().items()]
     found.slots_held += [attempt.id for attempt, _ in chaos.store.live_attempts()]
     limit = time.monotonic() + seconds
@@ -66,13 +70,17 @@ def look_at(chaos, job, found):
     if chaos.workload == "pipelines":
         look_at_checkpoints(job, written, found)
     elif (run / "steps.log").exists():
-        look_at_steps(job, [tuple(map(int, line.split())) for line in (run / "steps.log").read_text().splitlines()], found)
+        look_at_steps(
+            job, [tuple(map(int, line.split())) for line in (run / "steps.log").read_text().splitlines()], found
+        )
 
 
 def look_at_steps(job, steps, found):
     """One process after the other, each from the last checkpoint of the one before."""
     order = list(dict.fromkeys(process for process, _, _ in steps))
-    if [process for process, _, _ in steps] != [process for each in order for process, _, _ in steps if process == each]:
+    if [process for process, _, _ in steps] != [
+        process for each in order for process, _, _ in steps if process == each
+    ]:
         found.two_writers.append(f"{job.id}: steps of two processes alternate")
     reached = 0
     for process in order:
@@ -100,7 +108,9 @@ def look_at_checkpoints(job, written, found, save_steps=5, logging_steps=2):
             if restarted:
                 # killed between a checkpoint and the event that tells of it: it is one further than was told
                 if not checkpoint < event["step"] <= checkpoint + save_steps + logging_steps:
-                    found.restarted_from_scratch.append(f"{job.id}: checkpoint {checkpoint}, went on with step {event['step']}")
+                    found.restarted_from_scratch.append(
+                        f"{job.id}: checkpoint {checkpoint}, went on with step {event['step']}"
+                    )
                 found.resumed += checkpoint > 0
                 restarted = False
             reached = event["step"]

@@ -8,10 +8,10 @@ import pytest
 
 from service.cli import child
 
-PREAMBLE = '''
+PREAMBLE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from pipelines.events import EventLog
+from pipelines.core.events import EventLog
 
 VERB, TARGET = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
 RUN = Path(os.environ.get("FAKE_RUN", "runs/fake"))
@@ -20,7 +20,7 @@ def open_run():
     (RUN / "stages").mkdir(parents=True, exist_ok=True)
     (RUN / "recipe.yaml").write_text(Path(os.environ["FAKE_RECIPE"]).read_text())
     return EventLog(RUN / "events.jsonl")
-'''
+"""
 
 RECIPE = """\
 name: fake

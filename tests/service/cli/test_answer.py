@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from pipelines.errors import CommandError
-from service.cli import answer
-from service.cli.answer import Answer, ask, refuse
+from pipelines.core.errors import CommandError
+from service.cli import child
+from service.cli.child import Answer, ask, refuse
 
 WAITS = """
 Path("ready").touch()
@@ -20,7 +20,9 @@ time.sleep(20)
 
 def test_the_child_is_asked_with_one_json_object_and_its_answer_is_the_last_line(recipe, pretend):
     pretend("print('noise of a library'); print(json.dumps({'verb': VERB, 'asked': json.loads(TARGET)}))")
-    assert ask("attention", {"text": "ä \" -x"}, "", True) == Answer(0, {"verb": "attention", "asked": {"text": "ä \" -x"}})
+    assert ask("attention", {"text": 'ä " -x'}, "", True) == Answer(
+        0, {"verb": "attention", "asked": {"text": 'ä " -x'}}
+    )
 
 
 def test_what_a_library_prints_on_stderr_is_not_taken_for_the_answer(recipe, pretend):
@@ -30,12 +32,18 @@ def test_what_a_library_prints_on_stderr_is_not_taken_for_the_answer(recipe, pre
 
 @pytest.mark.parametrize(("code", "status"), [(1, "failed"), (2, "refused"), (75, "stopped")])
 def test_a_sentence_of_the_child_is_passed_on_with_its_code(recipe, pretend, capsys, code, status):
-    pretend(f"print(json.dumps({{'error': {{'message': 'no such thing', 'reason': 'model_error'}}}})); sys.exit({code})")
+    pretend(
+        f"print(json.dumps({{'error': {{'message': 'no such thing', 'reason': 'model_error'}}}})); sys.exit({code})"
+    )
     found = ask("generate", {}, "", True)
     assert found == Answer(code, error="no such thing", reason="model_error")
     assert refuse(found, as_json=True) == code
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"status": status, "exit_code": code, "error": {"message": "no such thing", "reason": "model_error", "stage": None}}
+    assert json.loads(out) == {
+        "status": status,
+        "exit_code": code,
+        "error": {"message": "no such thing", "reason": "model_error", "stage": None},
+    }
     assert err == "no such thing\n"
     assert refuse(found, as_json=False) == code
     assert capsys.readouterr() == ("", "no such thing\n")
@@ -46,11 +54,16 @@ def test_a_sentence_of_the_child_is_passed_on_with_its_code(recipe, pretend, cap
     [
         ("print('finery: broken', file=sys.stderr); sys.exit(1)", "The work broke off: broken"),
         ("raise ValueError('odd')", "The work broke off: ValueError: odd"),
-        ("sys.exit(3)", "exit code 3, without a word"), ("", "exit code 0, without a word"), ("print('{')", "exit code 0"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL. The likely cause is that the machine ran out of memory"),
+        ("sys.exit(3)", "exit code 3, without a word"),
+        ("", "exit code 0, without a word"),
+        ("print('{')", "exit code 0"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "ended by SIGKILL. The likely cause is that the machine ran out of memory",
+        ),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV."),
     ],
-)  # fmt: skip
+)
 def test_a_child_that_breaks_off_is_explained(recipe, pretend, script, expected):
     pretend(script)
     found = ask("generate", {}, "", True)
@@ -87,5 +100,5 @@ def test_a_request_of_the_greatest_length_reaches_the_child(recipe, pretend):
 
 
 def test_importing_it_costs_no_library():
-    code = f"import sys, {answer.__name__}; print([each for each in ('torch', 'rich', 'numpy') if each in sys.modules])"
+    code = f"import sys, {child.__name__}; print([each for each in ('torch', 'rich', 'numpy') if each in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

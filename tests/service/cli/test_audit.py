@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipelines.errors import CommandError, FineryError
-from service.cli.audit import _moment, audit
+from pipelines.core.errors import CommandError, FineryError
+from service.cli.administration import _moment, audit
 from service.settings import read_settings
 from service.store.store import Store
 from tests.service.served import Served, listening
@@ -53,7 +53,15 @@ def test_it_is_for_admins_and_an_unknown_action_is_a_sentence(place):
         audit("job.invented", None, None, None, None, 50, url, token, False)
 
 
-@pytest.mark.parametrize(("text", "ago"), [("30m", timedelta(minutes=30)), ("12h", timedelta(hours=12)), ("7d", timedelta(days=7)), ("2w", timedelta(weeks=2))])
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("30m", timedelta(minutes=30)),
+        ("12h", timedelta(hours=12)),
+        ("7d", timedelta(days=7)),
+        ("2w", timedelta(weeks=2)),
+    ],
+)
 def test_an_age_is_a_time_before_now(text, ago):
     assert abs(datetime.now(UTC) - ago - datetime.fromisoformat(_moment(text))) < timedelta(seconds=5)
 

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.cli.backup import backup
 from service.cli.restore import FENCES, restore
 from service.cli.serve import first_token
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part
+from service.jobs.job import Host, JobRequest, Part
 from service.jobs.states import Reason, State
 from service.settings import read_settings
 from service.store.store import open_store
@@ -95,8 +94,7 @@ def seeded(home, url):
     copy.mkdir(parents=True)
     os.link(model / "model.safetensors", copy / "model.safetensors")
     store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path=str(model))
-    from service.jobs.endings import Ending
-    from service.jobs.transitions import Move
+    from service.jobs.states import Ending, Move
 
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     return settings, store, done, running
@@ -105,12 +103,18 @@ def seeded(home, url):
 def rows(store):
     """{table: rows} without the trail, which grows by what is done."""
     with store.engine.connect() as connection:
-        return {table.name: sorted(map(repr, connection.execute(table.select()))) for table in metadata.sorted_tables if table.name != "audit"}
+        return {
+            table.name: sorted(map(repr, connection.execute(table.select())))
+            for table in metadata.sorted_tables
+            if table.name != "audit"
+        }
 
 
 def files(home):
     return {
-        str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file() and not path.is_symlink() and "finery.db" not in path.name
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and not path.is_symlink() and "finery.db" not in path.name
     }
 
 
@@ -139,7 +143,10 @@ def test_a_home_comes_back_with_every_row_and_file(url, to, name, tmp_path, caps
         new = tmp_path / "new"
         assert restore(target, new, other or None, True) == 0
         assert new.stat().st_mode & 0o777 == 0o700
-        assert {path.stat().st_mode & 0o077 for path in new.rglob("*") if not path.is_symlink()} <= {0, 0o044}  # the database's own mode
+        assert {path.stat().st_mode & 0o077 for path in new.rglob("*") if not path.is_symlink()} <= {
+            0,
+            0o044,
+        }  # the database's own mode
         again = open_store(read_settings({}, home=new, database_url=other))
         after = rows(again)
         for name in ("projects", "tokens", "files", "scores", "stage_results"):
@@ -157,10 +164,18 @@ def test_a_home_comes_back_with_every_row_and_file(url, to, name, tmp_path, caps
         assert len([row for row in again.audit(limit=500) if not row.action.startswith("backup.")]) == trail
         again.close()
         moved = {path: content for path, content in files(new).items() if not path.endswith(".migrating")}
-        without = {path: content for path, content in found.items() if "/attempts/a/secrets/" not in path and f"jobs/{running.id}/runs/" not in path and ".migrating" not in path}
+        without = {
+            path: content
+            for path, content in found.items()
+            if "/attempts/a/secrets/" not in path
+            and f"jobs/{running.id}/runs/" not in path
+            and ".migrating" not in path
+        }
         assert moved == without, "the running job's run folder named the old home: it begins anew"
         done_file = new / "jobs" / done.id / "published" / "m" / "model.safetensors"
-        assert done_file.samefile(new / "models" / "p" / "m" / "f" / "model.safetensors"), "one content under two names stays one"
+        assert done_file.samefile(new / "models" / "p" / "m" / "f" / "model.safetensors"), (
+            "one content under two names stays one"
+        )
 
 
 def test_at_the_same_place_unfinished_jobs_keep_their_runs_and_links(tmp_path):
@@ -276,14 +291,19 @@ def test_a_file_that_is_gone_is_listed_and_a_checkpoint_that_lost_one_is_left_ou
     assert sorted(Path(path).name for path in told["vanished"]) == ["f", "weights"]
     home.rename(tmp_path / "lost")
     restore(target, home, None, True)
-    assert {str(path.relative_to(run)) for path in run.glob("checkpoint-*/*")} == {"checkpoint-4/weights", "checkpoint-4/complete.json"}
+    assert {str(path.relative_to(run)) for path in run.glob("checkpoint-*/*")} == {
+        "checkpoint-4/weights",
+        "checkpoint-4/complete.json",
+    }
 
 
 # A real server
 
 
 def reach(port, path, token, body=None, **headers):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"Authorization": f"Bearer {token}", **headers})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", body, {"Authorization": f"Bearer {token}", **headers}
+    )
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.loads(answer.read())
 
@@ -295,7 +315,12 @@ def serving(home, url):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "STAND_IN_STEP_SECONDS": "0.1"}
-    process = subprocess.Popen([sys.executable, str(SERVER), str(home), str(port), url, "stand-in"], stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, str(SERVER), str(home), str(port), url, "stand-in"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     try:
         assert json.loads(process.stdout.readline())["url"].endswith(str(port))
         yield process, port, (home / "admin.token").read_text().strip()
@@ -331,7 +356,13 @@ def test_a_working_server_is_kept_killed_and_brought_back_and_the_queue_goes_on(
 
         def submit(number):
             body = recipe.replace("NAME", f"job-{number}").encode()
-            answer = reach(port, "/api/v1/jobs", token, body, **{"Content-Type": "application/yaml", "Idempotency-Key": f"k{number}"})
+            answer = reach(
+                port,
+                "/api/v1/jobs",
+                token,
+                body,
+                **{"Content-Type": "application/yaml", "Idempotency-Key": f"k{number}"},
+            )
             taken.append((answer["id"], time.time()))
 
         def submitting():
@@ -348,9 +379,22 @@ def test_a_working_server_is_kept_killed_and_brought_back_and_the_queue_goes_on(
         thread.start()
         begun = time.time()
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", "backup", str(target), "--home", str(home), "--json", *(["--database-url", url] if url else [])],
-            capture_output=True, text=True, check=False, timeout=100,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "service.cli",
+                "backup",
+                str(target),
+                "--home",
+                str(home),
+                "--json",
+                *(["--database-url", url] if url else []),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
         stop.set()
         thread.join()
         assert done.returncode == 0, done.stderr
@@ -367,11 +411,19 @@ def test_a_working_server_is_kept_killed_and_brought_back_and_the_queue_goes_on(
         for job_id in list(held)[8:]:
             store.move(job_id, "cancel") if held[job_id].state is State.QUEUED and not held[job_id].attempts else None
         with serving(home, other) as (_, port, token):  # the token that was the admin's before
-            new = reach(port, "/api/v1/jobs", token, recipe.replace("NAME", "new").encode(), **{"Content-Type": "application/yaml"})["id"]
+            new = reach(
+                port,
+                "/api/v1/jobs",
+                token,
+                recipe.replace("NAME", "new").encode(),
+                **{"Content-Type": "application/yaml"},
+            )["id"]
             until(lambda: all(job.over for job in store.jobs(limit=500)))
             ended = {job.id: job for job in store.jobs(limit=500)}
             assert ended[new].state is State.SUCCEEDED
-            assert {job.state for job in ended.values()} <= {State.SUCCEEDED, State.CANCELLED}, [(job.state, job.message) for job in ended.values()]
+            assert {job.state for job in ended.values()} <= {State.SUCCEEDED, State.CANCELLED}, [
+                (job.state, job.message) for job in ended.values()
+            ]
             lost = [job_id for job_id, job in held.items() if job.attempts]
             assert lost, "jobs were running when the backup was made"
             assert {ended[job_id].state for job_id in lost} == {State.SUCCEEDED}

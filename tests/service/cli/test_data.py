@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from service.cli.data import facts, show, text_of, title
-from service.cli.main import main
+from service.cli.__main__ import main
+from service.cli.recipes import facts, show, text_of, title
 
 TASK = {
     "id": "mine", "task": "alpaca", "kind": "causal", "format": "alpaca", "template": "simple", "learnt_share": 0.25, "examples": 1200,
@@ -42,8 +42,10 @@ def test_an_answer_that_is_no_text_stands_below():
 
 def test_the_facts():
     assert facts(TASK) == [
-        "format alpaca, chat template simple", "tokens: 4 to 64, half of them from 8 to 30, median 12", "25.0% of all tokens are learnt",
-    ]  # fmt: skip
+        "format alpaca, chat template simple",
+        "tokens: 4 to 64, half of them from 8 to 30, median 12",
+        "25.0% of all tokens are learnt",
+    ]
     equal = dict.fromkeys(TASK["lengths"], 12.0)
     assert facts({"lengths": equal}) == ["tokens: 12 each"]
     assert facts({"lengths": {}}) == []
@@ -52,6 +54,8 @@ def test_the_facts():
 
 
 def test_a_wrong_recipe_is_refused_with_its_line_before_anything_is_read(tmp_path, capsys):
-    (tmp_path / "r.yaml").write_text("name: x\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: supervised, task: alpacca}]\n")
+    (tmp_path / "r.yaml").write_text(
+        "name: x\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: supervised, task: alpacca}]\n"
+    )
     assert main(["data", "show", str(tmp_path / "r.yaml")]) == 2
     assert "r.yaml:3" in capsys.readouterr().err

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from service.cli.display import OnTerminal, Plain, number, render
-from service.cli.progress import Progress
+from service.cli.progress import OnTerminal, Plain, Progress, number, render
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 STAGES = [("pretrain", "pretrain"), ("mrpc", "supervised"), ("evaluate", "evaluate"), ("publish", "publish")]
@@ -66,12 +65,18 @@ def test_between_two_stages_the_next_one_is_starting():
 
 
 def test_an_evaluation_ends_with_its_scores_and_a_publication_without_its_checks():
-    lines = drawn(progress_of([
-        event(0, "metric", "evaluate", step=408, metrics={"glue/mrpc.accuracy": 0.8456, "glue/mrpc.f1": 0.8931}),
-        event(1, "stage_finished", "evaluate", seconds=1.0, reused=False),
-        event(2, "metric", "publish", step=408, metrics={"verification.rows": 408}),
-        event(3, "stage_finished", "publish", seconds=2.0, reused=False),
-    ]))  # fmt: skip
+    lines = drawn(
+        progress_of(
+            [
+                event(
+                    0, "metric", "evaluate", step=408, metrics={"glue/mrpc.accuracy": 0.8456, "glue/mrpc.f1": 0.8931}
+                ),
+                event(1, "stage_finished", "evaluate", seconds=1.0, reused=False),
+                event(2, "metric", "publish", step=408, metrics={"verification.rows": 408}),
+                event(3, "stage_finished", "publish", seconds=2.0, reused=False),
+            ]
+        )
+    )
     assert lines[2].endswith("glue/mrpc accuracy 0.846 f1 0.893")
     assert lines[3].split() == ["✓", "publish", "done", "in", "2.0", "s"]
 
@@ -126,8 +131,16 @@ def test_the_live_display_leaves_its_last_state_and_the_warnings_on_the_screen()
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0.000"), (0.84561, "0.846"), (4.2051, "4.21"), (87.25, "87.2"), (1234.5, "1,234.5"), (-0.02, "-0.020"),
-     (float("nan"), "nan"), (float("inf"), "inf")],
-)  # fmt: skip
+    [
+        (0.0, "0.000"),
+        (0.84561, "0.846"),
+        (4.2051, "4.21"),
+        (87.25, "87.2"),
+        (1234.5, "1,234.5"),
+        (-0.02, "-0.020"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+    ],
+)
 def test_numbers_show_three_digits(value, text):
     assert number(value) == text

@@ -5,8 +5,8 @@ from importlib.metadata import version
 import pytest
 
 from service.cli import doctor
+from service.cli.__main__ import main
 from service.cli.doctor import Finding, fits, merged
-from service.cli.main import main
 
 
 def test_a_machine_that_runs_the_tests_is_healthy(capsys, monkeypatch, tmp_path):
@@ -44,11 +44,21 @@ def test_another_version_than_asked_for_is_noted_on_a_line_of_its_own(monkeypatc
 @pytest.mark.parametrize(
     ("installed", "allowed", "ok"),
     [
-        ("2.13.0+cpu", "==2.13.0", True), ("2.13", "==2.13.0", True), ("2.14.0", "==2.13.*", False), ("2.13.4", "==2.13.*", True),
-        ("5.23.0", ">=5.23,<6", True), ("6.0", ">=5.23,<6", False), ("5.9", ">=5.23,<6", False), ("5.22.9", ">=5.23", False),
-        ("1.4.2", "~=1.4", True), ("2.0", "~=1.4", False), ("1.5", "~=1.4.2", False), ("1.0", "!=1.0", False), ("1.0", "", True),
+        ("2.13.0+cpu", "==2.13.0", True),
+        ("2.13", "==2.13.0", True),
+        ("2.14.0", "==2.13.*", False),
+        ("2.13.4", "==2.13.*", True),
+        ("5.23.0", ">=5.23,<6", True),
+        ("6.0", ">=5.23,<6", False),
+        ("5.9", ">=5.23,<6", False),
+        ("5.22.9", ">=5.23", False),
+        ("1.4.2", "~=1.4", True),
+        ("2.0", "~=1.4", False),
+        ("1.5", "~=1.4.2", False),
+        ("1.0", "!=1.0", False),
+        ("1.0", "", True),
     ],
-)  # fmt: skip
+)
 def test_version_ranges(installed, allowed, ok):
     packaging = pytest.importorskip("packaging.specifiers")
     assert packaging.SpecifierSet(allowed).contains(installed) == ok  # the reference agrees with the expectation
@@ -67,11 +77,14 @@ def test_the_token_is_never_shown(monkeypatch, capsys):
 def test_data_folders_are_looked_into(tmp_path):
     (tmp_path / "glue").mkdir()
     found = doctor.data_folders({"FINERY_DATA": f"{tmp_path}{os.pathsep}{tmp_path}/missing"})
-    assert [(each.found, each.verdict) for each in found] == [(f"{tmp_path}: glue", "good"), (f"{tmp_path}/missing", "note")]
+    assert [(each.found, each.verdict) for each in found] == [
+        (f"{tmp_path}: glue", "good"),
+        (f"{tmp_path}/missing", "note"),
+    ]
 
 
 def test_the_home_is_the_one_that_runs_use(monkeypatch):
-    from pipelines.workspace import home
+    from pipelines.runs.workspace import home
 
     for environment in ({"FINERY_HOME": "/x/y"}, {"FINERY_HOME": "~/f"}, {"XDG_CACHE_HOME": "/cache"}, {}):
         for name in ("FINERY_HOME", "XDG_CACHE_HOME"):

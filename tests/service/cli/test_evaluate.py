@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
+from service.cli.__main__ import main
 from service.cli.evaluate import Question, evaluate, separated, show
-from service.cli.main import main
 
 
 def test_names_may_be_repeated_or_separated_by_commas():
@@ -23,13 +23,30 @@ def test_scores_files_and_what_is_missing_are_shown(capsys):
     text = io.StringIO()
     data = {
         "metrics": {"glue/rte": {"accuracy": 0.5}, "glue/mrpc": {"accuracy": 0.7, "f1": 0.8}},
-        "details": {"glue/rte": {"model": "mine", "intervals": {"accuracy": [0.4, 0.6]}}, "glue": {"missing": ["glue/cola"]}},
-        "warnings": ["look at this"], "files": ["out/metrics.json"],
-        "submission": {"file": "s.zip", "files": ["RTE.tsv"], "missing": ["CoLA.tsv (no model was trained on glue/cola)"]},
-    }  # fmt: skip
+        "details": {
+            "glue/rte": {"model": "mine", "intervals": {"accuracy": [0.4, 0.6]}},
+            "glue": {"missing": ["glue/cola"]},
+        },
+        "warnings": ["look at this"],
+        "files": ["out/metrics.json"],
+        "submission": {
+            "file": "s.zip",
+            "files": ["RTE.tsv"],
+            "missing": ["CoLA.tsv (no model was trained on glue/cola)"],
+        },
+    }
     show(data, Console(file=text, width=120))
     said = text.getvalue()
-    for words in ("glue/rte", "0.400 – 0.600", "mine", "0.800", "The GLUE score needs nine tasks; not scored: glue/cola.", "out/metrics.json", "1 of 11 files", "left out    CoLA.tsv"):
+    for words in (
+        "glue/rte",
+        "0.400 – 0.600",
+        "mine",
+        "0.800",
+        "The GLUE score needs nine tasks; not scored: glue/cola.",
+        "out/metrics.json",
+        "1 of 11 files",
+        "left out    CoLA.tsv",
+    ):
         assert words in said
     assert "look at this" in capsys.readouterr().err
 
@@ -50,5 +67,8 @@ def test_score_prints_json_only(tmp_path, capfd):
     (tmp_path / "p.json").write_text('{"a": "A"}')
     assert main(arguments) == 0
     assert json.loads(capfd.readouterr().out) == {"accuracy": 1.0, "total": 1}
-    assert main([*arguments[:2], "--predictions", str(Path("gone")), "--references", str(tmp_path / "r.jsonl"), "--json"]) == 2
+    assert (
+        main([*arguments[:2], "--predictions", str(Path("gone")), "--references", str(tmp_path / "r.jsonl"), "--json"])
+        == 2
+    )
     assert json.loads(capfd.readouterr().out)["status"] == "refused"

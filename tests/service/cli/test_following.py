@@ -1,7 +1,7 @@
 import json
 
-from pipelines.events import EventLog
-from service.cli.following import Follower
+from pipelines.core.events import EventLog
+from service.cli.run import Follower
 
 
 def kinds(events):

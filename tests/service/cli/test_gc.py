@@ -3,15 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.gc import render, size
-from service.cli.main import main
+from service.cli.__main__ import main
+from service.cli.publish import render, size
 
 HOME = "/home/me/.cache/finery"
 
 
 def test_what_was_freed_is_counted_by_kind():
-    freed = {"folders": [f"{HOME}/stages/aa", f"{HOME}/stages/bb", f"{HOME}/stages/cc.partial", f"{HOME}/data/x"], "bytes": 3_200_000, "kept": 1}
-    assert render(freed, dry_run=False) == ["Freed 3.2 MB: 2 complete stages, 1 unfinished stage, 1 piece of prepared data; 1 stage in use stays."]
+    freed = {
+        "folders": [f"{HOME}/stages/aa", f"{HOME}/stages/bb", f"{HOME}/stages/cc.partial", f"{HOME}/data/x"],
+        "bytes": 3_200_000,
+        "kept": 1,
+    }
+    assert render(freed, dry_run=False) == [
+        "Freed 3.2 MB: 2 complete stages, 1 unfinished stage, 1 piece of prepared data; 1 stage in use stays."
+    ]
 
 
 def test_a_dry_run_lists_the_folders():
@@ -26,7 +32,8 @@ def test_nothing_to_free():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_960, "1.0 MB"), (18e9, "18.0 GB"), (5e15, "5000.0 TB")]
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_960, "1.0 MB"), (18e9, "18.0 GB"), (5e15, "5000.0 TB")],
 )
 def test_sizes(count, text):
     assert size(count) == text

@@ -6,15 +6,20 @@ import sys
 import pytest
 from rich.console import Console
 
+from service.cli.__main__ import main
 from service.cli.generate import numbers, printable, show
-from service.cli.main import main
 from tests import writers
 
 ECHO = "print(json.dumps({'method': 'fill_mask', 'prompts': [], 'asked': json.loads(TARGET)}))"
 GREEDY = {
-    "method": "greedy", "text": "sat down", "tokens": 3, "ended": True, "log_probability_per_token": -2.314, "distinct_2": 0.8333,
+    "method": "greedy",
+    "text": "sat down",
+    "tokens": 3,
+    "ended": True,
+    "log_probability_per_token": -2.314,
+    "distinct_2": 0.8333,
     "tokens_per_second": 1234.5,
-}  # fmt: skip
+}
 
 
 def shown(data, width=120):
@@ -45,7 +50,9 @@ def test_they_stand_side_by_side_where_there_is_room_and_below_each_other_where_
 
 def test_five_in_a_width_of_eighty_are_two_and_two_and_one():
     lines = shown(continued("greedy", "beam 4", "sample 1", "sample 2", "sample 3"), 80).splitlines()
-    titles = [[name for name in ("greedy", "beam 4", "sample 1", "sample 2", "sample 3") if name in line] for line in lines]
+    titles = [
+        [name for name in ("greedy", "beam 4", "sample 1", "sample 2", "sample 3") if name in line] for line in lines
+    ]
     assert [each for each in titles if each] == [["greedy", "beam 4"], ["sample 1", "sample 2"], ["sample 3"]]
 
 
@@ -58,10 +65,16 @@ def test_nothing_written_is_said():
 
 def test_fill_ins_are_a_table_with_the_likeliest_on_top():
     masks = [
-        {"mask": number, "position": number, "candidates": [{"token": token, "probability": chance} for token, chance in (("cat", 0.5), ("dog", 0.125))]}
+        {
+            "mask": number,
+            "position": number,
+            "candidates": [{"token": token, "probability": chance} for token, chance in (("cat", 0.5), ("dog", 0.125))],
+        }
         for number in (1, 2)
     ]
-    out = shown({"method": "fill_mask", "prompts": [{"prompt": "the [MASK] [MASK]", "masks": masks, "text": "the cat cat"}]})
+    out = shown(
+        {"method": "fill_mask", "prompts": [{"prompt": "the [MASK] [MASK]", "masks": masks, "text": "the cat cat"}]}
+    )
     assert "the [MASK] [MASK]" in out
     rows = [line for line in out.splitlines() if "50.0%" in line or "12.5%" in line]
     assert [row.count("cat") for row in rows] == [2, 0]
@@ -71,7 +84,13 @@ def test_fill_ins_are_a_table_with_the_likeliest_on_top():
 
 def test_many_masks_fit_a_narrow_terminal():
     mask = {"position": 1, "candidates": [{"token": "cat", "probability": 0.5}]}
-    out = shown({"method": "fill_mask", "prompts": [{"prompt": "p", "masks": [mask | {"mask": n} for n in range(1, 8)], "text": "t"}]}, 60)
+    out = shown(
+        {
+            "method": "fill_mask",
+            "prompts": [{"prompt": "p", "masks": [mask | {"mask": n} for n in range(1, 8)], "text": "t"}],
+        },
+        60,
+    )
     assert all(f"mask {number}" in out for number in range(1, 8))
     assert all(len(line) <= 60 for line in out.splitlines())
 
@@ -89,28 +108,62 @@ def test_markup_in_a_text_stays_text():
 
 def test_every_option_reaches_the_child(recipe, pretend, capsys):
     pretend(ECHO)
-    words = ["--max-new-tokens", "5", "--num-beams", "2", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.8", "--samples", "1", "--seed", "7", "--plain"]
+    words = [
+        "--max-new-tokens",
+        "5",
+        "--num-beams",
+        "2",
+        "--temperature",
+        "0.7",
+        "--top-k",
+        "9",
+        "--top-p",
+        "0.8",
+        "--samples",
+        "1",
+        "--seed",
+        "7",
+        "--plain",
+    ]
     assert main(["generate", "m", "The cat", *words, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["asked"] == {
-        "model": "m", "prompt": "The cat", "prompts": None, "max_new_tokens": 5, "num_beams": 2, "temperature": 0.7, "top_k": 9, "top_p": 0.8,
-        "samples": 1, "seed": 7, "plain": True,
-    }  # fmt: skip
+        "model": "m",
+        "prompt": "The cat",
+        "prompts": None,
+        "max_new_tokens": 5,
+        "num_beams": 2,
+        "temperature": 0.7,
+        "top_k": 9,
+        "top_p": 0.8,
+        "samples": 1,
+        "seed": 7,
+        "plain": True,
+    }
     assert main(["generate", "m", "x", "--json"]) == 0
     usual = json.loads(capsys.readouterr().out)["asked"]
-    assert [usual[name] for name in ("max_new_tokens", "num_beams", "temperature", "top_k", "top_p", "samples", "seed")] == [64, 4, 1.0, 50, 0.95, 3, 42]
+    assert [
+        usual[name] for name in ("max_new_tokens", "num_beams", "temperature", "top_k", "top_p", "samples", "seed")
+    ] == [64, 4, 1.0, 50, 0.95, 3, 42]
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "give one prompt, or a file of them"), (["x", "--prompts", "f"], "not both"), (["x", "--penalty-alpha", "0.6"], "contrastive search"),
-        (["x", "--temperature", "0"], "must be a number above 0; the limit 0 is greedy"), (["x", "--temperature", "-1"], "must be a number above 0"),
-        (["x", "--temperature", "nan"], "must be a number above 0"), (["x", "--temperature", "inf"], "must be a number above 0"),
-        (["x", "--top-p", "0"], "--top-p is 0"), (["x", "--top-p", "1.5"], "at most 1"),
-        (["x", "--samples", "-1"], "samples"), (["x", "--num-beams", "0"], "num-beams"), (["x", "--max-new-tokens", "0"], "max-new-tokens"),
+        ([], "give one prompt, or a file of them"),
+        (["x", "--prompts", "f"], "not both"),
+        (["x", "--penalty-alpha", "0.6"], "contrastive search"),
+        (["x", "--temperature", "0"], "must be a number above 0; the limit 0 is greedy"),
+        (["x", "--temperature", "-1"], "must be a number above 0"),
+        (["x", "--temperature", "nan"], "must be a number above 0"),
+        (["x", "--temperature", "inf"], "must be a number above 0"),
+        (["x", "--top-p", "0"], "--top-p is 0"),
+        (["x", "--top-p", "1.5"], "at most 1"),
+        (["x", "--samples", "-1"], "samples"),
+        (["x", "--num-beams", "0"], "num-beams"),
+        (["x", "--max-new-tokens", "0"], "max-new-tokens"),
     ],
-)  # fmt: skip
+)
 def test_what_no_model_could_do_is_refused_at_once(recipe, pretend, capsys, words, expected):
     pretend("Path('started').touch()")
     assert main(["generate", "m", *words]) == 2
@@ -129,7 +182,7 @@ def test_the_whole_way_from_the_command_to_the_terminal(tmp_path, monkeypatch, c
 def test_the_command_itself_never_loads_torch(recipe, pretend):
     script = pretend(ECHO)
     code = (
-        "import sys\nfrom service.cli import child\nfrom service.cli.main import main\n"
+        "import sys\nfrom service.cli import child\nfrom service.cli.__main__ import main\n"
         f"child.PIPELINES = (sys.executable, {str(script)!r})\n"
         "assert main(['generate', 'm', 'x']) == 0\nassert main(['generate', '--help']) == 0\n"
         "print('LOADED', [each for each in ('torch', 'transformers', 'numpy') if each in sys.modules])"

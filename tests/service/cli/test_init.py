@@ -1,7 +1,7 @@
 import pytest
 
-from pipelines.recipe import load
-from service.cli.main import main
+from pipelines.core.recipe import load
+from service.cli.__main__ import main
 
 ROWS = "".join(f'"the film number {n} was long, really",{"good" if n % 2 else "bad"},{n}\n' for n in range(300))
 HEADER = "review,verdict,id\n"

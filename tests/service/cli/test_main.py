@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from service.cli import main as command
-from service.cli.main import main
+from service.cli import __main__ as command
+from service.cli.__main__ import main
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "peft", "pyarrow")
 
@@ -14,7 +14,7 @@ HEAVY = ("torch", "transformers", "datasets", "numpy", "peft", "pyarrow")
 def loaded_after(arguments, cwd):
     """Names in HEAVY that are loaded once the command has answered, and its exit code."""
     code = (
-        "import sys, json\nfrom service.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "import sys, json\nfrom service.cli.__main__ import main\ncode = main(sys.argv[1:])\n"
         f"print('LOADED', json.dumps([code, [name for name in {HEAVY!r} if name in sys.modules]]))"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True, check=True)
@@ -22,10 +22,18 @@ def loaded_after(arguments, cwd):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["validate", "recipe.yaml"], ["schema"], ["plan", "recipe.yaml"], ["run", "missing.yaml"],
-                  ["doctor"]],
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["validate", "recipe.yaml"],
+        ["schema"],
+        ["plan", "recipe.yaml"],
+        ["run", "missing.yaml"],
+        ["doctor"],
+    ],
     ids=lambda arguments: arguments[0],
-)  # fmt: skip
+)
 def test_verbs_that_touch_no_weights_load_nothing_heavy(recipe, arguments):
     code, heavy = loaded_after(arguments, recipe.parent)
     assert heavy == []
@@ -64,7 +72,12 @@ def test_windows_is_refused_with_a_sentence(monkeypatch, capsys):
 
 def test_a_reader_that_has_seen_enough_causes_no_traceback(recipe):
     done = subprocess.run(
-        f"{sys.executable} -m service.cli schema | head -1", shell=True, capture_output=True, text=True, env=os.environ, check=False
+        f"{sys.executable} -m service.cli schema | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
     )
     assert done.stdout == "{\n"
     assert done.stderr == ""

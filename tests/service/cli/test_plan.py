@@ -1,6 +1,6 @@
 import json
 
-from service.cli.main import main
+from service.cli.__main__ import main
 
 
 def test_what_the_child_says_is_passed_on(recipe, pretend, capsys):

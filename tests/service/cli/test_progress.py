@@ -57,12 +57,16 @@ def test_another_thing_that_is_counted_starts_a_new_speed_and_total():
 
 
 def test_what_is_being_done_is_told_while_nothing_is_counted():
-    stage = after(event(0, "started", "pretrain"), event(1, "progress", "pretrain", what="packing text")).stages["pretrain"]
+    stage = after(event(0, "started", "pretrain"), event(1, "progress", "pretrain", what="packing text")).stages[
+        "pretrain"
+    ]
     assert (stage.what, stage.step, stage.fraction) == ("packing text", None, None)
 
 
 def test_a_metric_tells_the_position_only_where_no_progress_does():
-    alone = after(event(0, "started", "mrpc"), event(1, "metric", "mrpc", step=20, metrics={"loss": 0.5})).stages["mrpc"]
+    alone = after(event(0, "started", "mrpc"), event(1, "metric", "mrpc", step=20, metrics={"loss": 0.5})).stages[
+        "mrpc"
+    ]
     assert (alone.step, alone.loss) == (20, 0.5)
     both = after(
         event(0, "progress", "mrpc", step=30, total=60), event(1, "metric", "mrpc", step=20, metrics={"loss": 0.5})
@@ -88,9 +92,7 @@ def test_finished_and_reused_stages_are_told_apart():
 
 @pytest.mark.parametrize("kind", ["failed", "stopped"])
 def test_an_end_that_is_no_success_marks_the_running_stage(kind):
-    progress = after(
-        event(0, "started", "pretrain"), event(3, kind, message="the disk is full", reason="disk_full")
-    )
+    progress = after(event(0, "started", "pretrain"), event(3, kind, message="the disk is full", reason="disk_full"))
     assert progress.stages["pretrain"].status == kind
     assert progress.stages["pretrain"].seconds == pytest.approx(3.0)
     assert progress.stages["mrpc"].status == "queued"
@@ -120,10 +122,15 @@ def test_work_of_no_stage_is_shown_until_a_stage_starts():
 @pytest.mark.parametrize(
     "strange",
     [
-        {}, {"event": "unheard_of"}, {"event": "progress"}, {"event": "metric", "stage": "mrpc", "time": "noon"},
-        {"event": "metric", "stage": "mrpc", "metrics": [1]}, {"event": "stage_finished"}, {"event": "checkpoint", "stage": 3},
+        {},
+        {"event": "unheard_of"},
+        {"event": "progress"},
+        {"event": "metric", "stage": "mrpc", "time": "noon"},
+        {"event": "metric", "stage": "mrpc", "metrics": [1]},
+        {"event": "stage_finished"},
+        {"event": "checkpoint", "stage": 3},
     ],
-)  # fmt: skip
+)
 def test_events_of_a_newer_version_do_no_harm(strange):
     assert [stage.status for stage in after(strange).stages.values()] == ["queued", "queued"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.cli.publish import requirements
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from service.cli.main import main
+from service.cli.__main__ import main
 
 GOES_WELL = """
 log = open_run()
@@ -93,8 +93,10 @@ def test_json_is_one_object_and_nothing_else(recipe, pretend, capsys):
     assert err == ""
     assert (answer["status"], answer["exit_code"], answer["run"], answer["seconds"]) == ("done", 0, "runs/fake", 2.5)
     assert [(stage["id"], stage["status"]) for stage in answer["stages"]] == [
-        ("mrpc", "done"), ("evaluate", "reused"), ("publish", "done"),
-    ]  # fmt: skip
+        ("mrpc", "done"),
+        ("evaluate", "reused"),
+        ("publish", "done"),
+    ]
     assert answer["scores"][0]["metrics"] == {"accuracy": 0.8, "f1": 0.85}
     assert answer["scores"][0]["intervals"] == {"accuracy": [0.76, 0.84]}
     assert answer["baselines"]["glue/mrpc"]["naive_bayes"]["accuracy"] == 0.7
@@ -152,7 +154,11 @@ def test_a_failure_as_json_names_the_stage_and_the_reason(recipe, pretend, capsy
 @pytest.mark.parametrize(
     ("script", "code", "expected"),
     [
-        ("print('noise', file=sys.stderr); print('finery: runs/fake is in use', file=sys.stderr); sys.exit(1)", 1, "\nruns/fake is in use\n"),
+        (
+            "print('noise', file=sys.stderr); print('finery: runs/fake is in use', file=sys.stderr); sys.exit(1)",
+            1,
+            "\nruns/fake is in use\n",
+        ),
         ("import torchh", 1, "not foreseen: ModuleNotFoundError: No module named 'torchh'"),
         ("print('some library gave up'); os._exit(1)", 1, "some library gave up"),
         ("os._exit(1)", 1, "without a word"),
@@ -200,7 +206,7 @@ def command_in_terminal(script, tmp_path, *arguments):
     driver.write_text(
         "import sys\nfrom service.cli import child\n"
         f"child.PIPELINES = (sys.executable, {str(script)!r})\n"
-        "from service.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from service.cli.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:
@@ -220,7 +226,9 @@ def read_until(terminal, wanted, seconds=20):
     return shown
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_child_once_and_a_second_one_does_not_tear_the_checkpoint(recipe, pretend, tmp_path):
+def test_ctrl_c_in_a_terminal_reaches_the_child_once_and_a_second_one_does_not_tear_the_checkpoint(
+    recipe, pretend, tmp_path
+):
     pid, terminal = command_in_terminal(pretend(STOPS), tmp_path, "run", "recipe.yaml")
     shown = read_until(terminal, "/2,000")
     os.write(terminal, b"\x03")
@@ -241,7 +249,7 @@ def test_sigterm_to_the_command_stops_the_child_and_exits_75(recipe, pretend, tm
     driver = tmp_path / "driver.py"
     driver.write_text(
         f"import sys\nfrom service.cli import child\nchild.PIPELINES = (sys.executable, {str(script)!r})\n"
-        "from service.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from service.cli.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     process = subprocess.Popen([sys.executable, str(driver), "run", "recipe.yaml"], stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 20
@@ -261,7 +269,7 @@ def test_a_stop_before_the_child_is_ready_is_a_stop_too(recipe, pretend, tmp_pat
     driver = tmp_path / "driver.py"
     driver.write_text(
         f"import sys\nfrom service.cli import child\nchild.PIPELINES = (sys.executable, {str(script)!r})\n"
-        "from service.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from service.cli.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     process = subprocess.Popen([sys.executable, str(driver), "run", "recipe.yaml"], stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 20

@@ -11,11 +11,11 @@ import urllib.request
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.cli.serve import _listening, _only_server, first_token, serve
 from service.settings import read_settings
 from service.store.store import open_store
-from service.tokens import matches, parts
+from service.store.tokens import matches, parts
 
 
 @pytest.fixture
@@ -49,7 +49,11 @@ def test_a_start_that_was_killed_before_the_store_knew_the_token_is_mended(sqlit
 
 
 def test_a_second_server_on_the_same_home_is_refused(tmp_path):
-    with _only_server(tmp_path), pytest.raises(CommandError, match=f"is in use by process {os.getpid()}"), _only_server(tmp_path):
+    with (
+        _only_server(tmp_path),
+        pytest.raises(CommandError, match=f"is in use by process {os.getpid()}"),
+        _only_server(tmp_path),
+    ):
         pass
     with _only_server(tmp_path):
         pass
@@ -62,11 +66,16 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_made(tmp_path):
         with pytest.raises(CommandError, match="choose another --host or --port"):
             serve("127.0.0.1", taken.getsockname()[1], tmp_path / "home", None, None, False)
     assert not (tmp_path / "home" / "finery.db").exists()
-    with pytest.raises(CommandError, match="cannot listen on nowhere"), _listening(read_settings({}, host="nowhere.invalid", port=0)):
+    with (
+        pytest.raises(CommandError, match="cannot listen on nowhere"),
+        _listening(read_settings({}, host="nowhere.invalid", port=0)),
+    ):
         pass
 
 
-@pytest.mark.parametrize(("given", "sentence"), [({"port": 99999}, "--port is 99999"), ({"executor": "slurm"}, "--executor is 'slurm'")])
+@pytest.mark.parametrize(
+    ("given", "sentence"), [({"port": 99999}, "--port is 99999"), ({"executor": "slurm"}, "--executor is 'slurm'")]
+)
 def test_wrong_settings_are_told_in_a_sentence(tmp_path, given, sentence):
     with pytest.raises(CommandError, match=sentence):
         serve(None, given.get("port"), tmp_path, None, given.get("executor"), False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.main import main
+from service.cli.__main__ import main
 
 STUDY = """\
 name: fake
@@ -38,7 +38,9 @@ def finish(failed=0):
             "counts": {"done": 4 - failed, "failed": failed, "refused": 0, "stopped": 0, "queued": 0}}
     (RUN / "study.json").write_text(json.dumps(data))
 """
-GOES_WELL = OPEN + """
+GOES_WELL = (
+    OPEN
+    + """
 assert VERB == "study"
 log.emit("started", name="fake")
 log.emit("cell", cell="cells/01", status="running", labels={"method": "full", "seed": "1"})
@@ -48,12 +50,18 @@ log.emit("warning", message="learning_rate 0.01 is the largest that was tried")
 finish()
 (RUN / "asked").write_text(json.dumps(sys.argv[1:]))
 """
-FAILS = OPEN + """
+)
+FAILS = (
+    OPEN
+    + """
 log.emit("cell", cell="cells/01", status="failed", labels={"method": "full", "seed": "1"}, message="no such column")
 finish(failed=1)
 sys.exit(1)
 """
-STOPS = OPEN + """
+)
+STOPS = (
+    OPEN
+    + """
 stop = []
 signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
 signal.signal(signal.SIGINT, lambda number, frame: stop.append(number))
@@ -64,6 +72,7 @@ for _ in range(2000):
         finish()
         sys.exit(75)
 """
+)
 
 
 @pytest.fixture
@@ -83,7 +92,13 @@ def test_a_study_ends_with_its_table_and_where_everything_lies(recipe, pretend, 
     assert "1/4  done in 12 s  method full, seed 1" in err
     assert "2/4  reused  method full, seed 2" in err
     assert "warning: learning_rate 0.01" in err
-    assert json.loads((recipe.parent / "runs/fake/asked").read_text()) == ["study", "recipe.yaml", "--parallel", "2", "stages.mrpc.max_length=64"]
+    assert json.loads((recipe.parent / "runs/fake/asked").read_text()) == [
+        "study",
+        "recipe.yaml",
+        "--parallel",
+        "2",
+        "stages.mrpc.max_length=64",
+    ]
 
 
 def test_json_is_one_object_with_cells_and_rows(recipe, pretend, capsys):
@@ -139,8 +154,10 @@ def test_validate_tells_the_cells(recipe, capsys):
 
 def test_ctrl_c_stops_the_study_and_leaves_with_75(recipe, pretend):
     script = pretend(STOPS)
-    program = f"import sys; from service.cli import child; child.PIPELINES = (sys.executable, {str(script)!r}); from service.cli.main import main; sys.exit(main(['study', 'recipe.yaml']))"
-    command = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
+    program = f"import sys; from service.cli import child; child.PIPELINES = (sys.executable, {str(script)!r}); from service.cli.__main__ import main; sys.exit(main(['study', 'recipe.yaml']))"
+    command = subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
     events = recipe.parent / "runs/fake/events.jsonl"
     for _ in range(600):
         if events.is_file():
@@ -179,6 +196,12 @@ print(json.dumps({"notes": ["glue/rte was measured by a alone."], "tests": ["boo
     out = capsys.readouterr().out
     assert "-0.100 (-0.200 to -0.050)" in out
     assert "b is worse." in out
-    for told in ("p-values, accuracy, → Holm for 2", "0.012 → 0.024", "< 0.001 → 0.002", "3 : 19", "warning: choose by something else"):
+    for told in (
+        "p-values, accuracy, → Holm for 2",
+        "0.012 → 0.024",
+        "< 0.001 → 0.002",
+        "3 : 19",
+        "warning: choose by something else",
+    ):
         assert told in out
     assert "glue/rte was measured by a alone." in out

@@ -1,14 +1,17 @@
 import io
 
-from pipelines.cells import load_study
-from service.cli.study_progress import Lines, OnTerminal, told, trials_of
+from pipelines.core.study_cells import load_study
+from service.cli.study import Lines, OnTerminal, told, trials_of
 
 CELL = {"event": "cell", "cell": "cells/01", "labels": {"method": "lora", "seed": "2"}}
 
 
 def test_a_line_tells_how_a_run_ended():
     assert told(CELL | {"status": "done", "seconds": 61.0}) == "done in 1:01  method lora, seed 2"
-    assert told(CELL | {"status": "failed", "seconds": 3.0, "message": "no such column"}) == "failed  method lora, seed 2: no such column"
+    assert (
+        told(CELL | {"status": "failed", "seconds": 3.0, "message": "no such column"})
+        == "failed  method lora, seed 2: no such column"
+    )
     assert told(CELL | {"status": "reused"}) == "reused  method lora, seed 2"
 
 

@@ -8,10 +8,18 @@ from service.cli.study_summary import blocks, counts, show
 def row(name, task, benchmark, done=2):
     figure = {"mean": 0.8, "sd": None, "values": [0.8], "interval": None, "difference": None}
     return {
-        "name": name, "labels": {"task": task, "method": name}, "benchmark": benchmark, "metric": "accuracy" if benchmark else None,
-        "metrics": {"accuracy": figure} if benchmark else {}, "expected": 2, "counts": {"done": done} if done else {"failed": 2}, "costs": {},
-        "trainable_share": None, "reference": False, "verdict": "",
-    }  # fmt: skip
+        "name": name,
+        "labels": {"task": task, "method": name},
+        "benchmark": benchmark,
+        "metric": "accuracy" if benchmark else None,
+        "metrics": {"accuracy": figure} if benchmark else {},
+        "expected": 2,
+        "counts": {"done": done} if done else {"failed": 2},
+        "costs": {},
+        "trainable_share": None,
+        "reference": False,
+        "verdict": "",
+    }
 
 
 DATA = {
@@ -23,8 +31,9 @@ DATA = {
 
 def test_rows_of_one_benchmark_stand_together_those_without_a_result_too():
     assert [(heading, [each["name"] for each in rows]) for heading, rows in blocks(DATA)] == [
-        ("glue/mrpc, a", ["full", "lora"]), ("glue/rte, b", ["full", "lora"]),
-    ]  # fmt: skip
+        ("glue/mrpc, a", ["full", "lora"]),
+        ("glue/rte, b", ["full", "lora"]),
+    ]
 
 
 def test_what_is_missing_is_counted():
@@ -43,17 +52,66 @@ def test_the_summary_names_every_reason_once(tmp_path):
 
 def test_tasks_stand_side_by_side_with_their_mean(tmp_path):
     def score(mean, verdict, apart=None):
-        difference = None if apart is None else {"value": apart, "interval": [apart - 0.01, apart + 0.01], "clear": verdict != "inside the noise", "p": 0.01}
+        difference = (
+            None
+            if apart is None
+            else {
+                "value": apart,
+                "interval": [apart - 0.01, apart + 0.01],
+                "clear": verdict != "inside the noise",
+                "p": 0.01,
+            }
+        )
         return {"mean": mean, "sd": 0.01, "difference": difference, "verdict": verdict, "p_corrected": None}
 
     lines = [
-        {"name": "alone", "scores": [score(0.5, "reference"), score(0.7, "reference")], "mean": score(0.6, "reference")},
-        {"name": "together", "scores": [score(0.55, "better", 0.05), score(0.69, "inside the noise", -0.01)], "mean": score(0.62, "better", 0.02)},
+        {
+            "name": "alone",
+            "scores": [score(0.5, "reference"), score(0.7, "reference")],
+            "mean": score(0.6, "reference"),
+        },
+        {
+            "name": "together",
+            "scores": [score(0.55, "better", 0.05), score(0.69, "inside the noise", -0.01)],
+            "mean": score(0.62, "better", 0.02),
+        },
         {"name": "other", "scores": [None, score(0.6, "worse", -0.1)], "mean": None},
     ]
     console = Console(file=io.StringIO(), width=200)
-    show({**DATA, "reference": "alone", "overviews": [{"labels": {}, "columns": ["glue/rte", "glue/mrpc"], "metrics": ["accuracy", "accuracy"], "lines": lines}]}, tmp_path, console)
+    show(
+        {
+            **DATA,
+            "reference": "alone",
+            "overviews": [
+                {
+                    "labels": {},
+                    "columns": ["glue/rte", "glue/mrpc"],
+                    "metrics": ["accuracy", "accuracy"],
+                    "lines": lines,
+                }
+            ],
+        },
+        tmp_path,
+        console,
+    )
     told = {line.split("  ")[1].strip(): line.split() for line in console.file.getvalue().splitlines() if line.strip()}
     assert told["at a glance"] == ["at", "a", "glance", "glue/rte", "glue/mrpc", "mean", "against", "alone,", "95", "%"]
-    assert told["together"] == ["together", "0.550", "±", "0.010", "(+0.050)", "0.690", "±", "0.010", "(-0.010)", "0.620", "±", "0.010", "+0.020", "(+0.010", "to", "+0.030)"]
+    assert told["together"] == [
+        "together",
+        "0.550",
+        "±",
+        "0.010",
+        "(+0.050)",
+        "0.690",
+        "±",
+        "0.010",
+        "(-0.010)",
+        "0.620",
+        "±",
+        "0.010",
+        "+0.020",
+        "(+0.010",
+        "to",
+        "+0.030)",
+    ]
     assert told["other"] == ["other", "0.600", "±", "0.010", "(-0.100)"]

@@ -5,7 +5,7 @@ import math
 import pytest
 from rich.console import Console
 
-from service.cli.display import number
+from service.cli.progress import number
 from service.cli.summary import Outcome, Score, collect, compare, lines, show
 
 NAIVE = {"glue/mrpc": {"majority": {"accuracy": 0.684, "f1": 0.812}, "naive_bayes": {"accuracy": 0.7, "f1": 0.8}}}
@@ -47,7 +47,9 @@ def test_the_sentence_is_honest(reached, low, said):
 
 
 def test_the_best_model_is_compared_by_the_first_metric():
-    outcome = Outcome((score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained"), score(math.nan, None, "broken")), NAIVE)
+    outcome = Outcome(
+        (score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained"), score(math.nan, None, "broken")), NAIVE
+    )
     assert "'pretrained' beats" in compare(outcome, "glue/mrpc")
 
 
@@ -68,7 +70,9 @@ def test_everything_is_read_from_the_run_folder(tmp_path):
     write(
         tmp_path / "stages/03-evaluate",
         metrics={"glue/mrpc": {"accuracy": 0.8, "f1": 0.5}},
-        details={"glue/mrpc": {"model": "mrpc", "intervals": {"accuracy": [0.76, 0.84]}, "baselines": NAIVE["glue/mrpc"]}},
+        details={
+            "glue/mrpc": {"model": "mrpc", "intervals": {"accuracy": [0.76, 0.84]}, "baselines": NAIVE["glue/mrpc"]}
+        },
     )
     write(tmp_path / "stages/04-publish", publication={"location": "/models/x"})
     write(tmp_path / "stages/03-old", metrics={"glue/rte": {"accuracy": 1.0}})  # of an earlier recipe: not ours to tell
@@ -137,9 +141,10 @@ def test_fewer_bits_are_better_and_counts_are_no_scores(tmp_path):
         figures = {"bits_per_byte": bits, "perplexity": 9.0, "tokens": 10, "bytes": 30, "bigram_bits_per_byte": 2.5}
         (folder / "metrics.json").write_text(json.dumps({"novels": figures}))
         about = {
-            "model": "words", "intervals": {"bits_per_byte": [bits - 0.1, bits + 0.1]},
+            "model": "words",
+            "intervals": {"bits_per_byte": [bits - 0.1, bits + 0.1]},
             "baselines": {"unigram": {"bits_per_byte": 3.2}, "bigram": {"bits_per_byte": 2.5}},
-        }  # fmt: skip
+        }
         (folder / "details.json").write_text(json.dumps({"novels": about}))
         outcome = collect(tmp_path / f"{bits}", [("evaluate", "evaluate")])
         assert set(outcome.scores[0].metrics) == {"bits_per_byte", "perplexity"}
@@ -152,9 +157,13 @@ def test_fewer_bits_are_better_and_counts_are_no_scores(tmp_path):
 
 def test_many_metrics_stand_below_each_other_where_they_do_not_fit_beside(tmp_path):
     metrics = {f"metric_{n}": n / 16 for n in range(9)}
-    many = Score("policy", "ppo", metrics, {name: (value - 0.0625, value + 0.0625) for name, value in metrics.items()}, "ppo")
+    many = Score(
+        "policy", "ppo", metrics, {name: (value - 0.0625, value + 0.0625) for name, value in metrics.items()}, "ppo"
+    )
     lines = printed(Outcome((many,)), tmp_path, width=80).splitlines()
-    assert [line.split()[:2] for line in lines if "metric_" in line] == [[name, number(value)] for name, value in metrics.items()]
+    assert [line.split()[:2] for line in lines if "metric_" in line] == [
+        [name, number(value)] for name, value in metrics.items()
+    ]
     assert any("0.438 – 0.562" in line for line in lines if "metric_8" in line)
     wide = printed(Outcome((many,)), tmp_path, width=400).splitlines()
     assert sum("metric_" in line for line in wide) == 1

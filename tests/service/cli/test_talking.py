@@ -8,14 +8,13 @@ import time
 import pytest
 import uvicorn
 
-from pipelines.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE
 from service.api.app import create_app
-from service.cli.main import main
+from service.cli.__main__ import main
+from service.cli.jobs import since
 from service.cli.serve import first_token
-from service.cli.talking import since
 from service.jobs.job import Job
-from service.jobs.states import State
-from service.jobs.transitions import Move
+from service.jobs.states import Move, State
 from service.settings import read_settings
 from service.store.store import open_store
 
@@ -36,7 +35,9 @@ def served(tmp_path_factory):
     token = first_token(store, home)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(settings, store), log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(settings, store), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
@@ -112,7 +113,9 @@ def test_jobs_are_listed_filtered_and_told_as_json(finery, job):
 
 
 def test_a_job_is_paused_resumed_cancelled_and_retried(finery, job):
-    states = [json.loads(finery(verb, job["id"], "--json")[1])["state"] for verb in ("pause", "resume", "cancel", "retry")]
+    states = [
+        json.loads(finery(verb, job["id"], "--json")[1])["state"] for verb in ("pause", "resume", "cancel", "retry")
+    ]
     assert states == ["paused", "queued", "cancelled", "queued"]
 
 
@@ -124,7 +127,9 @@ def test_a_job_is_deleted_once_it_has_ended(finery, job):
 
 
 def test_limits_are_given_with_the_recipe(finery, recipe):
-    told = json.loads(finery("submit", recipe, "--max-seconds", "90", "--ttl-seconds-after-finished", "60", "--json")[1])
+    told = json.loads(
+        finery("submit", recipe, "--max-seconds", "90", "--ttl-seconds-after-finished", "60", "--json")[1]
+    )
     assert (told["max_seconds"], told["ttl_seconds_after_finished"]) == (90, 60)
 
 
@@ -201,5 +206,14 @@ def test_times_are_told_as_people_do():
     from datetime import datetime
 
     now = datetime.fromisoformat("2026-01-02T12:00:00+00:00")
-    told = [since(moment, now) for moment in ("2026-01-02T11:59:57+00:00", "2026-01-02T11:48:00+00:00", "2026-01-02T10:00:00Z", "2025-12-28T11:00:00Z", None)]
+    told = [
+        since(moment, now)
+        for moment in (
+            "2026-01-02T11:59:57+00:00",
+            "2026-01-02T11:48:00+00:00",
+            "2026-01-02T10:00:00Z",
+            "2025-12-28T11:00:00Z",
+            None,
+        )
+    ]
     assert told == ["3 s ago", "12 min ago", "2 h ago", "5 d ago", "-"]

@@ -1,6 +1,6 @@
 import json
 
-from service.cli.main import main
+from service.cli.__main__ import main
 
 
 def test_a_fine_recipe_says_so(recipe, capsys):
@@ -38,7 +38,10 @@ def test_json_carries_line_key_and_message(recipe, capsys):
     (recipe.parent / "bad.yaml").write_text(recipe.read_text().replace("preset: bert-tiny", "preset: bert-tinny"))
     assert main(["validate", "recipe.yaml", "bad.yaml", "--json"]) == 2
     answer = json.loads(capsys.readouterr().out)
-    assert [(each["recipe"], each["fine"]) for each in answer["recipes"]] == [("recipe.yaml", True), ("bad.yaml", False)]
+    assert [(each["recipe"], each["fine"]) for each in answer["recipes"]] == [
+        ("recipe.yaml", True),
+        ("bad.yaml", False),
+    ]
     assert answer["recipes"][0]["stages"] == ["mrpc", "evaluate", "publish"]
     (mistake,) = answer["recipes"][1]["mistakes"]
     assert (mistake["line"], mistake["key"]) == (2, "model.architecture.preset")

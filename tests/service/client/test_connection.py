@@ -3,9 +3,8 @@ import json
 import httpx
 import pytest
 
-from pipelines.errors import EXIT_FAILED, EXIT_USAGE
-from service.client.connection import Connection, ServerRefused, Unreachable, _events
-from service.client.place import Place
+from pipelines.core.errors import EXIT_FAILED, EXIT_USAGE
+from service.client import Connection, Place, ServerRefused, Unreachable, _events
 
 
 def connected(answer):
@@ -27,18 +26,35 @@ def test_every_request_shows_the_token_and_goes_below_the_version():
 
 
 def test_mistakes_of_a_recipe_come_back_line_by_line():
-    problem = {"title": "Bad recipe", "detail": "The recipe has 2 mistakes.", "errors": [
-        {"line": 3, "key": "stages[0].task", "message": "is missing", "file": "recipe.yaml"}, {"key": "name", "message": "is 7, must be a text"},
-    ]}  # fmt: skip
-    with connected(lambda request: httpx.Response(422, json=problem)) as connection, pytest.raises(ServerRefused) as raised:
+    problem = {
+        "title": "Bad recipe",
+        "detail": "The recipe has 2 mistakes.",
+        "errors": [
+            {"line": 3, "key": "stages[0].task", "message": "is missing", "file": "recipe.yaml"},
+            {"key": "name", "message": "is 7, must be a text"},
+        ],
+    }
+    with (
+        connected(lambda request: httpx.Response(422, json=problem)) as connection,
+        pytest.raises(ServerRefused) as raised,
+    ):
         connection.post("/jobs", {})
     assert raised.value.exit_code == EXIT_USAGE
-    assert str(raised.value).splitlines() == ["The recipe has 2 mistakes.", "recipe.yaml:3  stages[0].task: is missing", "name: is 7, must be a text"]
+    assert str(raised.value).splitlines() == [
+        "The recipe has 2 mistakes.",
+        "recipe.yaml:3  stages[0].task: is missing",
+        "name: is 7, must be a text",
+    ]
 
 
-@pytest.mark.parametrize(("status", "code"), [(401, EXIT_FAILED), (403, EXIT_FAILED), (404, EXIT_USAGE), (500, EXIT_FAILED)])
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, EXIT_FAILED), (403, EXIT_FAILED), (404, EXIT_USAGE), (500, EXIT_FAILED)]
+)
 def test_a_refusal_without_a_problem_document_still_is_a_sentence(status, code):
-    with connected(lambda request: httpx.Response(status, text="<html>")) as connection, pytest.raises(ServerRefused) as raised:
+    with (
+        connected(lambda request: httpx.Response(status, text="<html>")) as connection,
+        pytest.raises(ServerRefused) as raised,
+    ):
         connection.get("/jobs")
     assert raised.value.exit_code == code
     assert "\n" not in str(raised.value)
@@ -63,7 +79,10 @@ def test_what_may_not_be_asked_twice_is_not():
 
 
 def test_a_page_that_is_no_finery_server_is_told():
-    with connected(lambda request: httpx.Response(200, text="<html>hello")) as connection, pytest.raises(ServerRefused, match="no Finery server"):
+    with (
+        connected(lambda request: httpx.Response(200, text="<html>hello")) as connection,
+        pytest.raises(ServerRefused, match="no Finery server"),
+    ):
         connection.get("/jobs")
 
 
@@ -72,7 +91,10 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event():
 
     def answer(request):
         asked.append(request.headers.get("Last-Event-ID"))
-        body = "".join(f"id: {number}\nevent: metric\ndata: {json.dumps({'id': number})}\n\n" for number in ((1, 2) if len(asked) == 1 else (3,)))
+        body = "".join(
+            f"id: {number}\nevent: metric\ndata: {json.dumps({'id': number})}\n\n"
+            for number in ((1, 2) if len(asked) == 1 else (3,))
+        )
         return httpx.Response(200, text=body if len(asked) == 1 else body + "event: end\ndata: {}\n\n")
 
     with connected(answer) as connection:

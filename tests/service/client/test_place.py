@@ -1,7 +1,7 @@
 import pytest
 
-from pipelines.errors import CommandError
-from service.client.place import Place, find
+from pipelines.core.errors import CommandError
+from service.client import Place, find
 
 
 @pytest.fixture
@@ -32,7 +32,12 @@ def test_the_file_may_name_a_token_file_instead(home, tmp_path):
 
 @pytest.mark.parametrize(
     ("server", "message"),
-    [(None, "no server is named"), ("127.0.0.1:8321", "is no server's address"), ("ftp://x", "is no server's address"), ("http://a:b@c", "holds a user or a password")],
+    [
+        (None, "no server is named"),
+        ("127.0.0.1:8321", "is no server's address"),
+        ("ftp://x", "is no server's address"),
+        ("http://a:b@c", "holds a user or a password"),
+    ],
 )
 def test_a_missing_or_wrong_address_is_one_sentence(home, server, message):
     with pytest.raises(CommandError, match=message):

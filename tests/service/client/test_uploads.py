@@ -4,12 +4,10 @@ import json
 import httpx
 import pytest
 
-from pipelines.errors import CommandError
-from pipelines.recipe import read
-from service.client import uploads
-from service.client.connection import Connection
-from service.client.place import Place
-from service.client.uploads import local_files, upload, with_uploads
+from pipelines.core.errors import CommandError
+from pipelines.core.recipe import read
+from service import client
+from service.client import Connection, Place, local_files, upload, with_uploads
 
 
 class Files:
@@ -25,7 +23,9 @@ class Files:
         path = request.url.path.removeprefix("/api/v1/files").strip("/")
         if request.method == "POST" and not path:
             told = json.loads(request.content)
-            known = next((key for key, value in self.stored.items() if hashlib.sha256(value).hexdigest() == told["sha256"]), None)
+            known = next(
+                (key for key, value in self.stored.items() if hashlib.sha256(value).hexdigest() == told["sha256"]), None
+            )
             if known:
                 return httpx.Response(200, json={"id": known, "state": "ready"})
             name = f"file-{len(self.stored) + len(self.announced) + 1}"
@@ -61,7 +61,7 @@ def test_a_file_is_sent_once_whatever_it_is_called(tmp_path):
 
 
 def test_an_upload_whose_answer_was_lost_goes_on_where_the_server_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(uploads, "PIECE", 10)
+    monkeypatch.setattr(client, "PIECE", 10)
     body = bytes(range(35))
     (tmp_path / "a.bin").write_bytes(body)
     server = Files(breaks=2)
@@ -103,7 +103,11 @@ def test_the_overrides_put_every_local_file_into_the_text_as_it_was_written(reci
         overrides = with_uploads(connection, source.data, source.folder)
     changed = read(recipe, overrides).data
     names = {body.decode().strip(): f"file:{key}" for key, body in server.stored.items()}
-    assert [entry["path"] for entry in changed["stages"][0]["datasets"]] == [names["texts/1.jsonl"], names["texts/2.jsonl"], "english_novels"]
+    assert [entry["path"] for entry in changed["stages"][0]["datasets"]] == [
+        names["texts/1.jsonl"],
+        names["texts/2.jsonl"],
+        "english_novels",
+    ]
     assert all(entry["text"] == "text" for entry in changed["stages"][0]["datasets"][:2])
     assert changed["stages"][1]["task"]["train"] == names["train.csv"]
     assert changed["stages"][1]["task"]["validation"] == names["data/dev.csv"]

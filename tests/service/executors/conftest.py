@@ -12,7 +12,11 @@ def ray_cluster():
     from tests.service.executors.worlds import RayCluster
 
     before = dict(os.environ)
-    os.environ |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "8", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(REPOSITORY)}
+    os.environ |= {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "8",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": str(REPOSITORY),
+    }
     cluster = RayCluster()
     yield cluster
     cluster.close()

@@ -34,9 +34,14 @@ class Container:
     def start(self):
         c = self.configuration
         self.process = subprocess.Popen(
-            [*c["Entrypoint"], *c["Cmd"]], cwd=c["WorkingDir"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={"PATH": os.environ["PATH"], **dict(pair.split("=", 1) for pair in c["Env"])}, start_new_session=True,
-        )  # fmt: skip
+            [*c["Entrypoint"], *c["Cmd"]],
+            cwd=c["WorkingDir"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ["PATH"], **dict(pair.split("=", 1) for pair in c["Env"])},
+            start_new_session=True,
+        )
         self.reader = threading.Thread(target=self._follow, daemon=True)
         self.reader.start()
 
@@ -55,10 +60,16 @@ class Container:
         if code is not None:
             self._end_of_the_rest()
         return {
-            "Status": "created" if self.process is None else "running" if running else "exited", "Running": running, "Paused": False,
-            "Restarting": False, "OOMKilled": False, "Dead": False, "Pid": self.process.pid if running else 0,
-            "ExitCode": 0 if code is None else code if code >= 0 else 128 - code, "Error": "",
-        }  # fmt: skip
+            "Status": "created" if self.process is None else "running" if running else "exited",
+            "Running": running,
+            "Paused": False,
+            "Restarting": False,
+            "OOMKilled": False,
+            "Dead": False,
+            "Pid": self.process.pid if running else 0,
+            "ExitCode": 0 if code is None else code if code >= 0 else 128 - code,
+            "Error": "",
+        }
 
     def _end_of_the_rest(self):
         """A container's processes end with its first one."""
@@ -100,7 +111,12 @@ class Handler(BaseHTTPRequestHandler):
             found = [
                 {"Names": [f"/{name}"], "Labels": each.configuration["Labels"], "State": each.state()["Status"]}
                 for name, each in engine.containers.items()
-                if each.state()["Status"] != "exited" and all("{}={}".format(*pair) in labels for pair in each.configuration["Labels"].items() if pair[0] == "finery.job")
+                if each.state()["Status"] != "exited"
+                and all(
+                    "{}={}".format(*pair) in labels
+                    for pair in each.configuration["Labels"].items()
+                    if pair[0] == "finery.job"
+                )
             ]
             return self._say(200, found)
         if path == "/containers/create":
@@ -118,7 +134,15 @@ class Handler(BaseHTTPRequestHandler):
         return getattr(self, f"_{verb.lower()}_{what or 'container'}")(name, container, query)
 
     def _get_json(self, name, container, query):
-        self._say(200, {"Id": "0" * 64, "Name": f"/{name}", "State": container.state(), "Config": {"Labels": container.configuration["Labels"]}})
+        self._say(
+            200,
+            {
+                "Id": "0" * 64,
+                "Name": f"/{name}",
+                "State": container.state(),
+                "Config": {"Labels": container.configuration["Labels"]},
+            },
+        )
 
     def _post_start(self, name, container, query):
         if container.process is not None:

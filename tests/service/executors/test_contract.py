@@ -18,7 +18,9 @@ WORLDS = {
     "local-without-cgroups": lambda folder: local_world(cgroups=False),
     "local-in-bubblewrap": lambda folder: local_world(cgroups=True, isolation="bubblewrap"),
     "local-in-landlock": lambda folder: local_world(cgroups=True, isolation="landlock"),
-    "local-in-landlock-without-namespaces": lambda folder: local_world(cgroups=False, isolation=Isolation("landlock", (), abi())),
+    "local-in-landlock-without-namespaces": lambda folder: local_world(
+        cgroups=False, isolation=Isolation("landlock", (), abi())
+    ),
     "docker-on-a-recorded-engine": docker_world,
 }
 
@@ -86,7 +88,11 @@ def test_it_sees_its_environment_and_reads_its_secrets_from_files_that_are_gone_
     assert [line for line in lines if line.startswith("mode ")] == ["mode 700", "mode 600"]
     assert not [line for line in lines if "s3cret-value" in line or line.startswith(("HF_TOKEN=", "OF_THE_SERVICE"))]
     assert not (spec.record / "secrets").exists()
-    written = [path for path in spec.folder.rglob("*") if path.is_file() and "console" not in path.parts and b"s3cret-value" in path.read_bytes()]
+    written = [
+        path
+        for path in spec.folder.rglob("*")
+        if path.is_file() and "console" not in path.parts and b"s3cret-value" in path.read_bytes()
+    ]
     assert written == []
     assert "s3cret-value" not in json.dumps(dict(handle.record)) + repr(spec)
 

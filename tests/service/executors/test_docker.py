@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.executors.docker import Docker, container_name, docker
-from service.executors.engine import Engine
+from service.executors.docker import Docker, Engine, container_name, docker
 from service.executors.protocol import ExecutorError, Exited, Gpu, Placement, Running
 from service.settings import Settings
 from tests.service.executors.worlds import docker_world, ended, printed
@@ -31,19 +30,29 @@ def created(world):
 
 
 def test_the_container_has_the_attempt_s_part_of_the_host_and_no_rights_beyond(world):
-    spec = replace(world.spec(world.folder, "exit 0"), placements=(Placement("engine-host", (1, 3), cpus=4, memory=8 << 30),))
+    spec = replace(
+        world.spec(world.folder, "exit 0"), placements=(Placement("engine-host", (1, 3), cpus=4, memory=8 << 30),)
+    )
     started(world, spec)
     body = created(world)
     host = body["HostConfig"]
     assert host["DeviceRequests"] == [{"Driver": "nvidia", "DeviceIDs": ["1", "3"], "Capabilities": [["gpu"]]}]
     assert (host["NanoCpus"], host["Memory"]) == (4_000_000_000, 8 << 30)
-    assert (host["CapDrop"], host["SecurityOpt"], host["Init"], host["RestartPolicy"]) == (["ALL"], ["no-new-privileges"], True, {"Name": "no"})
+    assert (host["CapDrop"], host["SecurityOpt"], host["Init"], host["RestartPolicy"]) == (
+        ["ALL"],
+        ["no-new-privileges"],
+        True,
+        {"Name": "no"},
+    )
     assert body["Labels"] == {"finery": spec.attempt_id, "finery.job": "job-1", "finery.fencing": "1"}
     assert (body["Image"], body["WorkingDir"]) == ("finery:test", str(spec.folder))
 
 
 def test_the_image_s_own_interpreter_and_paths_stand_in_for_this_machine_s(world):
-    spec = replace(world.spec(world.folder, "", environment={"HOME": "/root", "LANG": "C"}), command=("/opt/x/bin/python3", "-c", "print(1)"))
+    spec = replace(
+        world.spec(world.folder, "", environment={"HOME": "/root", "LANG": "C"}),
+        command=("/opt/x/bin/python3", "-c", "print(1)"),
+    )
     with suppress(ExecutorError):  # the stand-in may have no program `python`
         started(world, spec)
     body = created(world)
@@ -77,8 +86,21 @@ def test_no_engine_is_told_in_one_sentence(tmp_path):
 def test_a_container_that_was_made_and_never_started_is_removed_when_it_is_looked_for(world):
     spec = world.spec(world.folder, "touch started")
     spec.folder.mkdir()
-    world.engine.containers[container_name(spec.attempt_id)] = type("Created", (), {"configuration": {"Labels": {}}, "process": None, "state": lambda self: {"Status": "created", "Running": False}})()
-    assert world.executor.reattach({"attempt_id": spec.attempt_id, "fencing_token": 1, "record": str(spec.record), "folder": str(spec.folder)}) is None
+    world.engine.containers[container_name(spec.attempt_id)] = type(
+        "Created",
+        (),
+        {
+            "configuration": {"Labels": {}},
+            "process": None,
+            "state": lambda self: {"Status": "created", "Running": False},
+        },
+    )()
+    assert (
+        world.executor.reattach(
+            {"attempt_id": spec.attempt_id, "fencing_token": 1, "record": str(spec.record), "folder": str(spec.folder)}
+        )
+        is None
+    )
     assert world.engine.containers == {}
 
 
@@ -95,7 +117,9 @@ def test_data_is_mounted_where_it_is_here_but_never_the_home(tmp_path, monkeypat
     for name in ("data/sets", "home/secrets"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setenv("FINERY_DATA", f"{tmp_path / 'data'}:{tmp_path}")
-    made = docker(Settings(home=tmp_path / "home", executor="docker", docker_host="tcp://127.0.0.1:1", image="finery:1"))
+    made = docker(
+        Settings(home=tmp_path / "home", executor="docker", docker_host="tcp://127.0.0.1:1", image="finery:1")
+    )
     assert made._mounts == [f"{tmp_path / 'data'}:{tmp_path / 'data'}:ro"]
     assert (made.isolation.mode, made._network) == ("container", "bridge")
     assert made._gpus == () or isinstance(made._gpus[0], Gpu)
@@ -107,7 +131,9 @@ def test_an_attempt_s_own_places_are_mounted_and_nothing_beside_them(world):
     spec = world.spec(world.folder, "exit 0")
     (spec.folder / "inputs").mkdir(parents=True)
     secrets = spec.record / "secrets"
-    places = Sandbox(read=(str(spec.folder / "inputs"), str(secrets), str(spec.folder / "gone")), write=(str(spec.folder / "runs"),))
+    places = Sandbox(
+        read=(str(spec.folder / "inputs"), str(secrets), str(spec.folder / "gone")), write=(str(spec.folder / "runs"),)
+    )
     started(world, replace(spec, sandbox=places))
     host = created(world)["HostConfig"]
     here = f"{world.folder}:{world.folder}"  # the stand-in's own

@@ -77,7 +77,12 @@ def asking():
 
 def public(told=None, names=None):
     """A proxy for which this machine's loopback is public, as a stand-in for the internet."""
-    return Egress(told or {}, resolve=lambda host, port: (names or {}).get(host, []), is_public=lambda address: address == "127.0.0.1", is_own=lambda address: False)
+    return Egress(
+        told or {},
+        resolve=lambda host, port: (names or {}).get(host, []),
+        is_public=lambda address: address == "127.0.0.1",
+        is_own=lambda address: False,
+    )
 
 
 @pytest.mark.parametrize("address", REFUSED)
@@ -88,7 +93,18 @@ def test_an_address_that_is_not_public_is_refused_before_anything_is_connected(a
             Egress(told, resolve=lambda host, port: ["93.184.216.34", address]).connect("name.example", 443)
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "fd00:ec2::254", "168.63.129.16", "fe80::1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::",
+        "fd00:ec2::254",
+        "168.63.129.16",
+        "fe80::1",
+    ],
+)
 def test_metadata_is_refused_even_where_private_addresses_are_allowed(address, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("it was connected"))
     assert is_metadata(address)
@@ -108,7 +124,9 @@ def test_this_machine_s_own_addresses_are_refused_also_when_they_are_public(monk
 def test_public_addresses_are_public_and_the_check_is_the_shared_one():
     check = is_public_address()
     assert all(check(address) for address in ("93.184.216.34", "1.1.1.1", "2606:4700:4700::1111"))
-    assert not any(check(address) for address in ("127.0.0.1", "::1", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"))
+    assert not any(
+        check(address) for address in ("127.0.0.1", "::1", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1")
+    )
 
 
 def test_a_name_is_looked_up_once_and_the_checked_address_is_connected_to(monkeypatch):
@@ -121,7 +139,10 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_connected_to(monkey
 
 def test_a_tunnel_passes_both_ways(asking, origin):
     port = origin.server_address[1]
-    answer = asking(public(names={"hub.example": ["127.0.0.1"]}), f"CONNECT hub.example:{port} HTTP/1.1\r\n\r\nGET /x HTTP/1.0\r\n\r\n".encode())
+    answer = asking(
+        public(names={"hub.example": ["127.0.0.1"]}),
+        f"CONNECT hub.example:{port} HTTP/1.1\r\n\r\nGET /x HTTP/1.0\r\n\r\n".encode(),
+    )
     assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")
     assert b"GET /x HTTP/1.0" in answer
 

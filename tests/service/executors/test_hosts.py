@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors import hosts
 from service.executors.protocol import Gpu, HostCapacity, Placement
 
@@ -11,8 +11,10 @@ TOLD = "0, 143771, NVIDIA H200\n1, 143771, NVIDIA H200\nmoments later\n2, [N/A],
 
 def test_the_driver_s_lines_are_read_and_others_left_out():
     assert hosts.parse_gpus(TOLD) == (
-        Gpu(0, 143771 << 20, "NVIDIA H200"), Gpu(1, 143771 << 20, "NVIDIA H200"), Gpu(3, 24576 << 20, "NVIDIA GeForce RTX 4090, OC"),
-    )  # fmt: skip
+        Gpu(0, 143771 << 20, "NVIDIA H200"),
+        Gpu(1, 143771 << 20, "NVIDIA H200"),
+        Gpu(3, 24576 << 20, "NVIDIA GeForce RTX 4090, OC"),
+    )
 
 
 @pytest.fixture
@@ -64,8 +66,18 @@ GIB = 1 << 30
         (HostCapacity("h", 64, 512 * GIB), Placement("h", memory=3 * GIB), 5 * GIB, 3 * GIB),
         (HostCapacity("h", 64, 512 * GIB), Placement("h"), 5 * GIB, 5 * GIB),
         (HostCapacity("h", 64, 512 * GIB), Placement("h"), 0, 0),
-        (HostCapacity("h", 64, 512 * GIB), Placement("h", cpus=1), None, 8 * GIB),  # a 64th would not hold torch and its data
-        (HostCapacity("h", 64, 512 * GIB, tuple(map(Gpu, range(8)))), Placement("h", (0, 1)), None, int(512 * GIB * 0.95 / 4)),
+        (
+            HostCapacity("h", 64, 512 * GIB),
+            Placement("h", cpus=1),
+            None,
+            8 * GIB,
+        ),  # a 64th would not hold torch and its data
+        (
+            HostCapacity("h", 64, 512 * GIB, tuple(map(Gpu, range(8)))),
+            Placement("h", (0, 1)),
+            None,
+            int(512 * GIB * 0.95 / 4),
+        ),
         (HostCapacity("h", 2, 8 * GIB), Placement("h"), None, 7 * GIB),
         (HostCapacity("h", 1, 1 * GIB), Placement("h"), None, GIB // 2),
         (HostCapacity("h", 1, 0), Placement("h"), None, 0),

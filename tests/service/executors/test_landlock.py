@@ -44,10 +44,15 @@ def test_what_may_be_read_may_not_be_changed(tmp_path):
     (tmp_path / "a").write_text("x")
     assert confined(lambda: (tmp_path / "a").read_text(), read=[str(tmp_path)]) == "x"
     for act in (
-        lambda: open(tmp_path / "a", "a").close(), lambda: os.truncate(tmp_path / "a", 0), lambda: os.unlink(tmp_path / "a"), lambda: os.mkdir(tmp_path / "d"),
-        lambda: os.symlink("a", tmp_path / "l"), lambda: os.mkfifo(tmp_path / "f"), lambda: os.rename(tmp_path / "a", tmp_path / "b"),
+        lambda: open(tmp_path / "a", "a").close(),
+        lambda: os.truncate(tmp_path / "a", 0),
+        lambda: os.unlink(tmp_path / "a"),
+        lambda: os.mkdir(tmp_path / "d"),
+        lambda: os.symlink("a", tmp_path / "l"),
+        lambda: os.mkfifo(tmp_path / "f"),
+        lambda: os.rename(tmp_path / "a", tmp_path / "b"),
         lambda: os.link(tmp_path / "a", tmp_path / "b"),
-    ):  # fmt: skip
+    ):
         assert confined(act, read=[str(tmp_path)]) in ("PermissionError", "OSError")
     assert (tmp_path / "a").read_text() == "x"
 
@@ -59,9 +64,14 @@ def test_what_may_be_changed_may_not_take_in_what_lies_elsewhere(tmp_path):
     (tmp_path / "theirs" / "a").write_text("x")
     places = {"read": [str(tmp_path / "theirs")], "write": [str(tmp_path / "mine")]}
     assert confined(lambda: open(tmp_path / "mine" / "b", "w").close(), **places) == "done"
-    assert confined(lambda: os.link(tmp_path / "theirs" / "a", tmp_path / "mine" / "a"), **places) in ("PermissionError", "OSError")
+    assert confined(lambda: os.link(tmp_path / "theirs" / "a", tmp_path / "mine" / "a"), **places) in (
+        "PermissionError",
+        "OSError",
+    )
     assert confined(lambda: os.symlink(tmp_path / "theirs" / "a", tmp_path / "mine" / "l"), **places) == "done"
-    assert confined(lambda: open(tmp_path / "mine" / "l", "a").close(), **places) == "PermissionError", "a link gives no right to where it points"
+    assert confined(lambda: open(tmp_path / "mine" / "l", "a").close(), **places) == "PermissionError", (
+        "a link gives no right to where it points"
+    )
 
 
 def test_of_what_is_listed_only_the_names_are_seen(tmp_path):
@@ -75,7 +85,10 @@ def test_only_the_ports_that_are_named_are_connected_to():
     with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
         first, second = (each.getsockname()[1] for each in (allowed, other))
         assert confined(lambda: socket.create_connection(("127.0.0.1", first), 5).close(), ports=[first]) == "done"
-        assert confined(lambda: socket.create_connection(("127.0.0.1", second), 5).close(), ports=[first]) == "PermissionError"
+        assert (
+            confined(lambda: socket.create_connection(("127.0.0.1", second), 5).close(), ports=[first])
+            == "PermissionError"
+        )
 
 
 @pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's Landlock knows no scopes")

@@ -47,7 +47,18 @@ def test_it_imports_nothing_but_light_modules_of_the_standard_library():
         names |= {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
     ours = {f"service.executors.{name}" for name in ("console", "process_tree", "records")}
-    assert names == ours | {"__future__", "ctypes", "fcntl", "json", "os", "resource", "select", "signal", "sys", "time"}
+    assert names == ours | {
+        "__future__",
+        "ctypes",
+        "fcntl",
+        "json",
+        "os",
+        "resource",
+        "select",
+        "signal",
+        "sys",
+        "time",
+    }
 
 
 def test_a_start_costs_little_processor_time(world):
@@ -62,7 +73,11 @@ def test_a_start_costs_little_processor_time(world):
 
 
 def test_the_console_is_rotated_and_its_end_is_kept(world, start):
-    spec, handle = start("i=0; while [ $i -lt 400 ]; do echo line-$i-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; i=$((i+1)); done", log_bytes=2000, log_files=3)
+    spec, handle = start(
+        "i=0; while [ $i -lt 400 ]; do echo line-$i-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; i=$((i+1)); done",
+        log_bytes=2000,
+        log_files=3,
+    )
     ended(world.executor, handle)
     files = sorted((spec.record / "console").iterdir())
     assert 1 < len(files) <= 3
@@ -79,7 +94,11 @@ def test_the_console_is_rotated_and_its_end_is_kept(world, start):
 
 
 def test_what_is_printed_faster_than_it_can_be_kept_does_not_deafen_it(world, start):
-    _, handle = start("trap 'exit 75' TERM; while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done", log_bytes=10_000, log_files=1)
+    _, handle = start(
+        "trap 'exit 75' TERM; while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done",
+        log_bytes=10_000,
+        log_files=1,
+    )
     time.sleep(0.2)
     world.executor.stop(handle, 20)
     assert ended(world.executor, handle) == Exited(75, "", asked=True)
@@ -88,7 +107,13 @@ def test_what_is_printed_faster_than_it_can_be_kept_does_not_deafen_it(world, st
 def test_files_are_the_owner_s_alone(world, start):
     spec, handle = start("touch made")
     ended(world.executor, handle)
-    for path in (spec.record, spec.record / "exit.json", spec.record / "launcher.json", spec.record / "console", spec.folder / "made"):
+    for path in (
+        spec.record,
+        spec.record / "exit.json",
+        spec.record / "launcher.json",
+        spec.record / "console",
+        spec.folder / "made",
+    ):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
@@ -97,7 +122,9 @@ def test_the_run_leads_a_session_apart_from_the_service_and_dies_first_when_memo
     child = handle.record["child_pid"]
     assert os.getsid(child) != os.getsid(0)
     assert int(Path(f"/proc/{child}/oom_score_adj").read_text()) == 500
-    assert int(Path(f"/proc/{handle.record['launcher_pid']}/oom_score_adj").read_text()) == int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(Path(f"/proc/{handle.record['launcher_pid']}/oom_score_adj").read_text()) == int(
+        Path("/proc/self/oom_score_adj").read_text()
+    )
 
 
 def test_zombies_of_the_attempt_are_reaped_while_it_runs(world, start):
@@ -106,7 +133,9 @@ def test_zombies_of_the_attempt_are_reaped_while_it_runs(world, start):
 
     def zombies():
         mine = handle.record["launcher_pid"]
-        fields = [path.read_bytes().rpartition(b")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+        fields = [
+            path.read_bytes().rpartition(b")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()
+        ]
         return [each for each in fields if each[0] == b"Z" and int(each[1]) == mine]
 
     until(lambda: zombies() == [], 5)
@@ -154,7 +183,9 @@ spec = AttemptSpec("attempt-tether-{os.getpid()}", "job", 1, ("/bin/sh", "-c", "
 print(json.dumps(dict(Local(HostCapacity("here", 1, 0), tethered=True).start(spec).record)), flush=True)
 time.sleep(100)
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.getcwd()}) as starter:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.getcwd()}
+    ) as starter:
         record = json.loads(starter.stdout.readline())
         until(lambda: len(marked(record["attempt_id"])) == 3)
         starter.kill()
@@ -171,7 +202,10 @@ def test_gpus_are_those_of_the_placement_and_none_without_one(tmp_path):
     executor = Local(HostCapacity(HOST, 2, 8 << 30, (Gpu(0), Gpu(1), Gpu(2))))
     with local_world(cgroups=True) as world:
         for number, (gpus, seen) in enumerate([((0, 2), b"0,2"), ((), b"")]):
-            spec = replace(world.spec(tmp_path, 'echo "[$CUDA_VISIBLE_DEVICES]"', job=f"job-{number}"), placements=(Placement(HOST, gpus),))
+            spec = replace(
+                world.spec(tmp_path, 'echo "[$CUDA_VISIBLE_DEVICES]"', job=f"job-{number}"),
+                placements=(Placement(HOST, gpus),),
+            )
             handle = executor.start(spec)
             ended(executor, handle)
             assert printed(executor, handle) == b"[" + seen + b"]\n"
@@ -195,9 +229,13 @@ ALLOCATES = "import time; a = bytearray({mib} << 20); a[::4096] = b'x' * len(a[:
 @pytest.mark.parametrize("mode", ["none", "bubblewrap", "landlock"])
 def test_an_attempt_that_takes_more_memory_than_it_may_is_ended_and_told_so(tmp_path, mode):
     with local_world(cgroups=False, isolation=NONE if mode == "none" else mode) as world:
-        executor = Local(HostCapacity(HOST, 2, 8 << 30), cgroups=False, isolation=world.executor.isolation, attempt_memory=200 << 20)
+        executor = Local(
+            HostCapacity(HOST, 2, 8 << 30), cgroups=False, isolation=world.executor.isolation, attempt_memory=200 << 20
+        )
         for number, (mib, end) in enumerate([(400, Exited(-9, "out_of_memory")), (50, Exited(0))]):
-            spec = world.spec(tmp_path, f'"{sys.executable}" -c "{ALLOCATES.format(mib=mib)}" & wait $!', job=f"job-{number}")
+            spec = world.spec(
+                tmp_path, f'"{sys.executable}" -c "{ALLOCATES.format(mib=mib)}" & wait $!', job=f"job-{number}"
+            )
             spec.folder.mkdir()
             handle = executor.start(spec)
             assert ended(executor, handle) == end, printed(executor, handle)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors.protocol import ExecutorError, Exited, Lost, Placement, Running
 from service.executors.ray import Ray, ray
 from service.executors.records import write_record
@@ -88,7 +88,9 @@ def test_a_node_vanishes_and_then_the_head(own_cluster, tmp_path):
     while not world.executor.kill(handles[first], timeout=5):
         assert time.monotonic() < limit
     assert alive(handles[first].attempt_id) == []
-    assert [host.alive for host in world.executor.capacity()] in ([False], [False, False]), "there is nothing to place on until it is back"
+    assert [host.alive for host in world.executor.capacity()] in ([False], [False, False]), (
+        "there is nothing to place on until it is back"
+    )
 
 
 @pytest.mark.long
@@ -125,15 +127,29 @@ def test_one_attempt_over_two_hosts_learns_what_two_processes_of_one_host_learn(
     world = ray_world(ray_cluster)
     losses = {}
     for name, hosts in (("one", ray_cluster.hosts()[:1]), ("two", ray_cluster.hosts())):
-        environment = {"FINERY_HOME": str(tmp_path / f"home-{name}"), "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+        environment = {
+            "FINERY_HOME": str(tmp_path / f"home-{name}"),
+            "PYTHONPATH": str(REPOSITORY),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "HOME": str(tmp_path),
+        }
         spec = world.spec(tmp_path, "", job=f"job-{name}", environment=environment)
-        spec = replace(spec, command=(sys.executable, "-m", "pipelines", "run", "recipe.yaml"), placements=tuple(Placement(host) for host in hosts))
+        spec = replace(
+            spec,
+            command=(sys.executable, "-m", "pipelines", "run", "recipe.yaml"),
+            placements=tuple(Placement(host) for host in hosts),
+        )
         spec.folder.mkdir()
         (spec.folder / "recipe.yaml").write_text(RECIPE)
         handle = world.executor.start(spec)
         assert ended(world.executor, handle, seconds=300) == Exited(0), printed(world.executor, handle).decode()
-        events = [json.loads(line) for line in (spec.folder / "runs" / "wide" / "events.jsonl").read_text().splitlines()]
-        losses[name] = [event["metrics"]["loss"] for event in events if event["event"] == "metric" and "loss" in event["metrics"]]
+        events = [
+            json.loads(line) for line in (spec.folder / "runs" / "wide" / "events.jsonl").read_text().splitlines()
+        ]
+        losses[name] = [
+            event["metrics"]["loss"] for event in events if event["event"] == "metric" and "loss" in event["metrics"]
+        ]
         announced = spec.record / "world" / "0.json"
         assert announced.exists() == (name == "two")
         assert alive(spec.attempt_id) == []
@@ -156,7 +172,11 @@ def test_each_host_of_a_cluster_isolates_what_it_runs(ray_cluster, tmp_path):
         folder = tmp_path / "home" / f"job-{number}"
         (folder / "runs").mkdir(parents=True)
         secret.write_text("hidden")
-        spec = world.spec(tmp_path / "home", f"cat {secret} && echo READ; touch planted && echo PLANTED; echo x > runs/made", job=f"job-{number}")
+        spec = world.spec(
+            tmp_path / "home",
+            f"cat {secret} && echo READ; touch planted && echo PLANTED; echo x > runs/made",
+            job=f"job-{number}",
+        )
         places = Sandbox(write=(str(folder / "runs"),), hidden=(str(tmp_path / "home"),))
         spec = replace(spec, placements=tuple(Placement(host) for host in hosts), sandbox=places)
         handle = world.executor.start(spec)

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.executors.protocol import Executor
 from service.executors.registry import EXECUTORS, executor_of
 from service.settings import Settings
@@ -27,5 +27,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_no_executor_loads_ray_or_torch_into_the_server():
-    code = "import sys; import service.executors.local, service.executors.docker, service.executors.ray, service.serving; print(sorted({'ray', 'torch', 'transformers'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = "import sys; import service.executors.local, service.executors.docker, service.executors.ray, service.supervisor; print(sorted({'ray', 'torch', 'transformers'} & set(sys.modules)))"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )

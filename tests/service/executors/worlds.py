@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.executors.docker import Docker, container_name
-from service.executors.engine import Engine
+from service.executors.docker import Docker, Engine, container_name
 from service.executors.isolation import NONE, tried
 from service.executors.local import Local, marked
 from service.executors.process_tree import start_time
@@ -34,10 +33,17 @@ class World:
         self.count += 1
         attempt = attempt or f"attempt-{os.getpid()}-{time.time_ns()}-{self.count}"
         return AttemptSpec(
-            attempt_id=attempt, job_id=job, fencing_token=token, command=("/bin/sh", "-c", script), folder=folder / job,
-            record=folder / job / "attempts" / attempt, environment={"PATH": os.environ["PATH"], **(environment or {})}, secrets=secrets or {},
-            placements=(Placement(self.host),), **more,
-        )  # fmt: skip
+            attempt_id=attempt,
+            job_id=job,
+            fencing_token=token,
+            command=("/bin/sh", "-c", script),
+            folder=folder / job,
+            record=folder / job / "attempts" / attempt,
+            environment={"PATH": os.environ["PATH"], **(environment or {})},
+            secrets=secrets or {},
+            placements=(Placement(self.host),),
+            **more,
+        )
 
 
 def ended(executor, handle, seconds=20.0):
@@ -106,7 +112,10 @@ class RayCluster:
     def __init__(self):
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20})
+        self.cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20},
+        )
         self.second = self.cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
         self.address = self.cluster.address
         self.link = Link(self.address)
@@ -133,7 +142,9 @@ def docker_world(folder):
             container = engine.containers.pop(container_name(handle.attempt_id))
             container.signal(9)
             container.process.wait()
-            until(lambda: not alive(handle.attempt_id))  # the kernel ends a container's last process before an engine forgets it
+            until(
+                lambda: not alive(handle.attempt_id)
+            )  # the kernel ends a container's last process before an engine forgets it
 
         world = World(make, lose, host="engine-host")
         world.engine = engine

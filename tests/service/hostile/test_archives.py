@@ -10,7 +10,7 @@ import tarfile
 
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.cli import restore as module
 from service.cli.backup import MANIFEST, Refused, backup
 from service.cli.restore import restore
@@ -87,8 +87,20 @@ def archive(members, manifest=None, kinds=None):
 
 def fitting(members, **changes):
     """A manifest for these members."""
-    listed = [{"path": name, "member": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()} for name, content in members.items()]
-    return {"format": 1, "finery": "1", "schema": "0004", "database": "sqlite", "made": "now", "home": "/srv/finery", "members": listed, **changes}
+    listed = [
+        {"path": name, "member": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in members.items()
+    ]
+    return {
+        "format": 1,
+        "finery": "1",
+        "schema": "0004",
+        "database": "sqlite",
+        "made": "now",
+        "home": "/srv/finery",
+        "members": listed,
+        **changes,
+    }
 
 
 def own(whole):
@@ -122,20 +134,60 @@ def test_every_changed_byte_of_a_content_is_noticed(whole, refused):
         refused(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], "checksum")
 
 
-@pytest.mark.parametrize("path", [
-    "/tmp/finery-escaped", "../finery-escaped", "home/../../finery-escaped", "home/files/../../../finery-escaped", "home//tmp/finery-escaped",
-    "home/files/./x", "home/files/", "home", "", ".", "home/finery.db", "home/serve.lock", "home/.bashrc", "home/hub/p/x", "home/files", "database/../x",
-    "database/a/b", "home/files/a\nb", "home/files/a\u202eb", "home/files/a\\..\\b", "home/files/a\x00b", "home/secrets/" + "x/" * 2100 + "y", "other/x",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tmp/finery-escaped",
+        "../finery-escaped",
+        "home/../../finery-escaped",
+        "home/files/../../../finery-escaped",
+        "home//tmp/finery-escaped",
+        "home/files/./x",
+        "home/files/",
+        "home",
+        "",
+        ".",
+        "home/finery.db",
+        "home/serve.lock",
+        "home/.bashrc",
+        "home/hub/p/x",
+        "home/files",
+        "database/../x",
+        "database/a/b",
+        "home/files/a\nb",
+        "home/files/a\u202eb",
+        "home/files/a\\..\\b",
+        "home/files/a\x00b",
+        "home/secrets/" + "x/" * 2100 + "y",
+        "other/x",
+    ],
+)
 def test_a_path_that_leads_elsewhere_is_refused(whole, refused, path):
     members = own(whole)
     manifest = fitting(members)
-    manifest["members"].append({"path": path, "member": "plain", "bytes": 1, "sha256": hashlib.sha256(b"x").hexdigest()})
+    manifest["members"].append(
+        {"path": path, "member": "plain", "bytes": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
+    )
     refused(archive({**members, "plain": b"x"}, manifest), "no place of a backup|manifest cannot be read")
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.XHDTYPE, tarfile.XGLTYPE,
-                                  tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.GNUTYPE_SPARSE, tarfile.CONTTYPE])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.DIRTYPE,
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+        tarfile.GNUTYPE_SPARSE,
+        tarfile.CONTTYPE,
+    ],
+)
 def test_links_devices_folders_and_extended_headers_are_refused(whole, refused, kind):
     info = tarfile.TarInfo("home/files/p/x")
     info.type, info.linkname = kind, "/etc/passwd"
@@ -164,7 +216,9 @@ def test_a_bomb_of_zeros_takes_no_memory(refused, monkeypatch):
         packed.write(info.tobuf(tarfile.USTAR_FORMAT))
         for _ in range(64):
             packed.write(bytes(1 << 20))
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type("Disk", (), {"free": 1 << 40}))
+    monkeypatch.setattr(
+        module.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type("Disk", (), {"free": 1 << 40})
+    )
     now = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024  # noqa: SIM115
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20), before[1]))
@@ -174,24 +228,42 @@ def test_a_bomb_of_zeros_takes_no_memory(refused, monkeypatch):
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.parametrize(("change", "match"), [
-    (lambda m: m.update(format=2), "format 2"),
-    (lambda m: m.update(format="x"), "cannot be read"),
-    (lambda m: m.update(members=[]), "does not hold what its manifest lists"),
-    (lambda m: m["members"].append(m["members"][0]), "does not hold what its manifest lists"),
-    (lambda m: m["members"].append({"path": "home/files/p/x", "same_as": "home/files/p/none"}), "before what it is a copy of"),
-    (lambda m: m["members"].append({"path": "home/files/p/x", "same_as": "/etc/passwd"}), "before what it is a copy of"),
-    (lambda m: m["members"].append({"path": "home/web.key", "same_as": "home/web.key"}), "twice"),
-    (lambda m: m["members"].append({"path": "home/secrets/p/HF_TOKEN/x", "same_as": "home/web.key"}), "as a file and as a folder"),
-    (lambda m: m.update(links=[{"path": "home/jobs/j/x", "to": "home/../../etc"}]), "no place of a backup"),
-    (lambda m: m.update(links=[{"path": "home/jobs/j/x", "to": "/etc/passwd"}]), "no place of a backup"),
-    (lambda m: m.update(links=[{"path": "home/jobs/j/x", "to": "home/secrets/p"}]), "would not make"),
-    (lambda m: m.update(links=[{"path": "home/files/p", "to": "home/jobs/j"}]), "no place of a backup|would not make"),
-    (lambda m: m.update(links=[{"path": "home/secrets/p", "to": "home/jobs/j"}]), "no place of a backup|would not make"),
-    (lambda m: m.update(database="mysql"), "cannot be read"),
-    (lambda m: m.update(schema="../x"), "cannot be read"),
-    (lambda m: m.update(more=1), "cannot be read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda m: m.update(format=2), "format 2"),
+        (lambda m: m.update(format="x"), "cannot be read"),
+        (lambda m: m.update(members=[]), "does not hold what its manifest lists"),
+        (lambda m: m["members"].append(m["members"][0]), "does not hold what its manifest lists"),
+        (
+            lambda m: m["members"].append({"path": "home/files/p/x", "same_as": "home/files/p/none"}),
+            "before what it is a copy of",
+        ),
+        (
+            lambda m: m["members"].append({"path": "home/files/p/x", "same_as": "/etc/passwd"}),
+            "before what it is a copy of",
+        ),
+        (lambda m: m["members"].append({"path": "home/web.key", "same_as": "home/web.key"}), "twice"),
+        (
+            lambda m: m["members"].append({"path": "home/secrets/p/HF_TOKEN/x", "same_as": "home/web.key"}),
+            "as a file and as a folder",
+        ),
+        (lambda m: m.update(links=[{"path": "home/jobs/j/x", "to": "home/../../etc"}]), "no place of a backup"),
+        (lambda m: m.update(links=[{"path": "home/jobs/j/x", "to": "/etc/passwd"}]), "no place of a backup"),
+        (lambda m: m.update(links=[{"path": "home/jobs/j/x", "to": "home/secrets/p"}]), "would not make"),
+        (
+            lambda m: m.update(links=[{"path": "home/files/p", "to": "home/jobs/j"}]),
+            "no place of a backup|would not make",
+        ),
+        (
+            lambda m: m.update(links=[{"path": "home/secrets/p", "to": "home/jobs/j"}]),
+            "no place of a backup|would not make",
+        ),
+        (lambda m: m.update(database="mysql"), "cannot be read"),
+        (lambda m: m.update(schema="../x"), "cannot be read"),
+        (lambda m: m.update(more=1), "cannot be read"),
+    ],
+)
 def test_a_manifest_that_finery_would_not_write_is_refused(whole, refused, change, match):
     manifest = fitting(own(whole))
     change(manifest)
@@ -201,7 +273,10 @@ def test_a_manifest_that_finery_would_not_write_is_refused(whole, refused, chang
 def test_a_file_below_a_link_is_refused(whole, refused):
     """A link first and a file through it next: the old way out of every unpacker."""
     members = {**own(whole), "home/jobs/j/out/x": b"x"}
-    refused(archive(members, fitting(members, links=[{"path": "home/jobs/j/out", "to": "home/cache/stages"}])), "as a file and as a folder")
+    refused(
+        archive(members, fitting(members, links=[{"path": "home/jobs/j/out", "to": "home/cache/stages"}])),
+        "as a file and as a folder",
+    )
 
 
 @pytest.mark.parametrize("text", [b"[" * 200_000, b"{}", b"null", b"\xff\xfe", b'{"format": 1e999}', b""])
@@ -236,7 +311,11 @@ def test_rows_that_fit_no_table_leave_nothing_in_either_database(whole, refused,
     for name, content, match in (
         ("database/alembic_version.jsonl", b"{}\n", "a table that"),
         ("database/tokens.jsonl", b'{"id": "x"}\n', "other columns"),
-        ("database/projects.jsonl", b'{"name": "x", "weight": 1, "max_gpus": null, "max_running": null, "max_queued": null, "settings": {}, "created": null}\n', "could not be restored"),
+        (
+            "database/projects.jsonl",
+            b'{"name": "x", "weight": 1, "max_gpus": null, "max_running": null, "max_queued": null, "settings": {}, "created": null}\n',
+            "could not be restored",
+        ),
     ):
         members = {**rows, name: content}
         refused(archive(members, fitting(members, database="postgresql")), match, late=True)
@@ -305,7 +384,9 @@ def test_links_pipes_sockets_and_holes_of_a_job_do_not_stop_or_leak_into_a_backu
     with open(run / "holes.bin", "wb") as file:
         file.truncate(1 << 42)
     told, members = kept(tmp_path, capsys)
-    assert [name for name, content in members.items() if b"fin_the_admins" in content and name != "home/admin.token"] == []
+    assert [
+        name for name, content in members.items() if b"fin_the_admins" in content and name != "home/admin.token"
+    ] == []
     assert b"root:" not in b"".join(content for name, content in members.items() if name.startswith("home/jobs/"))
     assert [sentence for sentence in told["left_out"] if "holes" in sentence]
     assert sorted(path.name for path in run.iterdir()) == ["recipe.yaml"]
@@ -341,7 +422,9 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_is_not_followed(job, tmp_
 
     monkeypatch.setattr(writing.Writer, "_take", exchanged)
     _, members = kept(tmp_path, capsys)
-    assert [name for name, content in members.items() if b"hf_of_another_project" in content] == ["home/secrets/other/HF_TOKEN"]
+    assert [name for name, content in members.items() if b"hf_of_another_project" in content] == [
+        "home/secrets/other/HF_TOKEN"
+    ]
 
 
 def test_a_job_with_too_many_files_does_not_stop_a_backup(job, tmp_path, capsys, monkeypatch):

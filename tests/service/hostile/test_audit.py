@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.cli import audit as command
+from service.cli import administration as command
 from service.executors.isolation import Isolation
 from service.settings import read_settings
 from service.store.audit import MOST_FAILURES
@@ -48,12 +48,26 @@ def test_a_submitter_cannot_be_somebody_else_in_it(served):
     mine = served.submitter.get("/api/v1/me").json()["token"]
     admin = served.admin.get("/api/v1/me").json()["token"]
     forged = {
-        "X-Actor": admin, "X-Finery-Actor": admin, "X-Token": admin, "X-Role": "admin", "Forwarded": "for=203.0.113.9", "From": admin, "X-Real-IP": "203.0.113.9",
-    }  # fmt: skip
-    answer = served.submitter.post(f"/api/v1/jobs?actor={admin}&submitted_by={admin}", content=RECIPE, headers={**YAML, **forged})
+        "X-Actor": admin,
+        "X-Finery-Actor": admin,
+        "X-Token": admin,
+        "X-Role": "admin",
+        "Forwarded": "for=203.0.113.9",
+        "From": admin,
+        "X-Real-IP": "203.0.113.9",
+    }
+    answer = served.submitter.post(
+        f"/api/v1/jobs?actor={admin}&submitted_by={admin}", content=RECIPE, headers={**YAML, **forged}
+    )
     assert answer.status_code == 201
     row = served.store.audit(action="job.submit")[0]
-    assert (row.actor, row.role, row.actor_project, row.project, row.address) == (mine, "submitter", "acme", "acme", "testclient")
+    assert (row.actor, row.role, row.actor_project, row.project, row.address) == (
+        mine,
+        "submitter",
+        "acme",
+        "acme",
+        "testclient",
+    )
     body = {"recipe": RECIPE, "actor": admin}
     assert served.submitter.post("/api/v1/jobs", json=body).status_code == 422
     assert len(served.store.audit(action="job.submit")) == 1
@@ -75,7 +89,9 @@ def test_what_a_client_names_stays_in_one_line(served, monkeypatch, capsys):
         served.store.move(EVIL, "cancel")  # type: ignore[arg-type]
     for row in served.store.audit(limit=500):
         texts = [row.action, row.actor, row.thing, row.address, row.request, row.project or ""]
-        texts += [part for value in row.details.values() for part in (value if isinstance(value, list) else [str(value)])]
+        texts += [
+            part for value in row.details.values() for part in (value if isinstance(value, list) else [str(value)])
+        ]
         assert not [text for text in texts if any(not letter.isprintable() for letter in str(text))], row
     answer = served.admin.get("/api/v1/audit").json()
 
@@ -98,7 +114,9 @@ def test_what_a_client_names_stays_in_one_line(served, monkeypatch, capsys):
 def test_a_request_id_of_a_client_cannot_forge_lines(served):
     from service.store.audit import Actor, acting
 
-    with acting(Actor("token-1", scope={"client": ("1.2.3.4\n", 1), "state": SimpleNamespace(request_id="x\ny" * 400)})):
+    with acting(
+        Actor("token-1", scope={"client": ("1.2.3.4\n", 1), "state": SimpleNamespace(request_id="x\ny" * 400)})
+    ):
         served.store.record("login", "token", "token-1", "acme")
     row = served.store.audit(limit=1)[0]
     assert (row.address, "\n" in row.request, len(row.request)) == ("1.2.3.4\ufffd", False, 501)
@@ -117,7 +135,9 @@ def test_wrong_tokens_do_not_fill_it(served):
 
 def test_wrong_tokens_over_http_are_written_once(served):
     for _ in range(15):
-        assert served.nobody.get("/api/v1/me", headers={"Authorization": f"Bearer fin_{'a' * 12}_{'b' * 43}"}).status_code in (401, 429)
+        assert served.nobody.get(
+            "/api/v1/me", headers={"Authorization": f"Bearer fin_{'a' * 12}_{'b' * 43}"}
+        ).status_code in (401, 429)
     rows = served.store.audit(action="login.failed")
     assert [(row.thing, row.address) for row in rows] == [("a" * 12, "testclient")]
     assert "b" * 43 not in whole(served.store)
@@ -138,7 +158,12 @@ def test_values_of_secrets_and_tokens_are_never_in_it(served):
     assert served.submitter.delete("/api/v1/secrets/HF_TOKEN").status_code == 204
     trail = whole(served.store)
     assert {"secret.put"} == {row.action for row in served.store.audit(thing="HF_TOKEN")} - {"secret.delete"}
-    for value in (VALUE, made["token"], made["token"].rpartition("_")[2], *(token.sha256 for token in served.store.tokens())):
+    for value in (
+        VALUE,
+        made["token"],
+        made["token"].rpartition("_")[2],
+        *(token.sha256 for token in served.store.tokens()),
+    ):
         assert value not in trail
 
 
@@ -148,7 +173,9 @@ def test_the_trail_says_which_secret_an_attempt_was_given(served, tmp_path):
     from service.executors.protocol import ExecutorError
 
     served.submitter.put("/api/v1/secrets/HF_TOKEN", json={"value": VALUE, "hosts": ["huggingface.co"]})
-    answer = served.submitter.post("/api/v1/jobs", content=RECIPE, headers=YAML, params={"secrets": ["HF_TOKEN", "WANDB_API_KEY"]})
+    answer = served.submitter.post(
+        "/api/v1/jobs", content=RECIPE, headers=YAML, params={"secrets": ["HF_TOKEN", "WANDB_API_KEY"]}
+    )
     attempt = served.started(answer.json()["id"])
 
     class Executor:

@@ -94,7 +94,9 @@ def test_the_listening_socket_names_its_protocol(host):
 
 def test_hundreds_of_idle_connections_keep_nobody_out(served):
     with serving(served, max_connections=50, max_connections_per_address=1000) as (port, places):
-        idle = [connect(port, sends) for sends in [b"", b"GET / HTT", b"GET /healthz HTTP/1.1\r\nHost: loc", REQUEST] * 75]
+        idle = [
+            connect(port, sends) for sends in [b"", b"GET / HTT", b"GET /healthz HTTP/1.1\r\nHost: loc", REQUEST] * 75
+        ]
         try:
             assert healthy(port)
             assert len(places.open) <= 50
@@ -127,7 +129,9 @@ def test_a_trusted_proxy_speaks_for_many(served):
 
 
 @pytest.mark.parametrize(
-    "begun", [b"", b"GET /healthz HTTP/1.1\r\nX-Slow: ", REQUEST + b"GET /he", REQUEST + b"\r\n"], ids=["silent", "headers", "second", "blank"]
+    "begun",
+    [b"", b"GET /healthz HTTP/1.1\r\nX-Slow: ", REQUEST + b"GET /he", REQUEST + b"\r\n"],
+    ids=["silent", "headers", "second", "blank"],
 )
 def test_slow_headers_are_not_waited_for(served, begun):
     """One byte after the other does not extend the time."""
@@ -203,10 +207,15 @@ def test_an_answer_that_is_not_read_is_given_up(served, monkeypatch):
 
 @pytest.mark.parametrize(
     "sent",
-    [b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Long: " + b"a" * 100_000, b"GET / HTTP/9.9\r\n\r\n",
-     b"POST /api/v1/validate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-     REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")],
-)  # fmt: skip
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Long: " + b"a" * 100_000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /api/v1/validate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"),
+    ],
+)
 def test_what_is_no_http_is_answered_without_a_trace(served, caplog, sent):
     with serving(served, idle_seconds=1.0, header_seconds=1.0) as (port, _):
         with connect(port, sent) as broken:
@@ -229,7 +238,9 @@ def test_complaints_about_clients_are_few():
 def test_a_lack_of_files_is_one_line(caplog):
     handle = _quietly()
     for _ in range(AT_ONCE):
-        handle(None, {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")})
+        handle(
+            None, {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+        )
     (record,) = caplog.records
     assert "ulimit -n" in record.getMessage()
     assert record.exc_info is None
@@ -271,9 +282,15 @@ serve("127.0.0.1", 0, __import__("pathlib").Path(sys.argv[2]), None, None, True)
 def server(tmp_path):
     """A real server that may open few files: (its process, its port, its log)."""
     log = tmp_path / "log"
-    with open(log, "w") as errors, subprocess.Popen(
-        [sys.executable, "-c", SERVE, "256", str(tmp_path / "home")], stdout=subprocess.PIPE, stderr=errors, text=True
-    ) as process:
+    with (
+        open(log, "w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVE, "256", str(tmp_path / "home")],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
         try:
             said = json.loads(process.stdout.readline() or "{}")
             assert said, log.read_text()

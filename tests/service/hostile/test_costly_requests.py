@@ -14,16 +14,16 @@ from pathlib import Path
 import anyio
 import pytest
 
+from pipelines.core.errors import RecipeError
+from pipelines.core.recipe import read_text
 from pipelines.data import chat_templates
-from pipelines.errors import RecipeError
-from pipelines.recipe import read_text
 from service import checking
+from service.api import files, watching
 from service.api.limits import unfit_json
-from service.api.routes import files, watching
 from service.checking import Checker, Crowded, Lane
 from service.safety import materialise, network_recipes
 from service.safety.network_recipes import MOST_CHARACTERS, MOST_DEPTH, MOST_OVERRIDES, MOST_VALUES, Known, check
-from service.web import differences
+from service.web import job as differences
 from tests.service.served import RECIPE, YAML, listening
 
 CHILD_MEMORY = 64 << 20
@@ -64,7 +64,7 @@ def asked(served, monkeypatch):
         {"recipe": "a: {" + "<<: *a, " * 50 + "}"},
     ],
     ids=lambda given: str(given)[:40],
-)  # fmt: skip
+)
 def test_a_submission_beyond_all_use_reaches_no_worker(served, asked, submission):
     for path, client in (("/api/v1/validate", served.viewer), ("/api/v1/jobs", served.submitter)):
         answer = client.post(path, json=submission)
@@ -80,11 +80,13 @@ def test_a_submission_beyond_all_use_reaches_no_worker(served, asked, submission
         b'{"recipe": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"recipe": ' + b'{"a":' * 500 + b"1" + b"}" * 501,
         b'{"recipe": {"a": ' + b"9" * 60_000 + b"}}",
-        b'{"a": "' + b"\\\\\\\"" * 1000 + b'", "b": [' + b"0," * 100_000 + b"0]}",
+        b'{"a": "' + b'\\\\\\"' * 1000 + b'", "b": [' + b"0," * 100_000 + b"0]}",
     ],
     ids=["many", "deep", "nested", "digits", "strings"],
-)  # fmt: skip
-@pytest.mark.parametrize("path", ["/api/v1/validate", "/api/v1/jobs", "/v1/fine_tuning/jobs", "/api/v1/files", "/api/v1/tokens"])
+)
+@pytest.mark.parametrize(
+    "path", ["/api/v1/validate", "/api/v1/jobs", "/v1/fine_tuning/jobs", "/api/v1/files", "/api/v1/tokens"]
+)
 def test_json_beyond_all_use_is_counted_in_its_bytes_and_never_parsed(served, monkeypatch, path, body):
     monkeypatch.setattr(json, "loads", lambda *given, **named: pytest.fail("was parsed"))
     answer = served.admin.post(path, content=body, headers={"Content-Type": "application/json"})
@@ -114,7 +116,9 @@ resource.setrlimit(resource.RLIMIT_AS, (mapped + {memory}, mapped + {memory}))
 opened = []
 sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
 """
-    return subprocess.run([sys.executable, "-c", limits + code, *arguments], capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(
+        [sys.executable, "-c", limits + code, *arguments], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
 
 
 CAUSAL = """\
@@ -130,7 +134,7 @@ def test_a_chat_template_of_105_megabytes_is_never_opened(tmp_path):
     with open(tmp_path / "large.jinja", "wb") as file:
         file.truncate(105 << 20)
     code = f"""
-from pipelines.errors import RecipeError
+from pipelines.core.errors import RecipeError
 try:
     check({CAUSAL!r}, (), Known({{"file-1": Path(sys.argv[1]) / "rows.jsonl", "file-2": Path(sys.argv[1]) / "large.jinja"}}))
 except RecipeError as error:
@@ -147,15 +151,31 @@ def test_a_chat_template_that_grows_while_it_is_read_is_given_up(tmp_path, monke
     path.write_text("x" * 100)
     monkeypatch.setattr(chat_templates, "LARGEST", 50)
     real = Path.stat
-    monkeypatch.setattr(Path, "stat", lambda self, **named: type("Small", (), {"st_size": 1})() if self == path else real(self, **named))
+    monkeypatch.setattr(
+        Path, "stat", lambda self, **named: type("Small", (), {"st_size": 1})() if self == path else real(self, **named)
+    )
     with pytest.raises(ValueError, match="has more than 50 bytes"):
         chat_templates._read(path)
 
 
-@pytest.mark.parametrize("text", ["{{ " + "(" * 50_000, "{{ " + "[" * 20_000 + "]" * 20_000 + " }}", "{% if a %}" * 20_000, "{{ a" + "|b" * 60_000 + " }}", "{{" + "-" * 90_000 + "1}}"], ids=lambda text: text[:8])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ " + "(" * 50_000,
+        "{{ " + "[" * 20_000 + "]" * 20_000 + " }}",
+        "{% if a %}" * 20_000,
+        "{{ a" + "|b" * 60_000 + " }}",
+        "{{" + "-" * 90_000 + "1}}",
+    ],
+    ids=lambda text: text[:8],
+)
 def test_a_deep_template_is_a_mistake_in_the_recipe(served, text):
-    template = served.submitter.post("/api/v1/files/upload", params={"filename": "deep.jinja"}, content=text.encode()).json()["id"]
-    rows = served.submitter.post("/api/v1/files/upload", params={"filename": "rows.jsonl"}, content=b'{"prompt": "a", "completion": "b"}\n').json()["id"]
+    template = served.submitter.post(
+        "/api/v1/files/upload", params={"filename": "deep.jinja"}, content=text.encode()
+    ).json()["id"]
+    rows = served.submitter.post(
+        "/api/v1/files/upload", params={"filename": "rows.jsonl"}, content=b'{"prompt": "a", "completion": "b"}\n'
+    ).json()["id"]
     recipe = CAUSAL.replace("file:file-1", f"file:{rows}").replace("file:file-2", f"file:{template}")
     answer = served.viewer.post("/api/v1/validate", content=recipe, headers=YAML)
     assert answer.status_code in (200, 422), answer.text
@@ -167,7 +187,12 @@ def test_the_server_itself_reads_no_recipe(served, monkeypatch):
     fail = lambda *given, **named: pytest.fail("was read in the server's process")  # noqa: E731
     served.checker = served.service.checker
     served.service.checker.read(RECIPE)  # the workers are there
-    for module, name in ((network_recipes, "read_network"), (network_recipes, "check"), (network_recipes, "read_text"), (materialise, "needs")):
+    for module, name in (
+        (network_recipes, "read_network"),
+        (network_recipes, "check"),
+        (network_recipes, "read_text"),
+        (materialise, "needs"),
+    ):
         monkeypatch.setattr(module, name, fail)
     recipe = RECIPE.replace("demo", "read-elsewhere")
     assert served.viewer.post("/api/v1/validate", content=recipe, headers=YAML).status_code == 200
@@ -298,7 +323,9 @@ def test_health_is_answered_while_fifty_downloads_hang(served, monkeypatch):
 
         def fetch():
             body = json.dumps({"url": "http://example.com/a.csv"}).encode()
-            request = urllib.request.Request(f"{url}/api/v1/files", body, {"Authorization": token, "Content-Type": "application/json"})
+            request = urllib.request.Request(
+                f"{url}/api/v1/files", body, {"Authorization": token, "Content-Type": "application/json"}
+            )
             try:
                 urllib.request.urlopen(request, timeout=90)
             except urllib.error.HTTPError as error:

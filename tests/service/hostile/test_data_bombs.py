@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.core.errors import CommandError, DataError
 from pipelines.data import tables
 from pipelines.data.references import DatasetReference
-from pipelines.errors import CommandError, DataError
-from service import columns
+from service.cli import columns
 
 MEMORY = 3 << 30
 CHILD = """
@@ -24,23 +24,26 @@ print("peak", next(line for line in open("/proc/self/status") if line.startswith
 """
 READ = """
 from pipelines.data.tables import read_file
-from pipelines.errors import DataError
+from pipelines.core.errors import DataError
 try:
     read_file(Path(sys.argv[1]))
 except DataError as error:
     print("refused", error)
 """
 LOOK = """
-from service.columns import read
+from service.cli.columns import read
 print("rows", read(Path(sys.argv[1]), 50).rows)
 """
 
 
 def child(work, file):
     done = subprocess.run(
-        [sys.executable, "-c", CHILD.format(memory=MEMORY, work=work), str(file)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", CHILD.format(memory=MEMORY, work=work), str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
         cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     *said, peak = done.stdout.strip().splitlines()
     assert int(peak.split()[2]) < 1 << 20, "more than a GiB was used"
@@ -56,11 +59,19 @@ def one_text(rows, size=1 << 20):
 def bombs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bombs")
     text = pa.table({"text": one_text(512), "label": ["a", "b"] * 256})
-    with pq.ParquetWriter(folder / "texts.parquet", text.schema, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 24) as writer:
+    with pq.ParquetWriter(
+        folder / "texts.parquet", text.schema, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 24
+    ) as writer:
         for _ in range(10):  # 5 GB of texts
             writer.write_table(text)
     nested = pa.table({"rows": pa.ListArray.from_arrays([0, 256, 512], one_text(512))})
-    with pq.ParquetWriter(folder / "nested.parquet", nested.schema, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 24) as writer:
+    with pq.ParquetWriter(
+        folder / "nested.parquet",
+        nested.schema,
+        compression="zstd",
+        store_schema=False,
+        dictionary_pagesize_limit=1 << 24,
+    ) as writer:
         for _ in range(10):
             writer.write_table(nested)
     zeros = pa.table({"label": pa.array([0] * 5_000_000, pa.int64())})
@@ -68,7 +79,9 @@ def bombs(tmp_path_factory):
         for _ in range(20):  # 100 million numbers, run-length encoded
             writer.write_table(zeros)
     pages = pa.table({"text": pa.array(["x" * (1 << 26)] * 2)})
-    with pq.ParquetWriter(folder / "pages.parquet", pages.schema, compression="zstd", use_dictionary=False, write_statistics=False) as writer:
+    with pq.ParquetWriter(
+        folder / "pages.parquet", pages.schema, compression="zstd", use_dictionary=False, write_statistics=False
+    ) as writer:
         for _ in range(20):  # 2.5 GB of pages
             writer.write_table(pages)
     return folder
@@ -87,10 +100,13 @@ def test_a_few_rows_of_such_a_file_can_be_looked_at(bombs):
 
 
 def test_a_stage_that_asks_for_few_texts_decodes_no_more(bombs, tmp_path, monkeypatch):
-    assert child("""
+    assert child(
+        """
 from pipelines.data.references import DatasetReference
 print("texts", len(DatasetReference(path=sys.argv[1]).rows(50)))
-""", bombs / "texts.parquet") == ["texts 50"]  # fmt: skip
+""",
+        bombs / "texts.parquet",
+    ) == ["texts 50"]
     cells = ["", None, *(f"text {n}" for n in range(9_998))]
     pq.write_table(pa.table({"id": range(10_000), "text": cells}), tmp_path / "t.parquet", row_group_size=1000)
     whole = DatasetReference(path=str(tmp_path / "t.parquet")).rows()
@@ -117,11 +133,20 @@ def test_the_refusal_comes_before_a_text_is_decoded(bombs, monkeypatch):
 def test_ordinary_files_are_read_as_they_are(tmp_path):
     table = pa.table(
         {
-            "text": [f"text {n % 7}" for n in range(25_000)], "pair": [{"a": "x", "b": None}] * 25_000, "words": [["a", None], [], None, ["b"] * 3, ["c"]] * 5000,
-            "label": pa.array([0, 1, None, 3, 4] * 5000, pa.int8()), "kind": pa.array(["u", "v"] * 12_500).dictionary_encode(), "raw": [b"\0\xff", b""] * 12_500,
+            "text": [f"text {n % 7}" for n in range(25_000)],
+            "pair": [{"a": "x", "b": None}] * 25_000,
+            "words": [["a", None], [], None, ["b"] * 3, ["c"]] * 5000,
+            "label": pa.array([0, 1, None, 3, 4] * 5000, pa.int8()),
+            "kind": pa.array(["u", "v"] * 12_500).dictionary_encode(),
+            "raw": [b"\0\xff", b""] * 12_500,
         }
-    ).replace_schema_metadata({"huggingface": "{}"})  # fmt: skip
-    for options in ({}, {"use_dictionary": False}, {"row_group_size": 999}, {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}):
+    ).replace_schema_metadata({"huggingface": "{}"})
+    for options in (
+        {},
+        {"use_dictionary": False},
+        {"row_group_size": 999},
+        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+    ):
         pq.write_table(table, tmp_path / "t.parquet", **options)
         found, expected = tables.read_file(tmp_path / "t.parquet"), pq.read_table(tmp_path / "t.parquet")
         assert found.equals(expected)
@@ -133,7 +158,10 @@ def test_ordinary_files_are_read_as_they_are(tmp_path):
 
 def test_objects_that_each_name_something_else_are_refused_before_they_become_columns(tmp_path, monkeypatch):
     monkeypatch.setattr(pa, "array", None)
-    for name, text in (("a.jsonl", "\n".join(json.dumps({f"c{n}": n}) for n in range(20_000))), ("a.json", json.dumps([{f"c{n}": n} for n in range(20_000)]))):
+    for name, text in (
+        ("a.jsonl", "\n".join(json.dumps({f"c{n}": n}) for n in range(20_000))),
+        ("a.json", json.dumps([{f"c{n}": n} for n in range(20_000)])),
+    ):
         file = tmp_path / name
         file.write_text(text)
         with pytest.raises(DataError, match="has 20,000 different names in its objects, at most 2,000 are allowed"):

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pipelines.errors import CommandError
+from pipelines.core.errors import CommandError
 from service.attempts.watching import Watcher
 from service.cli.serve import first_token
 from service.executors import isolation as isolation_module
@@ -30,12 +30,11 @@ from service.executors.isolation import NONE, Isolation, isolation_of, plan_of, 
 from service.executors.landlock import abi
 from service.executors.local import Local, marked
 from service.executors.protocol import AttemptSpec, ExecutorError, Exited, HostCapacity, Placement, Sandbox
-from service.jobs.job import JobRequest
-from service.jobs.resources import Part
+from service.jobs.job import JobRequest, Part
 from service.jobs.states import Reason, State
-from service.serving import Supervisor
 from service.settings import read_settings
 from service.store.store import open_store
+from service.supervisor import Supervisor
 from tests.conftest import REPOSITORY
 from tests.service.executors.worlds import ended, printed
 from tests.service.served import RECIPE, YAML, Served
@@ -112,11 +111,20 @@ class Home:
         self.files = {
             name: self.home / name
             for name in (
-                "admin.token", "web.key", "finery.db", "secrets/acme/HF_TOKEN", "files/others/file-1", "models/others/theirs/0123/model.safetensors",
-                "jobs/job-theirs/recipe.yaml", "jobs/job-theirs/runs/demo/events.jsonl", "cache/others/stages/ff00/weights",
-                "jobs/job-mine/attempts/earlier/console/0.log", "hub/others/token", "serve.lock",
+                "admin.token",
+                "web.key",
+                "finery.db",
+                "secrets/acme/HF_TOKEN",
+                "files/others/file-1",
+                "models/others/theirs/0123/model.safetensors",
+                "jobs/job-theirs/recipe.yaml",
+                "jobs/job-theirs/runs/demo/events.jsonl",
+                "cache/others/stages/ff00/weights",
+                "jobs/job-mine/attempts/earlier/console/0.log",
+                "hub/others/token",
+                "serve.lock",
             )
-        }  # fmt: skip
+        }
         self.shared = self.home / "cache/acme/stages/aa11/weights"
         self.model = self.home / "models/acme/ours/4567/model.safetensors"
         self.job = self.home / "jobs/job-mine"
@@ -132,14 +140,33 @@ class Home:
         attempt = f"attempt-{os.getpid()}-{time.time_ns()}"
         record = self.job / "attempts" / attempt
         shown = Sandbox(
-            read=(str(self.job / "recipe.yaml"), str(self.job / "inputs"), str(record / "secrets"), str(self.model.parent), str(self.shared.parent.parent)),
-            write=(str(self.job / "runs"), str(self.job / "published"), str(self.job / "cache"), str(self.home / "hub/acme")),
-            hidden=(str(self.home),), **places,
-        )  # fmt: skip
+            read=(
+                str(self.job / "recipe.yaml"),
+                str(self.job / "inputs"),
+                str(record / "secrets"),
+                str(self.model.parent),
+                str(self.shared.parent.parent),
+            ),
+            write=(
+                str(self.job / "runs"),
+                str(self.job / "published"),
+                str(self.job / "cache"),
+                str(self.home / "hub/acme"),
+            ),
+            hidden=(str(self.home),),
+            **places,
+        )
         return AttemptSpec(
-            attempt_id=attempt, job_id="job-mine", fencing_token=self.count, command=tuple(map(str, command)), folder=self.job, record=record,
-            environment={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **(environment or {})}, placements=(Placement(HOST),), sandbox=shown,
-        )  # fmt: skip
+            attempt_id=attempt,
+            job_id="job-mine",
+            fencing_token=self.count,
+            command=tuple(map(str, command)),
+            folder=self.job,
+            record=record,
+            environment={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **(environment or {})},
+            placements=(Placement(HOST),),
+            sandbox=shown,
+        )
 
 
 @pytest.fixture(params=list(MODES))
@@ -186,7 +213,16 @@ def python(code, *words):
 
 
 def attacked(isolation, home, **told):
-    everything = {"read": [], "list": [], "write": [], "chmod": [], "processes": {}, "tcp": {}, "unix": [], "through": {}} | told
+    everything = {
+        "read": [],
+        "list": [],
+        "write": [],
+        "chmod": [],
+        "processes": {},
+        "tcp": {},
+        "unix": [],
+        "through": {},
+    } | told
     end, text = run(isolation, home.spec(python(ATTACKS, json.dumps(everything))))
     assert end == Exited(0), text
     return json.loads(text.splitlines()[-1])
@@ -198,7 +234,17 @@ def strong(isolation):
 
 def test_nothing_of_the_home_but_the_job_s_own_parts_can_be_read_listed_or_changed(mode, home):
     theirs = [str(path) for path in home.files.values()]
-    folders = [str(home.home / name) for name in ("secrets", "files", "models/others", "jobs/job-theirs", "cache/others", "jobs/job-mine/attempts/earlier")]
+    folders = [
+        str(home.home / name)
+        for name in (
+            "secrets",
+            "files",
+            "models/others",
+            "jobs/job-theirs",
+            "cache/others",
+            "jobs/job-mine/attempts/earlier",
+        )
+    ]
     ours = [str(home.shared), str(home.model), str(home.input), str(home.job / "recipe.yaml")]
     code = [str(REPOSITORY / "service" / "settings.py"), "/etc/passwd", str(REPOSITORY / "planted.py")]
     found = attacked(mode, home, read=theirs, list=folders, write=[*theirs, *ours, *code] if mode.kept else theirs[:1])
@@ -208,15 +254,26 @@ def test_nothing_of_the_home_but_the_job_s_own_parts_can_be_read_listed_or_chang
         assert found[f"write {theirs[0]}"] == "done"
         return
     allowed = {"PermissionError", "FileNotFoundError", "OSError"}
-    wrong = {name: what for name, what in found.items() if name.partition(" ")[0] in ("read", "list", "write", "unlink") and what not in allowed}
+    wrong = {
+        name: what
+        for name, what in found.items()
+        if name.partition(" ")[0] in ("read", "list", "write", "unlink") and what not in allowed
+    }
     assert wrong == {}
-    assert all(path.read_bytes() == b"content\n" for path in (*home.files.values(), home.shared, home.model, home.input))
+    assert all(
+        path.read_bytes() == b"content\n" for path in (*home.files.values(), home.shared, home.model, home.input)
+    )
     assert found["capabilities"] == "0" * 16
     assert found["mount"] == "PermissionError"
 
 
 def test_the_modes_of_files_outside_cannot_be_changed_where_there_are_namespaces(isolated, home):
-    paths = [str(home.home), str(home.home / "admin.token"), str(home.job / "recipe.yaml"), str(REPOSITORY / "service" / "settings.py")]
+    paths = [
+        str(home.home),
+        str(home.home / "admin.token"),
+        str(home.job / "recipe.yaml"),
+        str(REPOSITORY / "service" / "settings.py"),
+    ]
     if not strong(isolated):
         assert "the modes of files may be changed" in isolated.left_open
         return
@@ -227,17 +284,39 @@ def test_the_modes_of_files_outside_cannot_be_changed_where_there_are_namespaces
 
 
 def test_passwords_and_keys_of_the_system_cannot_be_read(isolated, home):
-    secret = [path for path in ("/etc/shadow", "/etc/ssh/sshd_config", "/root/.bashrc", "/etc/gshadow", "/var/log/dpkg.log") if Path(path).exists()]
-    kernel = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sysrq-trigger", "/sys/class/net/lo/mtu"]
-    found = attacked(isolated, home, read=secret, list=["/etc/ssl/private", "/var/log", "/home"], write=[path for path in kernel if Path(path).exists()])
-    wrong = {name: what for name, what in found.items() if name.startswith(("read", "list", "write")) and what not in ("PermissionError", "FileNotFoundError", "OSError")}
+    secret = [
+        path
+        for path in ("/etc/shadow", "/etc/ssh/sshd_config", "/root/.bashrc", "/etc/gshadow", "/var/log/dpkg.log")
+        if Path(path).exists()
+    ]
+    kernel = [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/kernel/modprobe",
+        "/proc/sysrq-trigger",
+        "/sys/class/net/lo/mtu",
+    ]
+    found = attacked(
+        isolated,
+        home,
+        read=secret,
+        list=["/etc/ssl/private", "/var/log", "/home"],
+        write=[path for path in kernel if Path(path).exists()],
+    )
+    wrong = {
+        name: what
+        for name, what in found.items()
+        if name.startswith(("read", "list", "write"))
+        and what not in ("PermissionError", "FileNotFoundError", "OSError")
+    }
     assert wrong == {}
 
 
 def test_processes_outside_cannot_be_looked_into_traced_or_signalled(mode, home):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={"SECRET": "x"}) as server:
         try:
-            found = attacked(mode, home, processes={"server": server.pid, **({"this": os.getpid()} if mode.kept else {})})
+            found = attacked(
+                mode, home, processes={"server": server.pid, **({"this": os.getpid()} if mode.kept else {})}
+            )
         finally:
             server.kill()
     checked = {name: what for name, what in found.items() if " of " in name or name.startswith(("trace", "signal"))}
@@ -297,14 +376,26 @@ def server():
 
 
 def test_neither_loopback_nor_the_database_nor_metadata_are_reached(mode, home, server):
-    tcp = {"server": ("127.0.0.1", server), "database": ("127.0.0.1", 5432), "metadata": ("169.254.169.254", 80), "wildcard": ("0.0.0.0", server)}
+    tcp = {
+        "server": ("127.0.0.1", server),
+        "database": ("127.0.0.1", 5432),
+        "metadata": ("169.254.169.254", 80),
+        "wildcard": ("0.0.0.0", server),
+    }
     own = next((each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)), "127.0.0.1")
     tcp["own address"] = (own, server)
     through = {
-        "server": f"127.0.0.1:{server}", "localhost": f"localhost:{server}", "database": "127.0.0.1:5432", "metadata": "169.254.169.254:80",
-        "mapped": f"[::ffff:127.0.0.1]:{server}", "nat64": f"[64:ff9b::7f00:1]:{server}", "number": f"2130706433:{server}", "short": f"127.1:{server}",
-        "zero": f"0.0.0.0:{server}", "azure": "168.63.129.16:80",
-    }  # fmt: skip
+        "server": f"127.0.0.1:{server}",
+        "localhost": f"localhost:{server}",
+        "database": "127.0.0.1:5432",
+        "metadata": "169.254.169.254:80",
+        "mapped": f"[::ffff:127.0.0.1]:{server}",
+        "nat64": f"[64:ff9b::7f00:1]:{server}",
+        "number": f"2130706433:{server}",
+        "short": f"127.1:{server}",
+        "zero": f"0.0.0.0:{server}",
+        "azure": "168.63.129.16:80",
+    }
     if not mode.kept:
         assert attacked(mode, home, tcp={"server": tcp["server"]})["tcp server"] == "done"
         return
@@ -324,7 +415,9 @@ def test_sockets_in_folders_and_abstract_ones_are_not_reached(mode, home, tmp_pa
         unnamed.bind(abstract)
         named.listen()
         unnamed.listen()
-        found = attacked(mode, home, unix=[str(path), abstract, "/var/run/postgresql/.s.PGSQL.5432", "/var/run/docker.sock"])
+        found = attacked(
+            mode, home, unix=[str(path), abstract, "/var/run/postgresql/.s.PGSQL.5432", "/var/run/docker.sock"]
+        )
     if not mode.kept:
         assert found[f"unix {path}"] == found[f"unix @{abstract[1:]}"] == "done"
         return
@@ -339,7 +432,11 @@ def test_sockets_in_folders_and_abstract_ones_are_not_reached(mode, home, tmp_pa
 def test_a_port_is_refused_even_where_private_endpoints_are_allowed(isolated, home, server):
     code = "import os, sys, urllib.request as u\nfor port in sys.argv[1:]:\n try: print(u.build_opener(u.ProxyHandler({'http': os.environ['FINERY_EGRESS']})).open(f'http://127.0.0.2:{port}/x', timeout=10).read())\n except OSError as error: print(error)"
     with socketserver.TCPServer(("", 0), Quiet) as refused:
-        spec = home.spec(python(code, server, refused.server_address[1]), private_endpoints=True, refused_ports=(refused.server_address[1],))
+        spec = home.spec(
+            python(code, server, refused.server_address[1]),
+            private_endpoints=True,
+            refused_ports=(refused.server_address[1],),
+        )
         end, text = run(isolated, spec)
     assert end == Exited(0), text
     assert text.splitlines() == ["b'of the server /x'", "HTTP Error 403: Refused"]
@@ -376,7 +473,15 @@ def test_two_ranks_meet_on_the_loopback(isolated, home):
     (home.job / "inputs" / "ranks.py").write_text(
         "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.ones(1)\nd.all_reduce(x)\nos.write(1, f'sum {int(x)}\\n'.encode())\nd.destroy_process_group()\n"
     )
-    command = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0")
+    command = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        "--master_port=0",
+        "--rdzv_backend=c10d",
+        "--rdzv_endpoint=127.0.0.1:0",
+    )
     end, text = run(isolated, home.spec((*command, str(home.job / "inputs" / "ranks.py"))), 120)
     assert end == Exited(0), text
     assert text.count("sum 2") == 2
@@ -388,15 +493,22 @@ def test_files_of_the_hub_are_fetched_through_the_egress_proxy(isolated, home, t
     class Hub(Quiet):
         def do_GET(self):
             if self.path.startswith("/api/"):
-                return self._say(b'{"id": "o/n", "sha": "' + b"a" * 40 + b'", "siblings": [{"rfilename": "rows.jsonl"}]}', "application/json")
+                return self._say(
+                    b'{"id": "o/n", "sha": "' + b"a" * 40 + b'", "siblings": [{"rfilename": "rows.jsonl"}]}',
+                    "application/json",
+                )
             self._say(b'{"text": "one"}\n{"text": "two"}\n', "text/plain")
             return None
 
         def _say(self, content, kind):
             self.send_response(200)
             for name, value in {
-                "Content-Type": kind, "Content-Length": str(len(content)), "ETag": '"0123"', "X-Repo-Commit": "a" * 40, "Accept-Ranges": "bytes",
-            }.items():  # fmt: skip
+                "Content-Type": kind,
+                "Content-Length": str(len(content)),
+                "ETag": '"0123"',
+                "X-Repo-Commit": "a" * 40,
+                "Accept-Ranges": "bytes",
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
@@ -411,9 +523,11 @@ path = hf_hub_download("o/n", "rows.jsonl", repo_type="dataset")
 print(open(path).read().count("text"), len(datasets.load_dataset("json", data_files=path, split="train")))
 """
     environment = {
-        "HF_ENDPOINT": f"http://127.0.0.2:{made.server_address[1]}", "HF_HOME": str(home.home / "hub/acme"), "HF_HUB_DISABLE_XET": "1",
+        "HF_ENDPOINT": f"http://127.0.0.2:{made.server_address[1]}",
+        "HF_HOME": str(home.home / "hub/acme"),
+        "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }  # fmt: skip
+    }
     try:
         end, text = run(isolated, home.spec(python(code), environment, private_endpoints=True), 120)
         assert end == Exited(0), text
@@ -460,7 +574,9 @@ def test_the_proxy_and_all_else_end_with_the_attempt_and_with_the_launcher(isola
                 time.sleep(0.02)
             assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
             assert marked(spec.attempt_id) == []
-            assert not [path for path in handle.record["private"] if Path(path).exists()], "whoever proves it dead removes its private files"
+            assert not [path for path in handle.record["private"] if Path(path).exists()], (
+                "whoever proves it dead removes its private files"
+            )
 
 
 def children(pid):
@@ -494,7 +610,9 @@ def served(migrated_sqlite, tmp_path):
 @pytest.mark.parametrize("who", ["submitter", "admin"])
 def test_a_job_that_another_server_took_is_not_started_without_isolation_unless_it_is_an_admins(served, who):
     answer = getattr(served, who).post("/api/v1/jobs", content=RECIPE, headers=YAML)
-    attempt = served.store.start(answer.json()["id"], (Part("here"),), executor="local", holder="tests", lease_seconds=1e6)
+    attempt = served.store.start(
+        answer.json()["id"], (Part("here"),), executor="local", holder="tests", lease_seconds=1e6
+    )
     started = []
 
     class Bare(Local):
@@ -516,8 +634,12 @@ def test_a_job_that_another_server_took_is_not_started_without_isolation_unless_
 
 def test_without_isolation_only_admins_submit_on_every_surface(served):
     served.service.isolated = False
-    rows = b"".join(b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' for _ in range(10))
-    file = served.submitter.post("/v1/files", files={"file": ("chat.jsonl", rows)}, data={"purpose": "fine-tune"}).json()["id"]
+    rows = b"".join(
+        b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' for _ in range(10)
+    )
+    file = served.submitter.post(
+        "/v1/files", files={"file": ("chat.jsonl", rows)}, data={"purpose": "fine-tune"}
+    ).json()["id"]
     body = {"model": "scratch/gpt-tiny", "training_file": file}
     refused = served.submitter.post("/api/v1/jobs", content=RECIPE, headers=YAML)
     assert (refused.status_code, refused.json()["code"]) == (403, "no_isolation")
@@ -534,7 +656,11 @@ def test_without_isolation_only_admins_submit_on_every_surface(served):
 def test_a_machine_without_isolation_says_why_and_a_mode_that_is_named_must_work(monkeypatch):
     monkeypatch.setattr(isolation_module, "tried", lambda mode: "it is switched off")
     found = isolation_of("auto")
-    assert (found.mode, found.kept, found.why) == ("none", False, "bubblewrap: it is switched off; landlock: it is switched off")
+    assert (found.mode, found.kept, found.why) == (
+        "none",
+        False,
+        "bubblewrap: it is switched off; landlock: it is switched off",
+    )
     assert "tokens" in found.sentence()
     with pytest.raises(CommandError, match="--isolation landlock does not work on this machine: it is switched off"):
         isolation_of("landlock")
@@ -581,7 +707,9 @@ def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlit
         supervisor.start()
         try:
             assert store.hosts()[0].info["isolation"]["mode"] == mode.mode
-            job = store.submit(JobRequest(recipe=RECIPE.replace("name: demo", "name: tiny"), project="default", name="tiny"))[0].id
+            job = store.submit(
+                JobRequest(recipe=RECIPE.replace("name: demo", "name: tiny"), project="default", name="tiny")
+            )[0].id
             limit = time.monotonic() + 60
             while store.job(job).state not in (State.SUCCEEDED, State.FAILED) and time.monotonic() < limit:
                 time.sleep(0.05)
@@ -591,7 +719,9 @@ def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlit
             store.close()
     read = {name for name, what in found.items() if what == "done"}
     assert len(found) == 5
-    assert read == set(found) if not mode.kept else read <= {"jobs"}, "of the folder of jobs it may see its own place, by name"
+    assert read == set(found) if not mode.kept else read <= {"jobs"}, (
+        "of the folder of jobs it may see its own place, by name"
+    )
 
 
 TINY = """
@@ -613,18 +743,41 @@ def test_a_real_recipe_succeeds_on_a_real_server(wanted, monkeypatch):
         pytest.skip(f"this machine does not isolate so: {why}")
     with tempfile.TemporaryDirectory(prefix="finery-", dir="/var/tmp") as folder:
         environment = os.environ | {"FINERY_HOME": f"{folder}/cache", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "service.cli", "serve", "--home", f"{folder}/home", "--port", "0", "--json", "--isolation", wanted]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as server:
+        command = [
+            sys.executable,
+            "-m",
+            "service.cli",
+            "serve",
+            "--home",
+            f"{folder}/home",
+            "--port",
+            "0",
+            "--json",
+            "--isolation",
+            wanted,
+        ]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as server:
             try:
                 told = json.loads(server.stdout.readline())
                 assert told["isolation"]["mode"] == wanted
-                client = httpx.Client(base_url=f"{told['url']}/api/v1", headers={"Authorization": f"Bearer {Path(told['admin_token']).read_text().strip()}"})
+                client = httpx.Client(
+                    base_url=f"{told['url']}/api/v1",
+                    headers={"Authorization": f"Bearer {Path(told['admin_token']).read_text().strip()}"},
+                )
                 assert [host["isolation"] for host in client.get("/hosts").json()] == [wanted]
                 job = client.post("/jobs", content=TINY, headers=YAML).json()["id"]
                 limit = time.monotonic() + 400
-                while (state := client.get(f"/jobs/{job}").json())["state"] not in ("succeeded", "failed", "cancelled") and time.monotonic() < limit:
+                while (state := client.get(f"/jobs/{job}").json())["state"] not in (
+                    "succeeded",
+                    "failed",
+                    "cancelled",
+                ) and time.monotonic() < limit:
                     time.sleep(0.5)
-                assert (state["state"], state["message"]) == ("succeeded", ""), client.get(f"/jobs/{job}/logs").text[-3000:]
+                assert (state["state"], state["message"]) == ("succeeded", ""), client.get(f"/jobs/{job}/logs").text[
+                    -3000:
+                ]
                 assert client.get("/models").json()["data"][0]["name"] == "tiny"
             finally:
                 server.terminate()

@@ -8,19 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.ranks import Heartbeat
-from service.attempts import limits, watching
+from pipelines.runs.distributed import Heartbeat
+from service.attempts import watching
+from service.attempts import watching as limits
 from service.attempts.folders import Folders
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part
-from service.jobs.states import Reason, State
-from service.jobs.transitions import Move
-from service.scheduler.board import Board
-from service.scheduler.loop import Scheduler
+from service.disk import DELETED, forget_job, sweep_folders, sweep_jobs
+from service.jobs.job import Host, JobRequest, Part
+from service.jobs.states import Ending, Move, Reason, State
+from service.scheduler.loop import Board, Scheduler
 from service.settings import Settings, read_settings
 from service.store.errors import Conflict, NotFound
-from service.sweeping import DELETED, forget_job, sweep_folders, sweep_jobs
 from tests.service.api.conftest import served  # noqa: F401
 from tests.service.attempts.conftest import server  # noqa: F401
 
@@ -51,10 +48,16 @@ def test_a_job_is_stopped_with_a_checkpoint_when_it_has_run_for_as_long_as_it_ma
     found, attempt = server.run(job)
     assert (found.state, found.reason) == (State.FAILED, Reason.TIME_LIMIT)
     assert "ran for the 1 s that it may run; its last checkpoint is kept" in found.message
-    assert (server.store.attempt(attempt.id).reason, server.store.attempt(attempt.id).exit_code) == (Reason.TIME_LIMIT, 75)
+    assert (server.store.attempt(attempt.id).reason, server.store.attempt(attempt.id).exit_code) == (
+        Reason.TIME_LIMIT,
+        75,
+    )
     done = server.steps(job)[-1][1]
     assert (server.folders(job).run / "checkpoint.json").read_text() == f'{{"step": {done}}}'
-    assert any(event.event == "warning" and "1 s that it may run" in event.fields["message"] for event in server.store.events_after(job))
+    assert any(
+        event.event == "warning" and "1 s that it may run" in event.fields["message"]
+        for event in server.store.events_after(job)
+    )
     server.store.move(job, Move.RETRY)  # the user's retry begins to count anew, and goes on where it stopped
     again = server.place(job)
     server.until(job, lambda found: server.steps(job)[-1][1] > done)
@@ -83,7 +86,10 @@ def test_a_process_that_does_not_stop_is_killed(server, monkeypatch):  # noqa: F
 
 def test_the_server_s_limit_holds_for_jobs_that_ask_for_more_or_for_none():
     job = SimpleNamespace(request=JobRequest("x", "p", max_seconds=50), attempts_before_retry=1)
-    attempts = [SimpleNamespace(number=number, started=float(begin), ended=end) for number, begin, end in ((1, 0, 90.0), (2, 100, 110.0), (3, 120, None))]
+    attempts = [
+        SimpleNamespace(number=number, started=float(begin), ended=end)
+        for number, begin, end in ((1, 0, 90.0), (2, 100, 110.0), (3, 120, None))
+    ]
     assert limits.longest(job, Settings()) == 50
     assert limits.longest(job, Settings(max_seconds=20)) == 20
     assert limits.longest(replace_request(job, max_seconds=None), Settings(max_seconds=20)) == 20
@@ -119,8 +125,10 @@ def silent(tmp_path, now, beats=None, console=None, events=None, **settings):
     folders, record = Folders(tmp_path, "r"), tmp_path / "record"
     begin = 1_000_000.0
     for path, moment in {
-        **{folders.run / "heartbeats" / name: moment for name, moment in (beats or {}).items()}, record / "console" / "0.log": console, folders.events: events,
-    }.items():  # fmt: skip
+        **{folders.run / "heartbeats" / name: moment for name, moment in (beats or {}).items()},
+        record / "console" / "0.log": console,
+        folders.events: events,
+    }.items():
         if moment is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -130,7 +138,13 @@ def silent(tmp_path, now, beats=None, console=None, events=None, **settings):
 
 
 def test_the_rank_that_is_silent_is_named(tmp_path):
-    found = silent(tmp_path, 1005, beats={"0": 1004, "0.step": 100, "1": 105, "1.step": 100, "2": 1003, "2.step": 100}, events=100, console=90)
+    found = silent(
+        tmp_path,
+        1005,
+        beats={"0": 1004, "0.step": 100, "1": 105, "1.step": 100, "2": 1003, "2.step": 100},
+        events=100,
+        console=90,
+    )
     assert found.reason is Reason.STALLED
     assert found.message.startswith("rank 1 has been silent for 900 s, and nothing moved for 905 s")
 
@@ -195,7 +209,8 @@ def test_a_heartbeat_says_that_a_process_lives_and_moves(tmp_path):
 def test_a_job_that_has_ended_is_deleted_when_its_time_is_over_and_its_models_stay(store, tmp_path):
     settings = read_settings({}, home=tmp_path / "home", ttl_seconds_after_finished=1000)
     kept, soon, default, running = (
-        store.submit(JobRequest("x", "p", ttl_seconds_after_finished=seconds))[0].id for seconds in (1e6, 10.0, None, 0.0)
+        store.submit(JobRequest("x", "p", ttl_seconds_after_finished=seconds))[0].id
+        for seconds in (1e6, 10.0, None, 0.0)
     )
     for job in (kept, soon, default):
         ended(store, job)

@@ -14,7 +14,7 @@ import pytest
 from service.attempts import folders as reading
 from service.attempts.folders import Folders, Unfit, led_to, open_regular, plain_files, read_regular
 from service.attempts.publishing import place, publications
-from service.web.cards import read_card
+from service.web.models import read_card
 
 MARK = "ab" * 16
 SECRET = "the admin's token"
@@ -114,13 +114,17 @@ def publish(job: Path, name: str = "my-model", **marker: object) -> Path:
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "manifest.json").write_text("{}")
-    (folder / "publication.json").write_text(json.dumps({"complete": True, "fingerprint": MARK, "checksums": {}, **marker}))
+    (folder / "publication.json").write_text(
+        json.dumps({"complete": True, "fingerprint": MARK, "checksums": {}, **marker})
+    )
     return folder
 
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("where", ["weights", "base/weights"])
-def test_a_publication_with_anything_but_plain_files_is_not_taken(job: Path, secret: Path, tmp_path: Path, odd: Odd, where: str) -> None:
+def test_a_publication_with_anything_but_plain_files_is_not_taken(
+    job: Path, secret: Path, tmp_path: Path, odd: Odd, where: str
+) -> None:
     folder = publish(job)
     (folder / where).parent.mkdir(exist_ok=True)
     odd(folder / where, secret)
@@ -166,7 +170,9 @@ def test_a_file_with_a_second_name_is_not_taken(job: Path, secret: Path, tmp_pat
         place(found, tmp_path / "models", "acme")
 
 
-@pytest.mark.parametrize("mark", ["../../../others/x", "", "..", "AB" * 16, "a" * 4000, 7, None, "abcdefgh/../x", ["a"]])
+@pytest.mark.parametrize(
+    "mark", ["../../../others/x", "", "..", "AB" * 16, "a" * 4000, 7, None, "abcdefgh/../x", ["a"]]
+)
 def test_a_fingerprint_is_a_hash_and_no_path(job: Path, mark: object) -> None:
     publish(job, fingerprint=mark)
     assert list(publications(Folders(job, "tiny"))) == []
@@ -183,7 +189,9 @@ def test_what_was_exchanged_after_it_was_proven_is_refused(job: Path, tmp_path: 
     [found] = publications(Folders(job, "tiny"))
     with pytest.raises(Unfit, match="not what its checksum says"):
         place(found, tmp_path / "models", "acme")
-    (folder / "publication.json").write_text(json.dumps({"complete": True, "fingerprint": MARK, "checksums": {"gone": "0" * 64}}))
+    (folder / "publication.json").write_text(
+        json.dumps({"complete": True, "fingerprint": MARK, "checksums": {"gone": "0" * 64}})
+    )
     [found] = publications(Folders(job, "tiny"))
     with pytest.raises(Unfit, match=r"'gone' .* is missing"):
         place(found, tmp_path / "models", "acme")
@@ -214,10 +222,16 @@ def test_too_many_files_and_too_deep_folders_are_refused(job: Path, monkeypatch:
 @pytest.mark.parametrize(
     "metrics",
     [
-        {"all_parameters": 2**70}, {"all_parameters": -1}, {"all_parameters": True}, {"glue/mrpc": {"f1": float("nan")}}, {"glue/mrpc": {"f1": "1"}},
-        {"glue/mrpc": {"f1": 10**400}}, {"glue/mrpc": [1]}, {"x" * 300: {"f1": 1.0}},
+        {"all_parameters": 2**70},
+        {"all_parameters": -1},
+        {"all_parameters": True},
+        {"glue/mrpc": {"f1": float("nan")}},
+        {"glue/mrpc": {"f1": "1"}},
+        {"glue/mrpc": {"f1": 10**400}},
+        {"glue/mrpc": [1]},
+        {"x" * 300: {"f1": 1.0}},
     ],
-)  # fmt: skip
+)
 def test_numbers_that_no_database_takes_are_left_out(job: Path, metrics: object) -> None:
     folder = publish(job)
     (folder / "manifest.json").write_text(json.dumps({"stages": [{"stage": "evaluate", "metrics": metrics}]}))

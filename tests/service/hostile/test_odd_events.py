@@ -9,18 +9,23 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.events import EVENTS
+from pipelines.core.events import EVENTS
 from service.attempts.folders import folders_of
-from service.attempts.ingesting import LONGEST_LINE, Batch, event_of, newest_event, plain_scores, read_batch
-from service.attempts.taking_in import Intake, finished_stages
+from service.attempts.ingesting import (
+    LONGEST_LINE,
+    Batch,
+    Intake,
+    event_of,
+    finished_stages,
+    newest_event,
+    plain_scores,
+    read_batch,
+)
 from service.attempts.watching import Watcher
 from service.executors.protocol import Exited
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Part
-from service.jobs.states import AttemptState, Reason, State
-from service.jobs.transitions import Move
-from service.safety.secrets import Redactor
+from service.jobs.job import JobRequest, Part
+from service.jobs.states import AttemptState, Ending, Move, Reason, State
+from service.safety.redaction import Redactor
 from service.settings import read_settings
 from service.store.store import open_store
 from service.web.sessions import COOKIE, Sessions
@@ -28,7 +33,14 @@ from tests.service.databases import fresh_postgresql, missing
 from tests.service.served import RECIPE, Served
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-GOOD = {"id": 1, "time": "2026-11-21T10:00:00+00:00", "event": "metric", "stage": "s", "step": 1, "metrics": {"loss": 0.5}}
+GOOD = {
+    "id": 1,
+    "time": "2026-11-21T10:00:00+00:00",
+    "event": "metric",
+    "stage": "s",
+    "step": 1,
+    "metrics": {"loss": 0.5},
+}
 ODD = [
     b'{"id": 2, "event": "stage_finished", "stage": "s", "seconds": "a while"}',
     b'{"id": 2, "event": "stage_finished", "stage": "s", "seconds": {"a": 1}}',
@@ -42,27 +54,48 @@ ODD = [
     b'{"id": 2, "event": "metric", "stage": "s", "step": 1e308}',
     b'{"id": %d, "event": "started"}' % 2**70,
     b'{"id": %d, "event": "started"}' % 2**62,
-    b'{"id": -5, "event": "started"}', b'{"id": 0, "event": "started"}', b'{"id": true, "event": "started"}', b'{"id": 2.5, "event": "started"}',
-    b'{"id": NaN, "event": "started"}', b'{"id": Infinity, "event": "started"}', b'{"event": "started"}', b'{"id": 2}',
-    b'{"id": 2, "event": "state", "state": "succeeded"}', b'{"id": 2, "event": "priority", "priority": "x"}', b'{"id": 2, "event": {"a": 1}}',
+    b'{"id": -5, "event": "started"}',
+    b'{"id": 0, "event": "started"}',
+    b'{"id": true, "event": "started"}',
+    b'{"id": 2.5, "event": "started"}',
+    b'{"id": NaN, "event": "started"}',
+    b'{"id": Infinity, "event": "started"}',
+    b'{"event": "started"}',
+    b'{"id": 2}',
+    b'{"id": 2, "event": "state", "state": "succeeded"}',
+    b'{"id": 2, "event": "priority", "priority": "x"}',
+    b'{"id": 2, "event": {"a": 1}}',
     b'{"id": 2, "event": "started", "x": ' + b"9" * 60_000 + b"}",
     b'{"id": 2, "event": "started", "x": ' + b"[" * 40 + b"]" * 40 + b"}",
     b"[" * 200_000 + b"]" * 200_000,
     b'{"id": 2, "event": "metric", "metrics": {' + b",".join(b'"m%d": 1' % n for n in range(30_000)) + b"}}",
     b'{"id": 2, "event": "metric", "metrics": {"' + b"n" * 5000 + b'": 1}}',
-    b'{"id": 2, "event": "cell", "cell": "../../../../etc", "status": "done"}', b'{"id": 2, "event": "cell", "cell": {"a": 1}, "status": "done"}',
-    b'{"id": 2, "event": "cell", "cell": "cells/..", "status": ["done"], "labels": []}', b'{"id": 2, "event": "cell", "cell": "cells/01", "labels": 3}',
-    b'{"id": 2, "event": "failed", "message": {"a": 1}}', b'{"id": 2, "event": "progress", "total": "many"}', b'{"id": 2, "event": "progress", "what": 3}',
+    b'{"id": 2, "event": "cell", "cell": "../../../../etc", "status": "done"}',
+    b'{"id": 2, "event": "cell", "cell": {"a": 1}, "status": "done"}',
+    b'{"id": 2, "event": "cell", "cell": "cells/..", "status": ["done"], "labels": []}',
+    b'{"id": 2, "event": "cell", "cell": "cells/01", "labels": 3}',
+    b'{"id": 2, "event": "failed", "message": {"a": 1}}',
+    b'{"id": 2, "event": "progress", "total": "many"}',
+    b'{"id": 2, "event": "progress", "what": 3}',
     b'{"id": 2, "event": "started", "x": "' + b"y" * LONGEST_LINE + b'"}',
-    b"\xff\xfe\x00", b"null", b"3", b'"x"', b"[]", b"{", b'{"id": 2, "event": "started"}}', b"\x00" * 50,
+    b"\xff\xfe\x00",
+    b"null",
+    b"3",
+    b'"x"',
+    b"[]",
+    b"{",
+    b'{"id": 2, "event": "started"}}',
+    b"\x00" * 50,
 ]
 """Lines that are no events."""
 TAKEN = [
     b'{"id": 2, "event": "metric", "stage": "s", "step": 1, "metrics": {"loss": NaN, "x": Infinity, "y": -Infinity, "z": 1e999}}',
     b'{"id": 2, "event": "metric", "stage": "s", "step": 1, "metrics": {"loss": 1%s}}' % (b"0" * 400),
     b'{"id": 2, "event": "sample", "text": "half \\ud800 a pair, a NUL \\u0000", "a\\u0000b\\udfff": 1, "labels": [1, 2]}',
-    b'{"id": 2, "event": "started", "time": "0001-01-01T00:00:00+14:00"}', b'{"id": 2, "event": "started", "time": "9999-12-31T23:59:59"}',
-    b'{"id": 2, "event": "started", "time": {"a": 1}}', b'{"id": 2, "event": "started", "time": "2026-11-21"}',
+    b'{"id": 2, "event": "started", "time": "0001-01-01T00:00:00+14:00"}',
+    b'{"id": 2, "event": "started", "time": "9999-12-31T23:59:59"}',
+    b'{"id": 2, "event": "started", "time": {"a": 1}}',
+    b'{"id": 2, "event": "started", "time": "2026-11-21"}',
     b'{"id": 2, "event": "stage_finished", "stage": "s", "seconds": null, "metrics": null, "reused": null, "fingerprint": null}',
     b'{"id": 2, "event": "stage_finished", "stage": "e", "metrics": {"b": {"a\\u0000": 1, "a": 2, "huge": 1e308, "t": "x", "n": {"d": 1}}}}',
     b'{"id": 2, "event": "stage_finished", "stage": "../../x", "metrics": {"b": {}}}',
@@ -73,9 +106,40 @@ TAKEN = [
 ]
 """Lines that are events, with values that a database, a page or JSON would not take as they are."""
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just(2**70) | st.just("\0\ud800")
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)
-fields = st.sampled_from(("stage", "step", "total", "metrics", "seconds", "reused", "fingerprint", "cell", "status", "labels", "message", "what", "time", "loss", "path", "reason"))
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.just(2**70)
+    | st.just("\0\ud800")
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.sampled_from(
+    (
+        "stage",
+        "step",
+        "total",
+        "metrics",
+        "seconds",
+        "reused",
+        "fingerprint",
+        "cell",
+        "status",
+        "labels",
+        "message",
+        "what",
+        "time",
+        "loss",
+        "path",
+        "reason",
+    )
+)
 lines = st.one_of(
     st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"")),
     st.builds(
@@ -102,7 +166,9 @@ class World:
         attempt = self.store.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=1e6)
         folders = folders_of(self.settings.jobs, job)
         folders.run.mkdir(parents=True)
-        return self.store.attempt_started(attempt.id, attempt.fencing, {"fencing_token": attempt.fencing, "record": str(folders.record(attempt.id))}), folders
+        return self.store.attempt_started(
+            attempt.id, attempt.fencing, {"fencing_token": attempt.fencing, "record": str(folders.record(attempt.id))}
+        ), folders
 
     def seen_to_its_end(self, attempt, job, code=1):
         """What a watcher does when the process has ended."""
@@ -144,7 +210,9 @@ def world(request, tmp_path_factory, migrated_sqlite):
 @SETTINGS
 @given(written=st.lists(lines, max_size=12), torn=st.binary(max_size=20))
 @example(written=ODD, torn=b"")
-@example(written=[line.replace(b'"id": 2', b'"id": %d' % number) for number, line in enumerate(TAKEN, 2)], torn=b'{"id": 3')
+@example(
+    written=[line.replace(b'"id": 2', b'"id": %d' % number) for number, line in enumerate(TAKEN, 2)], torn=b'{"id": 3'
+)
 def test_no_bytes_in_the_events_stop_an_attempt_from_ending(world, written, torn):
     attempt, folders = world.begun()
     good = json.dumps(GOOD).encode()
@@ -154,7 +222,11 @@ def test_no_bytes_in_the_events_stop_an_attempt_from_ending(world, written, torn
     events = world.store.events_after(attempt.job)
     assert [event.id for event in events] == list(range(1, len(events) + 1))
     assert any(event.event == "metric" and event.fields["metrics"] == {"loss": 0.5} for event in events)
-    assert [event.fields.get("state") for event in events if event.event == "state"][:3] == ["queued", "starting", "running"]
+    assert [event.fields.get("state") for event in events if event.event == "state"][:3] == [
+        "queued",
+        "starting",
+        "running",
+    ]
     world.shown(attempt.job)
 
 
@@ -180,7 +252,9 @@ def test_odd_lines_leave_one_warning_whatever_their_number_and_are_counted(world
         file.write(b"\n".join(ODD[:10] * 500) + b"\n")
     Intake(world.store, folders, world.store.attempt(attempt.id), Redactor()).take(attempt.fencing, batches=None)
     warnings = [event.fields["message"] for event in world.store.events_after(attempt.job) if event.event == "warning"]
-    assert warnings == ["a line of events.jsonl is skipped, because its seconds is no number of seconds; any further ones are skipped without a word"]
+    assert warnings == [
+        "a line of events.jsonl is skipped, because its seconds is no number of seconds; any further ones are skipped without a word"
+    ]
     assert world.store.attempt(attempt.id).skipped_lines == 5001
     world.store.end_attempt(attempt.id, attempt.fencing, Ending(Move.FAIL, Reason.INTERNAL))
 
@@ -206,7 +280,9 @@ def test_a_line_without_an_end_is_passed_over_piece_by_piece(tmp_path):
 def test_the_last_word_is_found_behind_odd_lines(tmp_path):
     path = tmp_path / "events.jsonl"
     said = {**GOOD, "id": 7, "event": "failed", "message": "x", "reason": "diverged"}
-    path.write_bytes(b"z" * (3 * LONGEST_LINE) + b"\n" + json.dumps(said).encode() + b"\n" + b"\n".join(ODD[:8]) + b'\n{"id": 8, "ev')
+    path.write_bytes(
+        b"z" * (3 * LONGEST_LINE) + b"\n" + json.dumps(said).encode() + b"\n" + b"\n".join(ODD[:8]) + b'\n{"id": 8, "ev'
+    )
     assert newest_event(path)["reason"] == "diverged"
 
 
@@ -250,7 +326,9 @@ def test_an_odd_publication_ends_the_attempt_and_leaves_nothing(world, mark):
     place = folders.job / "published" / "m"
     place.mkdir(parents=True)
     (place / "publication.json").write_text(json.dumps({"complete": True, **mark}))
-    (place / "manifest.json").write_text(json.dumps({"stages": [{"stage": "evaluate", "metrics": {"b": {"f": 10**30}}}]}))
+    (place / "manifest.json").write_text(
+        json.dumps({"stages": [{"stage": "evaluate", "metrics": {"b": {"f": 10**30}}}]})
+    )
     executor = type("Gone", (), {"name": "local", "poll": lambda self, handle: Exited(0, False, None)})()
     watcher = Watcher(world.store, world.settings, executor, "me")
     for _ in range(12):

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from pipelines.errors import RecipeError
-from pipelines.marks import read_yaml_text, scalar
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import read_yaml_text, scalar
 from service import logs
 from service.settings import read_settings
 from service.web.sessions import COOKIE, Sessions
@@ -17,9 +17,18 @@ from tests.service.hostile.test_connections import serving
 from tests.service.served import RECIPE, YAML, application
 
 ODD = {
-    "half a character": "%ED%A0%80", "not UTF-8": "%FF%FE", "zero": "a%00b", "digits": "9" * 5000, "minus": "-" + "9" * 4900, "hex": "0x" + "f" * 4900,
-    "escape": "%1B%5B2J%0D%0Aforged", "direction": "%E2%80%AE", "dots": "..%2F..%2Fetc", "long": "a" * 5000, "exponent": "1e999999",
-}  # fmt: skip
+    "half a character": "%ED%A0%80",
+    "not UTF-8": "%FF%FE",
+    "zero": "a%00b",
+    "digits": "9" * 5000,
+    "minus": "-" + "9" * 4900,
+    "hex": "0x" + "f" * 4900,
+    "escape": "%1B%5B2J%0D%0Aforged",
+    "direction": "%E2%80%AE",
+    "dots": "..%2F..%2Fetc",
+    "long": "a" * 5000,
+    "exponent": "1e999999",
+}
 BODIES = {
     "half": b'{"recipe": "\\ud800", "name": "\\ud800", "value": "\\udfff", "model": "\\ud800", "training_file": "\\ud800", "filename": "\\ud800.csv", "state": "\\ud800"}',
     "raw half": b'{"recipe": "\xed\xa0\x80", "filename": "\xed\xa0\x80"}',
@@ -59,7 +68,23 @@ def answered(client, method, path, **given):
 def test_no_route_breaks_at_odd_words_in_paths_and_queries(served, recorded, method, path):
     for odd in ODD.values():
         answered(served.admin, method, re.sub(r"\{[^}]*\}", odd, path))
-        query = "&".join(f"{name}={odd}" for name in ("after", "limit", "name", "search", "state", "kind", "metric", "points", "filename", "fingerprint", "priority", "overrides"))
+        query = "&".join(
+            f"{name}={odd}"
+            for name in (
+                "after",
+                "limit",
+                "name",
+                "search",
+                "state",
+                "kind",
+                "metric",
+                "points",
+                "filename",
+                "fingerprint",
+                "priority",
+                "overrides",
+            )
+        )
         answered(served.admin, method, f"{re.sub('[{][^}]*[}]', 'x', path)}?{query}")
     assert not [record for record in recorded.records if record.exc_info]
 
@@ -68,11 +93,24 @@ def test_no_route_breaks_at_odd_words_in_paths_and_queries(served, recorded, met
 def test_no_route_breaks_at_odd_bodies(served, recorded, method, path):
     path = re.sub(r"\{[^}]*\}", "x", path)
     for body in BODIES.values():
-        for kind in ("application/json", "application/merge-patch+json", "application/yaml", "text/plain; charset=undefined", "application/x-www-form-urlencoded", ""):
+        for kind in (
+            "application/json",
+            "application/merge-patch+json",
+            "application/yaml",
+            "text/plain; charset=undefined",
+            "application/x-www-form-urlencoded",
+            "",
+        ):
             answered(served.admin, method, path, content=body, headers={"Content-Type": kind})
     for charset in ("undefined", "unicode_escape", "utf-7", "zlib", "idna", "utf-16"):
         body = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n\\ud800\r\n--x--\r\n'
-        answered(served.admin, method, path, content=body, headers={"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"})
+        answered(
+            served.admin,
+            method,
+            path,
+            content=body,
+            headers={"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"},
+        )
     assert not [record for record in recorded.records if record.exc_info]
 
 
@@ -80,22 +118,74 @@ def test_no_route_breaks_at_odd_bodies(served, recorded, method, path):
 def test_no_recipe_breaks_the_check(served, recorded, recipe):
     answered(served.viewer, "post", "/api/v1/validate", content=recipe, headers=YAML)
     if isinstance(recipe, str):
-        answer = answered(served.viewer, "post", "/api/v1/validate", json={"recipe": RECIPE, "overrides": [f"model.x={recipe[:5000]}"]})
+        answer = answered(
+            served.viewer,
+            "post",
+            "/api/v1/validate",
+            json={"recipe": RECIPE, "overrides": [f"model.x={recipe[:5000]}"]},
+        )
         assert answer.status_code == 422
     assert not [record for record in recorded.records if record.exc_info]
 
 
-@pytest.mark.parametrize("header", ["Authorization", "X-Finery-Project", "Idempotency-Key", "Last-Event-ID", "Upload-Offset", "Content-Length", "Range", "Cookie", "Accept", "X-Request-ID", "If-None-Match"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Authorization",
+        "X-Finery-Project",
+        "Idempotency-Key",
+        "Last-Event-ID",
+        "Upload-Offset",
+        "Content-Length",
+        "Range",
+        "Cookie",
+        "Accept",
+        "X-Request-ID",
+        "If-None-Match",
+    ],
+)
 def test_no_header_breaks_a_route(served, recorded, header):
     served.app.state.web_sessions = Sessions(served.store, served.settings.home)
     job = served.job()
-    for odd in (b"\xff\xfe", b"9" * 6000, b"-1", b"bytes=9999999999999999999999-", b"Bearer fin_" + b"\xe9" * 20, b"a" * 12_000, b"finery_session=\xff.nan.\xff.\xff", b"", "\u0661".encode()):
-        for method, path in (("get", "/api/v1/jobs"), ("get", f"/api/v1/jobs/{job}/events"), ("post", "/api/v1/jobs"), ("patch", "/api/v1/files/x"), ("get", "/jobs"), ("get", "/healthz")):
+    for odd in (
+        b"\xff\xfe",
+        b"9" * 6000,
+        b"-1",
+        b"bytes=9999999999999999999999-",
+        b"Bearer fin_" + b"\xe9" * 20,
+        b"a" * 12_000,
+        b"finery_session=\xff.nan.\xff.\xff",
+        b"",
+        "\u0661".encode(),
+    ):
+        for method, path in (
+            ("get", "/api/v1/jobs"),
+            ("get", f"/api/v1/jobs/{job}/events"),
+            ("post", "/api/v1/jobs"),
+            ("patch", "/api/v1/files/x"),
+            ("get", "/jobs"),
+            ("get", "/healthz"),
+        ):
             answered(served.admin, method, path, headers={header: odd})
     assert not [record for record in recorded.records if record.exc_info]
 
 
-PAGES = ("/jobs", "/jobs/{}", "/jobs/{}/diff", "/jobs/{}/curves", "/jobs/{}/log", "/compare", "/compare/curves", "/leaderboard", "/submit", "/models", "/models/{}", "/studies", "/hosts", "/static/{}")
+PAGES = (
+    "/jobs",
+    "/jobs/{}",
+    "/jobs/{}/diff",
+    "/jobs/{}/curves",
+    "/jobs/{}/log",
+    "/compare",
+    "/compare/curves",
+    "/leaderboard",
+    "/submit",
+    "/models",
+    "/models/{}",
+    "/studies",
+    "/hosts",
+    "/static/{}",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -106,7 +196,23 @@ def test_no_page_breaks_at_odd_words(served, recorded, page):
     cookie, _ = served.app.state.web_sessions.make(token)
     headers = {"Cookie": f"{COOKIE}={cookie}"}
     for odd in ODD.values():
-        words = "&".join(f"{name}={odd}" for name in ("after", "search", "job", "against", "benchmark", "metric", "like", "example", "mode", "attempt", "show", "name"))
+        words = "&".join(
+            f"{name}={odd}"
+            for name in (
+                "after",
+                "search",
+                "job",
+                "against",
+                "benchmark",
+                "metric",
+                "like",
+                "example",
+                "mode",
+                "attempt",
+                "show",
+                "name",
+            )
+        )
         answered(client, "get", f"{page.format(odd)}?{words}", headers=headers)
     assert not [record for record in recorded.records if record.exc_info]
 
@@ -116,10 +222,27 @@ def test_no_form_breaks_at_odd_words(served, recorded):
     client = served.nobody
     cookie, visitor = served.app.state.web_sessions.make(served.store.tokens()[2])
     headers = {"Cookie": f"{COOKIE}={cookie}"}
-    for order in ("add stages.٣", "remove stages." + "9" * 5000, "up stages.²", "add " + "a." * 5000, "down .", "add stages x"):
-        form = {"csrf": visitor.csrf, "do": order, "name": "a", "stages.0?": "evaluate", "stages.²?": "x", "stages." + "9" * 5000 + "?": "evaluate", "seed": "0x" + "f" * 5000}
+    for order in (
+        "add stages.٣",
+        "remove stages." + "9" * 5000,
+        "up stages.²",
+        "add " + "a." * 5000,
+        "down .",
+        "add stages x",
+    ):
+        form = {
+            "csrf": visitor.csrf,
+            "do": order,
+            "name": "a",
+            "stages.0?": "evaluate",
+            "stages.²?": "x",
+            "stages." + "9" * 5000 + "?": "evaluate",
+            "seed": "0x" + "f" * 5000,
+        }
         answered(client, "post", "/submit/form", data=form, headers=headers)
-        answered(client, "post", "/submit/check", data={**form, "how.gpus": "9" * 5000, "how.priority": "٣"}, headers=headers)
+        answered(
+            client, "post", "/submit/check", data={**form, "how.gpus": "9" * 5000, "how.priority": "٣"}, headers=headers
+        )
     assert not [record for record in recorded.records if record.exc_info]
 
 
@@ -152,7 +275,10 @@ def test_each_request_is_one_line_without_its_token_and_path(served, written):
     served.viewer.get(f"/api/v1/jobs/{job}", headers={"X-Request-ID": "mine-1"})
     served.nobody.request("EVIL", "/nowhere/%0Aforged", headers={"X-Request-ID": "bad id\x1b[2J"})
     lines = written.getvalue().splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO finery\.access \[mine-1\] GET /api/v1/jobs/\{job_id\} 200 in [\d.]+ ms by \S+", lines[1])
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO finery\.access \[mine-1\] GET /api/v1/jobs/\{job_id\} 200 in [\d.]+ ms by \S+",
+        lines[1],
+    )
     assert re.search(r"\[[0-9a-f]{16}\] other unknown 404 in", lines[2])
     assert len(lines) == 3
     secret = served.viewer.headers["Authorization"].split()[1]
@@ -163,16 +289,23 @@ def test_each_request_is_one_line_without_its_token_and_path(served, written):
 def test_the_request_id_is_in_the_answer_its_problem_and_the_trace(served, written, monkeypatch):
     answer = served.viewer.get("/api/v1/jobs/none", headers={"X-Request-ID": "abc.DEF-1"})
     assert answer.headers["x-request-id"] == answer.json()["request_id"] == "abc.DEF-1"
-    made = [served.viewer.get("/healthz", headers={"X-Request-ID": bad}).headers["x-request-id"] for bad in ("", "a b", "x" * 65, "-a", b"\xe9", "\x1b[2J", "a\tb")]
+    made = [
+        served.viewer.get("/healthz", headers={"X-Request-ID": bad}).headers["x-request-id"]
+        for bad in ("", "a b", "x" * 65, "-a", b"\xe9", "\x1b[2J", "a\tb")
+    ]
     assert all(re.fullmatch(r"[0-9a-f]{16}", each) for each in made)
     assert len(set(made)) == len(made)
-    monkeypatch.setattr(served.store, "jobs", lambda *given, **named: (_ for _ in ()).throw(ValueError("two\nlines \x1b[31m of it")))
+    monkeypatch.setattr(
+        served.store, "jobs", lambda *given, **named: (_ for _ in ()).throw(ValueError("two\nlines \x1b[31m of it"))
+    )
     broken = served.viewer.get("/api/v1/jobs")
     assert broken.status_code == 500
     text = written.getvalue()
     assert f"[{broken.json()['request_id']}] GET /api/v1/jobs failed" in text
     assert "\x1b" not in text
-    assert all(line.startswith(("2", "    ")) for line in text.splitlines()), "a line that a client wrote looks like none of ours"
+    assert all(line.startswith(("2", "    ")) for line in text.splitlines()), (
+        "a line that a client wrote looks like none of ours"
+    )
 
 
 def test_lines_are_json_where_that_is_asked_for():
@@ -182,7 +315,14 @@ def test_lines_are_json_where_that_is_asked_for():
     line = logs.JsonLines().format(record)
     assert line.isascii()
     assert "\n" not in line
-    assert json.loads(line) | {"time": ""} == {"time": "", "level": "warning", "logger": "service.api", "request_id": "r", "message": "a b\n\x1b[2J\ud800\u202e", "status": 200}
+    assert json.loads(line) | {"time": ""} == {
+        "time": "",
+        "level": "warning",
+        "logger": "service.api",
+        "request_id": "r",
+        "message": "a b\n\x1b[2J\ud800\u202e",
+        "status": 200,
+    }
     assert logs.TextLines().format(record).endswith(r"WARNING service.api [r] a b\n\x1b[2J\ud800\u202e")
 
 
@@ -203,13 +343,34 @@ def asks(port, host, path="/api/v1/me", **headers):
 def test_a_loopback_server_answers_to_its_own_names_alone(served):
     """Otherwise a page whose name leads to 127.0.0.1 (DNS rebinding) reads the answers."""
     with serving(served, allowed_hosts=()) as (port, _):
-        for host in ("localhost", f"localhost:{port}", "127.0.0.1", f"127.0.0.1:{port}", "[::1]", "[::1]:80", "LOCALHOST."):
+        for host in (
+            "localhost",
+            f"localhost:{port}",
+            "127.0.0.1",
+            f"127.0.0.1:{port}",
+            "[::1]",
+            "[::1]:80",
+            "LOCALHOST.",
+        ):
             assert asks(port, host)[0] == 401, host
-        for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "evil.example:localhost"):
+        for host in (
+            "evil.example",
+            f"evil.example:{port}",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "localhost@evil.example",
+            "evil.example:localhost",
+        ):
             status, body = asks(port, host)
             assert status == 421, host
             assert b"FINERY_ALLOWED_HOSTS" in body
-        assert [asks(port, "evil.example", path)[0] for path in ("/healthz", "/livez", "/metrics", "/sign-in")] == [200, 200, 421, 421]
+        assert [asks(port, "evil.example", path)[0] for path in ("/healthz", "/livez", "/metrics", "/sign-in")] == [
+            200,
+            200,
+            421,
+            421,
+        ]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +393,12 @@ def test_which_names_are_known(given, known, unknown):
 
 def test_nobody_but_a_trusted_proxy_says_who_asks(served):
     """A wrong token costs its sender's address; a header must not be able to change that address."""
+
     def refused(port):
-        headers = [{"Authorization": f"Bearer fin_{'0' * 12}_{'a' * 43}", "X-Forwarded-For": f"203.0.113.{number}"} for number in range(60)]
+        headers = [
+            {"Authorization": f"Bearer fin_{'0' * 12}_{'a' * 43}", "X-Forwarded-For": f"203.0.113.{number}"}
+            for number in range(60)
+        ]
         return {asks(port, "localhost", **each)[0] for each in headers}
 
     with serving(served) as (port, _):

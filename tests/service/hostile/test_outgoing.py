@@ -22,15 +22,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import outgoing
-from pipelines.errors import StageError
-from pipelines.feedback.checked_transport import transport
-from pipelines.feedback.endpoint import connector
-from pipelines.feedback.endpoint_client import Client, Gone
-from pipelines.feedback.verdict_cache import VerdictCache
-from pipelines.outgoing import NotAllowed, checked_addresses, is_literal, is_public, may_be_private, plain_host
-from service.safety.endpoints import unfit_endpoint
+from pipelines.core import egress
+from pipelines.core.egress import NotAllowed, checked_addresses, is_literal, is_public, may_be_private, plain_host
+from pipelines.core.errors import StageError
+from pipelines.feedback.judges.endpoint import connector
+from pipelines.feedback.judges.endpoint_client import Client, Gone, transport
+from pipelines.feedback.judges.verdict_cache import VerdictCache
 from service.safety.fetching import Refused, fetch
+from service.safety.network_recipes import unfit_endpoint
 from service.settings import read_settings
 from service.store.store import Store
 from tests.conftest import REPOSITORY
@@ -56,22 +55,52 @@ NOT_PUBLIC = {
     "no addresses": ["", "localhost", "8.8.8.8.8", "256.1.1.1", "[::1]", "::1::", "8.8.8.8/32", "8.8.8.8:80", "1e3", "-1"],
 }  # fmt: skip
 PUBLIC = {
-    "of the internet": ["8.8.8.8", "1.1.1.1", "192.0.1.1", "100.63.255.255", "100.128.0.1", "172.32.0.1", "198.20.0.1", "2606:4700:4700::1111", "2a00:1450::1", "2001:4860::8888"],
-    "by what they embed": ["::ffff:8.8.8.8", "2002:808:808::1", "64:ff9b::808:808", "2001:0:808:808::f7f7:f7f7", "2606:4700::5efe:808:808"],
-}  # fmt: skip
-INSIDE = ["127.0.0.1", "10.1.2.3", "172.20.0.1", "192.168.0.7", "169.254.169.254", "100.100.100.100", "0.0.0.0", "192.0.0.8"]
+    "of the internet": [
+        "8.8.8.8",
+        "1.1.1.1",
+        "192.0.1.1",
+        "100.63.255.255",
+        "100.128.0.1",
+        "172.32.0.1",
+        "198.20.0.1",
+        "2606:4700:4700::1111",
+        "2a00:1450::1",
+        "2001:4860::8888",
+    ],
+    "by what they embed": [
+        "::ffff:8.8.8.8",
+        "2002:808:808::1",
+        "64:ff9b::808:808",
+        "2001:0:808:808::f7f7:f7f7",
+        "2606:4700::5efe:808:808",
+    ],
+}
+INSIDE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "172.20.0.1",
+    "192.168.0.7",
+    "169.254.169.254",
+    "100.100.100.100",
+    "0.0.0.0",
+    "192.0.0.8",
+]
 
 
 def test_the_lists_are_long_enough() -> None:
     assert sum(map(len, NOT_PUBLIC.values())) >= 90
 
 
-@pytest.mark.parametrize(("kind", "address"), [(kind, each) for kind, addresses in NOT_PUBLIC.items() for each in addresses])
+@pytest.mark.parametrize(
+    ("kind", "address"), [(kind, each) for kind, addresses in NOT_PUBLIC.items() for each in addresses]
+)
 def test_it_is_not_public(kind: str, address: str) -> None:
     assert not is_public(address)
 
 
-@pytest.mark.parametrize(("kind", "address"), [(kind, each) for kind, addresses in PUBLIC.items() for each in addresses])
+@pytest.mark.parametrize(
+    ("kind", "address"), [(kind, each) for kind, addresses in PUBLIC.items() for each in addresses]
+)
 def test_it_is_public(kind: str, address: str) -> None:
     assert is_public(address)
 
@@ -79,8 +108,18 @@ def test_it_is_public(kind: str, address: str) -> None:
 def forms(address: str) -> list[str]:
     """The IPv6 addresses that mean an IPv4 address."""
     number = int(ipaddress.IPv4Address(address))
-    low, flipped = f"{number >> 16:x}:{number & 0xFFFF:x}", f"{(number >> 16) ^ 0xFFFF:x}:{(number & 0xFFFF) ^ 0xFFFF:x}"
-    return [f"::ffff:{low}", f"2002:{low}::1", f"64:ff9b::{low}", f"2001:0:{low}::f7f7:f7f7", f"2001:0:808:808::{flipped}", f"2606:4700::5efe:{low}"]
+    low, flipped = (
+        f"{number >> 16:x}:{number & 0xFFFF:x}",
+        f"{(number >> 16) ^ 0xFFFF:x}:{(number & 0xFFFF) ^ 0xFFFF:x}",
+    )
+    return [
+        f"::ffff:{low}",
+        f"2002:{low}::1",
+        f"64:ff9b::{low}",
+        f"2001:0:{low}::f7f7:f7f7",
+        f"2001:0:808:808::{flipped}",
+        f"2606:4700::5efe:{low}",
+    ]
 
 
 @given(st.ip_addresses(v=4))
@@ -89,8 +128,12 @@ def test_an_embedded_address_counts_as_itself(address: ipaddress.IPv4Address) ->
 
 
 @given(st.ip_addresses())
-def test_nothing_is_public_that_python_takes_for_private(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    if is_public(str(address)) and not (isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address.teredo or address.sixtofour)):
+def test_nothing_is_public_that_python_takes_for_private(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> None:
+    if is_public(str(address)) and not (
+        isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address.teredo or address.sixtofour)
+    ):
         assert address.is_global
         assert not address.is_multicast
 
@@ -98,10 +141,24 @@ def test_nothing_is_public_that_python_takes_for_private(address: ipaddress.IPv4
 @given(st.ip_addresses(v=6))
 def test_only_addresses_of_hosts_of_the_internet_are_public(address: ipaddress.IPv6Address) -> None:
     if is_public(str(address)):
-        assert address in ipaddress.IPv6Network("2000::/3") or address.ipv4_mapped is not None or address in outgoing.NAT64
+        assert (
+            address in ipaddress.IPv6Network("2000::/3") or address.ipv4_mapped is not None or address in egress.NAT64
+        )
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "fd00:ec2::254", "224.0.0.1", "ff02::1", "2002:a9fe:a9fe::", "64:ff9b::a9fe:a9fe"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "fe80::1",
+        "fd00:ec2::254",
+        "224.0.0.1",
+        "ff02::1",
+        "2002:a9fe:a9fe::",
+        "64:ff9b::a9fe:a9fe",
+    ],
+)
 def test_metadata_is_reached_by_nobody_even_where_private_networks_are(address: str) -> None:
     assert not may_be_private(address)
     assert may_be_private("127.0.0.1")
@@ -117,7 +174,18 @@ def spellings(address: str) -> list[str]:
     octal = ".".join(f"0{part:o}" for part in parts)
     full = address.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)})
     short = f"{parts[0]}.{(parts[1] << 16) + (parts[2] << 8) + parts[3]}"
-    return [address, f"{address}.", str(number), hex(number), f"0{number:o}", octal, short, full, address.replace(".", "。"), *(f"[{each}]" for each in forms(address))]
+    return [
+        address,
+        f"{address}.",
+        str(number),
+        hex(number),
+        f"0{number:o}",
+        octal,
+        short,
+        full,
+        address.replace(".", "。"),
+        *(f"[{each}]" for each in forms(address)),
+    ]
 
 
 @pytest.fixture
@@ -156,14 +224,36 @@ def test_no_spelling_of_an_inner_address_is_fit_or_fetched(address: str) -> None
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST.", "judge", "judge.internal", "x.localhost", "%6c%6f.example", "a b.example", "exa\u0000mple.com", "-a.example", "a..example", "１２７.1"]
+    "host",
+    [
+        "localhost",
+        "LOCALHOST.",
+        "judge",
+        "judge.internal",
+        "x.localhost",
+        "%6c%6f.example",
+        "a b.example",
+        "exa\u0000mple.com",
+        "-a.example",
+        "a..example",
+        "１２７.1",
+    ],
 )
 def test_other_inner_and_impossible_hosts_are_unfit(host: str) -> None:
     assert unfit_endpoint(f"https://{host}/v1") is not None
 
 
 def test_ordinary_hosts_are_fit() -> None:
-    for host in ("api.example.com", "API.Example.com.", "bücher.example", "xn--bcher-kva.example", "8.8.8.8", "[2606:4700:4700::1111]", "a_b.example.com", "1.example.com"):
+    for host in (
+        "api.example.com",
+        "API.Example.com.",
+        "bücher.example",
+        "xn--bcher-kva.example",
+        "8.8.8.8",
+        "[2606:4700:4700::1111]",
+        "a_b.example.com",
+        "1.example.com",
+    ):
         assert unfit_endpoint(f"https://{host}/v1") is None, host
     assert plain_host("BÜCHER.example.") == "xn--bcher-kva.example"
     assert not is_literal("1.example.com")
@@ -245,11 +335,15 @@ QUESTION = {"model": "m", "messages": [{"role": "user", "content": "A or B?"}]}
 def test_a_name_that_is_bound_anew_gains_a_judge_nothing(
     inner: Any, connected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.feedback.endpoint_client.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("pipelines.feedback.judges.endpoint_client.FIRST_PAUSE", 0.01)
     port, reached = inner
     names = Rebinding()
-    one = judge(f"http://rebinding.example:{port}/v1", tmp_path, lambda connections: transport(is_public, connections, names))
-    with pytest.raises(StageError, match="private network"):  # asked again after the public address refused it, and seen through
+    one = judge(
+        f"http://rebinding.example:{port}/v1", tmp_path, lambda connections: transport(is_public, connections, names)
+    )
+    with pytest.raises(
+        StageError, match="private network"
+    ):  # asked again after the public address refused it, and seen through
         one.ask([QUESTION])
     assert names.asked == 2
     assert connected == ["203.0.114.7"], "no socket was to connect to loopback"
@@ -275,7 +369,9 @@ def test_a_name_is_resolved_once_for_many_questions(inner: Any, tmp_path: Path) 
         asked.append(host)
         return ["127.0.0.1"]
 
-    one = judge(f"http://judge.example:{port}/v1", tmp_path, lambda connections: transport(may_be_private, connections, resolve))
+    one = judge(
+        f"http://judge.example:{port}/v1", tmp_path, lambda connections: transport(may_be_private, connections, resolve)
+    )
     one.ask([{**QUESTION, "seed": seed} for seed in range(8)])
     assert asked == ["judge.example"]
     assert reached == [("POST", f"judge.example:{port}")] * 8
@@ -283,7 +379,11 @@ def test_a_name_is_resolved_once_for_many_questions(inner: Any, tmp_path: Path) 
 
 def test_one_inner_address_among_public_ones_is_enough(connected: list[str], tmp_path: Path) -> None:
     for addresses in (["8.8.8.8", "127.0.0.1"], ["2606:4700::1", "::1"], ["8.8.8.8", "64:ff9b::7f00:1"]):
-        one = judge("https://judge.example/v1", tmp_path, lambda connections, found=addresses: transport(is_public, connections, lambda host, port: found))
+        one = judge(
+            "https://judge.example/v1",
+            tmp_path,
+            lambda connections, found=addresses: transport(is_public, connections, lambda host, port: found),
+        )
         with pytest.raises(StageError, match="private network"):
             one.ask([QUESTION])
     assert connected == []
@@ -291,7 +391,11 @@ def test_one_inner_address_among_public_ones_is_enough(connected: list[str], tmp
 
 def test_the_next_checked_address_is_tried(inner: Any, tmp_path: Path, connected: list[str]) -> None:
     port, reached = inner
-    one = judge(f"http://judge.example:{port}/v1", tmp_path, lambda connections: transport(may_be_private, connections, lambda host, number: ["10.255.255.1", "127.0.0.1"]))
+    one = judge(
+        f"http://judge.example:{port}/v1",
+        tmp_path,
+        lambda connections: transport(may_be_private, connections, lambda host, number: ["10.255.255.1", "127.0.0.1"]),
+    )
     one.ask([QUESTION])
     assert len(reached) == 1
     assert connected == ["10.255.255.1", "127.0.0.1"]
@@ -299,7 +403,11 @@ def test_the_next_checked_address_is_tried(inner: Any, tmp_path: Path, connected
 
 def test_a_judge_s_redirect_is_not_followed(inner: Any, tmp_path: Path) -> None:
     port, reached = inner
-    one = judge(f"http://judge.example:{port}/to/http://127.0.0.1:{port}", tmp_path, lambda connections: transport(may_be_private, connections, lambda host, number: ["127.0.0.1"]))
+    one = judge(
+        f"http://judge.example:{port}/to/http://127.0.0.1:{port}",
+        tmp_path,
+        lambda connections: transport(may_be_private, connections, lambda host, number: ["127.0.0.1"]),
+    )
     with pytest.raises(StageError, match="302"):
         one.ask([QUESTION])
     assert len(reached) == 1
@@ -309,28 +417,38 @@ def test_an_upload_s_redirect_is_checked_anew(inner: Any, connected: list[str]) 
     port, reached = inner
     with pytest.raises(Refused, match="not on the public internet"):
         fetch(
-            f"http://files.example:{port}/to/http://127.0.0.2:{port}/x", io.BytesIO(), 10, ports=(80, port),
-            resolve=lambda host, number: [host] if host[0].isdigit() else ["127.0.0.1"], allowed=lambda address: address != "127.0.0.2",
-        )  # fmt: skip
+            f"http://files.example:{port}/to/http://127.0.0.2:{port}/x",
+            io.BytesIO(),
+            10,
+            ports=(80, port),
+            resolve=lambda host, number: [host] if host[0].isdigit() else ["127.0.0.1"],
+            allowed=lambda address: address != "127.0.0.2",
+        )
     assert connected == ["127.0.0.1"]
     assert len(reached) == 1
 
 
 @pytest.mark.parametrize("public", ["0", "1"])
-def test_proxy_variables_redirect_nothing(public: str, inner: Any, connected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variables_redirect_nothing(
+    public: str, inner: Any, connected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port, reached = inner
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
     monkeypatch.setenv("FINERY_SECRETS", str(tmp_path))
     monkeypatch.setenv("FINERY_PUBLIC_ENDPOINTS_ONLY", public)
-    monkeypatch.setattr(outgoing.socket, "getaddrinfo", lambda host, number, **more: [(2, 1, 6, "", ("203.0.114.7", number))])
+    monkeypatch.setattr(
+        egress.socket, "getaddrinfo", lambda host, number, **more: [(2, 1, 6, "", ("203.0.114.7", number))]
+    )
     with pytest.raises(Gone, match="ConnectError"):
         judge("http://judge.example/v1", tmp_path, connector(), retries=0).ask([QUESTION])
     assert set(connected) == {"203.0.114.7"}
     assert reached == []
 
 
-def test_the_server_s_own_proxy_is_the_one_that_is_taken(inner: Any, connected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_s_own_proxy_is_the_one_that_is_taken(
+    inner: Any, connected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port, reached = inner
     monkeypatch.setenv("FINERY_EGRESS", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("NO_PROXY", "*")
@@ -345,14 +463,36 @@ def test_the_user_s_own_command_asks_whom_it_likes(monkeypatch: pytest.MonkeyPat
     assert connector() is None
 
 
-def test_certificates_are_verified_against_the_name_and_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_are_verified_against_the_name_and_not_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=judge.example",
-         "-addext", "subjectAltName=DNS:judge.example", "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=judge.example",
+            "-addext",
+            "subjectAltName=DNS:judge.example",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
     handler = type("Handler", (Inner,), {"reached": []})
     serving = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -372,7 +512,11 @@ def test_certificates_are_verified_against_the_name_and_not_the_address(tmp_path
             with pytest.raises(httpx.ConnectError, match="certificate"):
                 asyncio.run(get(host))
         into = io.BytesIO()
-        place = {"resolve": lambda host, number: ["127.0.0.1"], "allowed": may_be_private, "ports": (serving.server_port,)}
+        place = {
+            "resolve": lambda host, number: ["127.0.0.1"],
+            "allowed": may_be_private,
+            "ports": (serving.server_port,),
+        }
         fetch(f"https://judge.example:{serving.server_port}/", into, 1000, **place)
         assert b"choices" in into.getvalue()
         with pytest.raises(Refused):
@@ -384,7 +528,16 @@ def test_certificates_are_verified_against_the_name_and_not_the_address(tmp_path
 
 
 def test_the_resolver_s_own_spellings_are_seen_through() -> None:
-    for host in ("0x7f000001", "2130706433", "0177.0.0.1", "127.1", "localhost", "１２７.0.0.1", "[::1]", "::ffff:127.0.0.1"):
+    for host in (
+        "0x7f000001",
+        "2130706433",
+        "0177.0.0.1",
+        "127.1",
+        "localhost",
+        "１２７.0.0.1",
+        "[::1]",
+        "::ffff:127.0.0.1",
+    ):
         with pytest.raises(NotAllowed):
             checked_addresses(host, 80)
     assert checked_addresses("127.1", 80, may_be_private) == ["127.0.0.1"]
@@ -396,5 +549,7 @@ def test_the_file_alone_is_enough_for_a_process_without_packages() -> None:
         "spec.loader.exec_module(module); print(module.is_public('8.8.8.8'), module.is_public('64:ff9b::7f00:1'), module.checked_addresses('8.8.8.8', 443))"
     )
     path = REPOSITORY / "pipelines" / "outgoing.py"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", script, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "True False ['8.8.8.8']"

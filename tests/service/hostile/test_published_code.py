@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import ModelError, PublishError
-from pipelines.protocols import Head
+from pipelines.core.errors import ModelError, PublishError
+from pipelines.core.interfaces import Head
 from pipelines.publishing import clean_room, foreign_code
 from pipelines.publishing.verify import Questions, clean_answers
 from tests.pipelines.publishing.conftest import LABELS, Job, make_model, make_tokenizer, recipe_text, write_evaluation
@@ -19,9 +19,17 @@ from tests.pipelines.publishing.conftest import LABELS, Job, make_model, make_to
 HEAD = Head("sequence_classification", LABELS)
 AUTO_CLASS = "AutoModelForSequenceClassification"
 KINDS = (
-    "AutoConfig", "AutoModel", AUTO_CLASS, "AutoTokenizer", "AutoProcessor", "AutoImageProcessor", "AutoVideoProcessor",
-    "AutoFeatureExtractor", "AutoModelForMaskedLM", "AutoModelForCausalLM",
-)  # fmt: skip
+    "AutoConfig",
+    "AutoModel",
+    AUTO_CLASS,
+    "AutoTokenizer",
+    "AutoProcessor",
+    "AutoImageProcessor",
+    "AutoVideoProcessor",
+    "AutoFeatureExtractor",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+)
 
 
 def names_read() -> list[str]:
@@ -34,15 +42,34 @@ def names_read() -> list[str]:
 
     return sorted(
         {
-            utils.CONFIG_NAME, utils.FEATURE_EXTRACTOR_NAME, utils.IMAGE_PROCESSOR_NAME, utils.VIDEO_PROCESSOR_NAME,
-            utils.AUDIO_TOKENIZER_NAME, utils.PROCESSOR_NAME, utils.GENERATION_CONFIG_NAME, utils.MODEL_CARD_NAME,
-            utils.SAFE_WEIGHTS_INDEX_NAME, utils.WEIGHTS_INDEX_NAME, utils.ADAPTER_CONFIG_NAME, PEFT_CONFIG,
-            tokenizers.SPECIAL_TOKENS_MAP_FILE, tokenizers.ADDED_TOKENS_FILE, tokenizers.TOKENIZER_CONFIG_FILE,
-            tokenizers.FULL_TOKENIZER_FILE, hub.LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE, TEKKEN_VOCAB_FILE, "vocab.json",
-            "config.4.0.0.json", "tokenizer.4.0.0.json", "quantize_config.json", "base/config.json", "base/generation_config.json",
-            "sub/processor_config.json", "default/adapter_config.json",
+            utils.CONFIG_NAME,
+            utils.FEATURE_EXTRACTOR_NAME,
+            utils.IMAGE_PROCESSOR_NAME,
+            utils.VIDEO_PROCESSOR_NAME,
+            utils.AUDIO_TOKENIZER_NAME,
+            utils.PROCESSOR_NAME,
+            utils.GENERATION_CONFIG_NAME,
+            utils.MODEL_CARD_NAME,
+            utils.SAFE_WEIGHTS_INDEX_NAME,
+            utils.WEIGHTS_INDEX_NAME,
+            utils.ADAPTER_CONFIG_NAME,
+            PEFT_CONFIG,
+            tokenizers.SPECIAL_TOKENS_MAP_FILE,
+            tokenizers.ADDED_TOKENS_FILE,
+            tokenizers.TOKENIZER_CONFIG_FILE,
+            tokenizers.FULL_TOKENIZER_FILE,
+            hub.LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE,
+            TEKKEN_VOCAB_FILE,
+            "vocab.json",
+            "config.4.0.0.json",
+            "tokenizer.4.0.0.json",
+            "quantize_config.json",
+            "base/config.json",
+            "base/generation_config.json",
+            "sub/processor_config.json",
+            "default/adapter_config.json",
         }
-    )  # fmt: skip
+    )
 
 
 NAMES = names_read()
@@ -73,10 +100,16 @@ def hatches(planted: Path) -> dict[str, Any]:
         "custom_generate": str(planted),
         "auto_mapping": {"base_model_class": "T", "parent_library": str(planted)},
         "transformers_weights": "../planted/model.safetensors",
-        "image_processor_type": elsewhere, "feature_extractor_type": elsewhere, "video_processor_type": elsewhere,
-        "processor_class": elsewhere, "tokenizer_kwargs": {"trust_remote_code": True}, "megatron_config": {"x": 1},
-        "megatron_core": "evil", "attn_implementation": "owner/kernel", "kernel_config": {"kernel_mapping": {"x": "owner/kernel:T"}},
-    }  # fmt: skip
+        "image_processor_type": elsewhere,
+        "feature_extractor_type": elsewhere,
+        "video_processor_type": elsewhere,
+        "processor_class": elsewhere,
+        "tokenizer_kwargs": {"trust_remote_code": True},
+        "megatron_config": {"x": 1},
+        "megatron_core": "evil",
+        "attn_implementation": "owner/kernel",
+        "kernel_config": {"kernel_mapping": {"x": "owner/kernel:T"}},
+    }
 
 
 def plant(path: Path, named: dict[str, Any], deep: bool = False) -> None:
@@ -104,7 +137,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def job_of(folder: Path, stages: Path, kind: str, to: Path) -> Job:
-    from pipelines.recipe import loads
+    from pipelines.core.recipe import loads
 
     shutil.copytree(stages, folder / "stages")
     return Job(folder, loads(recipe_text(str(to))), kind)
@@ -112,28 +145,40 @@ def job_of(folder: Path, stages: Path, kind: str, to: Path) -> Job:
 
 def context_of(made: Job, **changes: Any) -> Any:
     """The tokenizer comes from the planted folder, as a stage's does."""
-    from pipelines.tokenizers import open_tokenizer
+    from pipelines.models.tokenizer import open_tokenizer
 
     trained = made.folder / "stages/mrpc/model"
     return made.context(open_tokenizer=lambda stage_id=None: open_tokenizer(str(trained)), **changes)
 
 
 @pytest.mark.parametrize("kind", ["bert", "finery"])
-def test_what_is_published_of_a_planted_checkpoint_is_clean_and_nothing_of_it_ran(trained, planted, marker, tmp_path, kind):
+def test_what_is_published_of_a_planted_checkpoint_is_clean_and_nothing_of_it_ran(
+    trained, planted, marker, tmp_path, kind
+):
     """The whole stage, with the real clean process: every file planted at once."""
     to = tmp_path / "registry" / "tiny"
     made = job_of(tmp_path / "run", trained(kind), kind, to)
     folder = made.folder / "stages/mrpc/model"
     for name in NAMES:
-        harmless = name not in ("adapter_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
+        harmless = name not in (
+            "adapter_config.json",
+            "tokenizer.json",
+            "special_tokens_map.json",
+            "added_tokens.json",
+            "vocab.json",
+        )
         if harmless and "index" not in name and "/" not in name:  # those whose form the readers check are planted below
-            named = hatches(planted) if name != "config.json" else {key: value for key, value in hatches(planted).items() if key != "transformers_weights"}
+            named = (
+                hatches(planted)
+                if name != "config.json"
+                else {key: value for key, value in hatches(planted).items() if key != "transformers_weights"}
+            )
             plant(folder / name, named)
     shutil.copytree(planted / "custom_generate", folder / "custom_generate")
     shutil.copyfile(planted / "evil.py", folder / "evil.py")
     context = context_of(made)
     if kind == "bert":
-        from pipelines.tokenizers import open_tokenizer
+        from pipelines.models.tokenizer import open_tokenizer
 
         open_tokenizer(str(folder)).save_pretrained(tmp_path / "again")
         assert '"auto_map":' not in (tmp_path / "again" / "tokenizer_config.json").read_text()
@@ -174,7 +219,9 @@ def test_the_untouched_folder_is_loaded_by_the_clean_process(copy, marker):
 
 @pytest.mark.parametrize("deep", [False, True], ids=["top", "nested"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_json_that_names_code_is_cleaned_and_else_refused_before_transformers_is_imported(copy, planted, marker, name, deep):
+def test_a_json_that_names_code_is_cleaned_and_else_refused_before_transformers_is_imported(
+    copy, planted, marker, name, deep
+):
     plant(copy / name, hatches(planted), deep)
     with pytest.raises(PublishError, match="names code that is not beside it"):
         ask(copy)
@@ -194,10 +241,19 @@ def test_each_way_to_name_code_is_refused_by_itself(copy, key, value):
 @pytest.mark.parametrize(
     "name",
     [
-        "evil.py", "custom_generate/generate.py", "finery_evil.py", "base/modeling_finery.py", "sub/__init__.py", "json.cpython-311-x86_64-linux-gnu.so",
-        "evil.so", "__pycache__/modeling_finery.cpython-311.pyc", "evil.pth", "evil.zip", "modeling_with_adapter.py",
+        "evil.py",
+        "custom_generate/generate.py",
+        "finery_evil.py",
+        "base/modeling_finery.py",
+        "sub/__init__.py",
+        "json.cpython-311-x86_64-linux-gnu.so",
+        "evil.so",
+        "__pycache__/modeling_finery.cpython-311.pyc",
+        "evil.pth",
+        "evil.zip",
+        "modeling_with_adapter.py",
     ],
-)  # fmt: skip
+)
 def test_code_that_finery_did_not_write_is_refused_before_anything_is_imported(copy, planted, marker, name):
     (copy / name).parent.mkdir(exist_ok=True)
     shutil.copyfile(planted / "evil.py", copy / name)
@@ -242,6 +298,8 @@ def test_a_vocabulary_may_hold_these_words():
 
 
 def test_words_of_code_are_told_by_their_name_alone_in_the_config_of_our_own_family():
-    said = {"auto_map": {"AutoConfig": "someone/else--configuration_finery.FineryConfig", "AutoModel": "elsewhere.Model"}}
+    said = {
+        "auto_map": {"AutoConfig": "someone/else--configuration_finery.FineryConfig", "AutoModel": "elsewhere.Model"}
+    }
     kept = foreign_code.cleaned_of(said, frozenset({"configuration_finery"}), top=True)
     assert kept == {"auto_map": {"AutoConfig": "configuration_finery.FineryConfig"}}

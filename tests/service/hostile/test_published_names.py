@@ -16,13 +16,16 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.publishing import origin
+from pipelines.publishing import provenance
 
 SECONDS = 400
 ROWS = "".join(
-    json.dumps({"messages": [{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": f"It is {word}."}]}) + "\n"
+    json.dumps(
+        {"messages": [{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": f"It is {word}."}]}
+    )
+    + "\n"
     for word in ("red", "green", "blue", "black", "white", "brown")
-)  # fmt: skip
+)
 LABELLED = "".join(json.dumps({"text": f"{word} harbour", "label": word}) + "\n" for word in ("red", "blue") * 12)
 OWN = """\
 name: own
@@ -47,9 +50,13 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What an attempt on a server knows of its paths."""
     job = tmp_path / "home" / "jobs" / "job-1"
     (job / "inputs").mkdir(parents=True)
-    names = {f"{job}/inputs/file-1/rows.jsonl": "file:file-1", f"{job}/inputs/file-1/rows.jsonl.gz": "file:file-2", "/srv/models/x/model": "model:mine"}
+    names = {
+        f"{job}/inputs/file-1/rows.jsonl": "file:file-1",
+        f"{job}/inputs/file-1/rows.jsonl.gz": "file:file-2",
+        "/srv/models/x/model": "model:mine",
+    }
     (job / "inputs" / "references.json").write_text(json.dumps(names))
-    monkeypatch.setenv(origin.REFERENCES, str(job / "inputs" / "references.json"))
+    monkeypatch.setenv(provenance.REFERENCES, str(job / "inputs" / "references.json"))
     monkeypatch.setenv("FINERY_HOME", str(job / "cache"))
     monkeypatch.chdir(job)
     return job
@@ -57,21 +64,33 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_paths_become_what_they_stand_for_and_folders_go(known: Path) -> None:
     said = {
-        "train": f"{known}/inputs/file-1/rows.jsonl", "other": (f"{known}/inputs/file-1/rows.jsonl.gz",), "checkpoint": "/srv/models/x/model",
-        f"data of {known}/inputs/file-1/rows.jsonl": 1, "folder": str(known), "stage": f"{known}/cache/stages/ab/model", "name": "google/bert", "count": 3,
-    }  # fmt: skip
-    assert origin.public(said) == {
-        "train": "file:file-1", "other": ("file:file-2",), "checkpoint": "model:mine", "data of file:file-1": 1, "folder": ".",
-        "stage": "stages/ab/model", "name": "google/bert", "count": 3,
-    }  # fmt: skip
-    assert origin.told("/srv/models/x/model") == "`model:mine`"
-    assert origin.public(f"read {known}/inputs/file-1/rows.jsonl, twice") == "read file:file-1, twice"
+        "train": f"{known}/inputs/file-1/rows.jsonl",
+        "other": (f"{known}/inputs/file-1/rows.jsonl.gz",),
+        "checkpoint": "/srv/models/x/model",
+        f"data of {known}/inputs/file-1/rows.jsonl": 1,
+        "folder": str(known),
+        "stage": f"{known}/cache/stages/ab/model",
+        "name": "google/bert",
+        "count": 3,
+    }
+    assert provenance.public(said) == {
+        "train": "file:file-1",
+        "other": ("file:file-2",),
+        "checkpoint": "model:mine",
+        "data of file:file-1": 1,
+        "folder": ".",
+        "stage": "stages/ab/model",
+        "name": "google/bert",
+        "count": 3,
+    }
+    assert provenance.told("/srv/models/x/model") == "`model:mine`"
+    assert provenance.public(f"read {known}/inputs/file-1/rows.jsonl, twice") == "read file:file-1, twice"
 
 
 def test_where_no_server_is_paths_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(origin.REFERENCES, raising=False)
+    monkeypatch.delenv(provenance.REFERENCES, raising=False)
     said = {"train": f"{tmp_path}/rows.jsonl", "folder": str(Path.cwd())}
-    assert origin.public(said) is said
+    assert provenance.public(said) is said
 
 
 class Server:
@@ -79,9 +98,14 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "served"
-        environment = {name: value for name, value in os.environ.items() if name != "FINERY_HOME"} | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        environment = {name: value for name, value in os.environ.items() if name != "FINERY_HOME"} | {
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
         words = [sys.executable, "-m", "service.cli", "serve", "--home", str(self.home), "--port", "0", "--json"]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
         assert self.process.stdout is not None
         self.url = json.loads(self.process.stdout.readline())["url"]
         token = (self.home / "admin.token").read_text().strip()
@@ -118,7 +142,11 @@ class Server:
         answer = self.client.post("/v1/fine_tuning/jobs", json=asked)
         assert answer.status_code == 200, answer.text
         limit = time.monotonic() + SECONDS
-        while (said := self.get(f"/v1/fine_tuning/jobs/{answer.json()['id']}").json())["status"] not in ("succeeded", "failed", "cancelled"):
+        while (said := self.get(f"/v1/fine_tuning/jobs/{answer.json()['id']}").json())["status"] not in (
+            "succeeded",
+            "failed",
+            "cancelled",
+        ):
             assert time.monotonic() < limit, said
             time.sleep(0.3)
         assert said["status"] == "succeeded", said
@@ -167,7 +195,9 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
     for job in server.get("/api/v1/jobs").json()["data"]:
         clean(json.dumps(job), job["id"])
         clean(server.get(f"/api/v1/jobs/{job['id']}").text, job["id"])
-        clean(server.get(f"/api/v1/jobs/{job['id']}/events?limit=1000").text, job["id"], ours)  # relative to the job's own folder
+        clean(
+            server.get(f"/api/v1/jobs/{job['id']}/events?limit=1000").text, job["id"], ours
+        )  # relative to the job's own folder
 
     assert f"file:{rows}" in found["own"]["recipe.yaml"]
     assert f"`file:{rows}`" in found["own"]["README.md"]

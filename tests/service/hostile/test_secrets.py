@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import StageError
-from pipelines.feedback.endpoint import Endpoint
+from pipelines.core.errors import StageError
+from pipelines.feedback.judges.endpoint import Endpoint
 from service.attempts.environment import secret_files, secrets_of
 from service.attempts.watching import Watcher
+from service.disk import sweep_secrets
 from service.executors.records import delete_secrets, write_secrets
-from service.safety import secret_store
+from service.safety import secrets
 from service.settings import Settings, read_settings
 from service.store.store import Store
-from service.sweeping import sweep_secrets
 from tests.service.attempts.conftest import Server
 from tests.service.served import RECIPE, Served
 
@@ -90,7 +90,13 @@ def test_no_other_name_is_taken_anywhere(served: Served, name: str) -> None:
     answer = served.submitter.put(f"/api/v1/secrets/{quote(name, safe='')}", json={"value": "x"})
     assert answer.status_code == 422, answer.text
     assert "cannot name a secret" in answer.text
-    assert served.admin.put(f"/api/v1/server-secrets/{quote(name, safe='')}", json={"projects": ["acme"], "hosts": ["a.example"], "value": "x"}).status_code == 422
+    assert (
+        served.admin.put(
+            f"/api/v1/server-secrets/{quote(name, safe='')}",
+            json={"projects": ["acme"], "hosts": ["a.example"], "value": "x"},
+        ).status_code
+        == 422
+    )
     assert kept(served.settings) == []
     answer = served.submitter.post("/api/v1/jobs", json={"recipe": RECIPE, "secrets": [name]})
     assert answer.status_code == 422, answer.text
@@ -99,7 +105,10 @@ def test_no_other_name_is_taken_anywhere(served: Served, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "SECRET_MY_JUDGE", "SECRET_1"])
 def test_names_of_credentials_and_of_our_prefix_are_taken(served: Served, name: str) -> None:
-    assert served.submitter.put(f"/api/v1/secrets/{name}", json={"value": VALUE, "hosts": ["api.example.com"]}).status_code == 204
+    assert (
+        served.submitter.put(f"/api/v1/secrets/{name}", json={"value": VALUE, "hosts": ["api.example.com"]}).status_code
+        == 204
+    )
     assert served.viewer.get("/api/v1/secrets").json() == [name]
     assert {path.stat().st_mode & 0o777 for path in kept(served.settings)} == {0o600}
 
@@ -112,14 +121,23 @@ def test_planted_files_of_other_names_are_no_secrets(served: Served) -> None:
     assert served.viewer.get("/api/v1/secrets").json() == ["SECRET_GOOD"]
     job: Any = SimpleNamespace(project="acme", request=SimpleNamespace(secrets=(*RULING[:40], "SECRET_GOOD")))
     assert secrets_of(served.settings, job, {f"FINERY_SECRET_{name}": "x" for name in RULING}).keys() == {"SECRET_GOOD"}
-    assert "planted-by-an-older-version" in secret_store.values(served.settings), "what is shown is redacted by them all the same"
+    assert "planted-by-an-older-version" in secrets.values(served.settings), (
+        "what is shown is redacted by them all the same"
+    )
 
 
-@pytest.mark.parametrize("key", ["HF_HOME", "PATH", "AWS_SECRET_ACCESS_KEY", "FINERY_TOKEN", "FINERY_SECRET_OPENAI_API_KEY", "MY_KEY"])
+@pytest.mark.parametrize(
+    "key", ["HF_HOME", "PATH", "AWS_SECRET_ACCESS_KEY", "FINERY_TOKEN", "FINERY_SECRET_OPENAI_API_KEY", "MY_KEY"]
+)
 def test_a_judge_is_sent_no_variable_of_the_server(served: Served, key: str) -> None:
-    answer = served.submitter.post("/api/v1/jobs", json={"recipe": judged("https://api.example.com/v1", key), "secrets": []})
+    answer = served.submitter.post(
+        "/api/v1/jobs", json={"recipe": judged("https://api.example.com/v1", key), "secrets": []}
+    )
     assert answer.status_code == 422
-    assert any(each["key"].endswith("api_key_env") and "cannot name a secret" in each["message"] for each in answer.json()["errors"])
+    assert any(
+        each["key"].endswith("api_key_env") and "cannot name a secret" in each["message"]
+        for each in answer.json()["errors"]
+    )
 
 
 def test_a_judge_is_sent_only_what_the_job_names(served: Served) -> None:
@@ -129,7 +147,9 @@ def test_a_judge_is_sent_only_what_the_job_names(served: Served) -> None:
         refused = served.submitter.post(f"/api/v1/{where}", json={"recipe": recipe})
         assert refused.status_code == 422
         assert "does not name under 'secrets'" in refused.text
-    assert served.submitter.post("/api/v1/jobs", json={"recipe": recipe, "secrets": ["OPENAI_API_KEY"]}).status_code == 201
+    assert (
+        served.submitter.post("/api/v1/jobs", json={"recipe": recipe, "secrets": ["OPENAI_API_KEY"]}).status_code == 201
+    )
 
 
 # what an attempt sees
@@ -204,9 +224,9 @@ def until(condition: Any) -> None:
 
 def test_no_process_of_an_attempt_has_a_secret_in_its_environment(server: Any, tmp_path: Path) -> None:
     running(server, tmp_path, "seen.py")
-    secret_store.put(server.settings, "default", "SECRET_JUDGE", VALUE, ("api.example.com",))
-    secret_store.put(server.settings, "default", "OPENAI_API_KEY", "another-value-of-a-tenant")
-    secret_store.put(server.settings, "default", "SECRET_UNNAMED", "a-value-that-no-job-names")
+    secrets.put(server.settings, "default", "SECRET_JUDGE", VALUE, ("api.example.com",))
+    secrets.put(server.settings, "default", "OPENAI_API_KEY", "another-value-of-a-tenant")
+    secrets.put(server.settings, "default", "SECRET_UNNAMED", "a-value-that-no-job-names")
     planted = server.settings.home / "secrets" / "default" / "LD_PRELOAD"
     planted.write_text("/uploaded.so")
     job = server.submit(secrets=("SECRET_JUDGE", "OPENAI_API_KEY", "LD_PRELOAD"))
@@ -215,20 +235,31 @@ def test_no_process_of_an_attempt_has_a_secret_in_its_environment(server: Any, t
     said = printed(place)
     assert "LAUNCHER" in said
     assert said.count("PROC") >= 3, "the launcher, the run and its child"
-    for word in ("SECRET_JUDGE", "OPENAI_API_KEY", "LD_PRELOAD", VALUE, "another-value", "/uploaded.so", "a-value-that-no-job-names"):
+    for word in (
+        "SECRET_JUDGE",
+        "OPENAI_API_KEY",
+        "LD_PRELOAD",
+        VALUE,
+        "another-value",
+        "/uploaded.so",
+        "a-value-that-no-job-names",
+    ):
         assert word not in said
     given = {tuple(line.split()[1:]) for line in said.splitlines() if line.startswith("GIVEN")}
     assert given == {
-        (digest("SECRET_JUDGE"), digest(VALUE), "0o600"), (digest("SECRET_JUDGE.hosts"), digest("api.example.com"), "0o600"),
+        (digest("SECRET_JUDGE"), digest(VALUE), "0o600"),
+        (digest("SECRET_JUDGE.hosts"), digest("api.example.com"), "0o600"),
         (digest("OPENAI_API_KEY"), digest("another-value-of-a-tenant"), "0o600"),
-    }  # fmt: skip
+    }
     assert not (place / "secrets").exists(), "deleted with its end"
-    assert VALUE not in "".join(path.read_text(errors="replace") for path in server.folders(job).job.rglob("*") if path.is_file())
+    assert VALUE not in "".join(
+        path.read_text(errors="replace") for path in server.folders(job).job.rglob("*") if path.is_file()
+    )
 
 
 def test_secrets_are_deleted_when_the_launcher_was_killed(server: Any, tmp_path: Path) -> None:
     running(server, tmp_path, "seen-and-sleep.py")
-    secret_store.put(server.settings, "default", "SECRET_JUDGE", VALUE)
+    secrets.put(server.settings, "default", "SECRET_JUDGE", VALUE)
     job = server.submit(secrets=("SECRET_JUDGE",), max_retries=0)
     attempt = server.place(job)
     server.watcher.step()
@@ -242,7 +273,7 @@ def test_secrets_are_deleted_when_the_launcher_was_killed(server: Any, tmp_path:
 
 def test_what_a_killed_server_left_is_swept_and_what_runs_is_not(server: Any, tmp_path: Path) -> None:
     running(server, tmp_path, "seen-and-sleep.py")
-    secret_store.put(server.settings, "default", "SECRET_JUDGE", VALUE)
+    secrets.put(server.settings, "default", "SECRET_JUDGE", VALUE)
     job = server.submit(secrets=("SECRET_JUDGE",))
     attempt = server.place(job)
     server.watcher.step()
@@ -347,21 +378,35 @@ def own(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY"])
-def test_an_unbound_secret_of_the_server_reaches_nobody(name: str, served: Served, judge: Any, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unbound_secret_of_the_server_reaches_nobody(
+    name: str, served: Served, judge: Any, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host, asked = judge
     with pytest.raises(StageError, match="is not set"):
         ask(f"http://{host}/v1", name, served.settings, tmp_path / "attempt", monkeypatch)
-    assert served.admin.put(f"/api/v1/server-secrets/{name}", json={"projects": ["others"], "hosts": [host]}).status_code == 200
+    assert (
+        served.admin.put(f"/api/v1/server-secrets/{name}", json={"projects": ["others"], "hosts": [host]}).status_code
+        == 200
+    )
     with pytest.raises(StageError, match="is not set"):
         ask(f"http://{host}/v1", name, served.settings, tmp_path / "attempt", monkeypatch)
     assert asked == []
 
 
-def test_a_bound_one_is_sent_to_its_hosts_only(served: Served, judge: Any, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_one_is_sent_to_its_hosts_only(
+    served: Served, judge: Any, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host, asked = judge
     url = f"http://{host}/v1"
-    bound = served.admin.put("/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": ["api.openai.com"]})
-    assert bound.json() == {"name": "OPENAI_API_KEY", "projects": ["acme"], "hosts": ["api.openai.com"], "present": True}
+    bound = served.admin.put(
+        "/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": ["api.openai.com"]}
+    )
+    assert bound.json() == {
+        "name": "OPENAI_API_KEY",
+        "projects": ["acme"],
+        "hosts": ["api.openai.com"],
+        "present": True,
+    }
     with pytest.raises(StageError, match="may not be sent"):
         ask(url, "OPENAI_API_KEY", served.settings, tmp_path / "attempt", monkeypatch)
     assert asked == []
@@ -370,7 +415,9 @@ def test_a_bound_one_is_sent_to_its_hosts_only(served: Served, judge: Any, own: 
     assert [each["Authorization"] for each in asked] == [f"Bearer {own}"]
 
 
-def test_the_hub_s_token_is_no_judge_s_key_unless_listed(served: Served, judge: Any, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_s_token_is_no_judge_s_key_unless_listed(
+    served: Served, judge: Any, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host, asked = judge
     served.admin.put("/api/v1/server-secrets/HF_TOKEN", json={"projects": ["acme"]})
     with pytest.raises(StageError, match="may not be sent"):
@@ -380,22 +427,36 @@ def test_the_hub_s_token_is_no_judge_s_key_unless_listed(served: Served, judge: 
 
 @pytest.mark.parametrize(
     "url",
-    ["https://evil.example/v1", "https://api.openai.com.evil.example/v1", "http://api.openai.com/v1", "https://api.openai.com:8443/v1", "https://evil.example/api.openai.com"],
+    [
+        "https://evil.example/v1",
+        "https://api.openai.com.evil.example/v1",
+        "http://api.openai.com/v1",
+        "https://api.openai.com:8443/v1",
+        "https://evil.example/api.openai.com",
+    ],
 )
 def test_another_host_is_refused_at_submission(url: str, served: Served, own: str) -> None:
     served.admin.put("/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": ["api.openai.com"]})
-    answer = served.submitter.post("/api/v1/jobs", json={"recipe": judged(url, "OPENAI_API_KEY"), "secrets": ["OPENAI_API_KEY"]})
+    answer = served.submitter.post(
+        "/api/v1/jobs", json={"recipe": judged(url, "OPENAI_API_KEY"), "secrets": ["OPENAI_API_KEY"]}
+    )
     assert answer.status_code == 422
-    assert any(each["key"].endswith("base_url") and "may not be sent" in each["message"] for each in answer.json()["errors"])
+    assert any(
+        each["key"].endswith("base_url") and "may not be sent" in each["message"] for each in answer.json()["errors"]
+    )
     assert served.store.jobs("acme", limit=1) == []
     good = judged("https://API.openai.com/v1", "OPENAI_API_KEY")
-    assert served.submitter.post("/api/v1/jobs", json={"recipe": good, "secrets": ["OPENAI_API_KEY"]}).status_code == 201
+    assert (
+        served.submitter.post("/api/v1/jobs", json={"recipe": good, "secrets": ["OPENAI_API_KEY"]}).status_code == 201
+    )
 
 
 def test_a_study_s_cell_is_no_way_around(served: Served, own: str) -> None:
     served.admin.put("/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": ["api.openai.com"]})
     recipe = judged("https://api.openai.com/v1", "OPENAI_API_KEY")
-    study = recipe + "matrix:\n  stages.feedback.judge.base_url: ['https://api.openai.com/v1', 'https://evil.example/v1']\n"
+    study = (
+        recipe + "matrix:\n  stages.feedback.judge.base_url: ['https://api.openai.com/v1', 'https://evil.example/v1']\n"
+    )
     answer = served.submitter.post("/api/v1/jobs", json={"recipe": study, "secrets": ["OPENAI_API_KEY"]})
     assert answer.status_code == 422
     assert "may not be sent" in answer.text, answer.text
@@ -416,16 +477,39 @@ def test_only_admins_bind_and_nobody_reads_a_value(served: Served, own: str) -> 
     assert served.service.redactor.text(f"put-by-the-admin {own}") == "[secret] [secret]"
     assert served.admin.delete("/api/v1/server-secrets/OPENAI_API_KEY").status_code == 204
     assert served.admin.delete("/api/v1/server-secrets/OPENAI_API_KEY").status_code == 404
-    assert {each["name"]: each["projects"] for each in served.admin.get("/api/v1/server-secrets").json()} == {"HF_TOKEN": [], "OPENAI_API_KEY": []}
+    assert {each["name"]: each["projects"] for each in served.admin.get("/api/v1/server-secrets").json()} == {
+        "HF_TOKEN": [],
+        "OPENAI_API_KEY": [],
+    }
 
 
-@pytest.mark.parametrize("hosts", [[], ["https://api.openai.com"], ["api.openai.com/v1"], ["*"], ["*.openai.com"], ["a b"], ["user@host"], ["h:port"], ["a\nb"]])
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [],
+        ["https://api.openai.com"],
+        ["api.openai.com/v1"],
+        ["*"],
+        ["*.openai.com"],
+        ["a b"],
+        ["user@host"],
+        ["h:port"],
+        ["a\nb"],
+    ],
+)
 def test_a_binding_names_hosts_and_nothing_else(served: Served, hosts: list[str], own: str) -> None:
-    assert served.admin.put("/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": hosts}).status_code == 422
+    assert (
+        served.admin.put(
+            "/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": hosts}
+        ).status_code
+        == 422
+    )
     assert kept(served.settings) == []
 
 
-def test_a_project_s_own_secret_keeps_to_its_hosts(served: Served, judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_s_own_secret_keeps_to_its_hosts(
+    served: Served, judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host, asked = judge
     served.submitter.put("/api/v1/secrets/SECRET_JUDGE", json={"value": VALUE, "hosts": ["judge.example:8000"]})
     with pytest.raises(StageError, match="may not be sent"):

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import fingerprints, workspace
-from pipelines.workspace import StageStore
+from pipelines.runs import fingerprints, workspace
+from pipelines.runs.workspace import StageStore
 from service.attempts import stage_store
 from service.attempts.environment import shared_stages
 from service.attempts.folders import folders_of
 from service.attempts.stage_store import free_stages, model_in, take_over
-from service.jobs.job import Job, JobRequest
-from service.jobs.resources import Host, Part
+from service.jobs.job import Host, Job, JobRequest, Part
 from service.jobs.states import State
 from service.settings import Settings
 from tests.service.attempts.conftest import Server
@@ -44,20 +43,35 @@ def job_of(name: str, project: str = "acme", recipe: str = RECIPE) -> Job:
 
 def record_of(**fields: Any) -> dict[str, Any]:
     """What a run writes of a stage, with the fingerprint that belongs to it."""
-    said: dict[str, Any] = {"id": "pretrain", "identity": {"seed": 1}, "inputs": [], "data": {"train": "00"}, "versions": {"torch": "2"}, "code": "c0de"}
+    said: dict[str, Any] = {
+        "id": "pretrain",
+        "identity": {"seed": 1},
+        "inputs": [],
+        "data": {"train": "00"},
+        "versions": {"torch": "2"},
+        "code": "c0de",
+    }
     said |= fields
     mark = fingerprints.digest([said["identity"], said["inputs"], said["data"], said["versions"], said["code"]])
     return {"fingerprint": mark, **said}
 
 
-def leave(settings: Settings, job: Job, record: dict[str, Any] | None = None, name: str | None = None, weights: bytes = b"weights") -> Path:
+def leave(
+    settings: Settings,
+    job: Job,
+    record: dict[str, Any] | None = None,
+    name: str | None = None,
+    weights: bytes = b"weights",
+) -> Path:
     """A finished stage in the home of a job, as the store of pipelines leaves it."""
     record = record or record_of()
     folder = folders_of(settings.jobs, job).cache / "stages" / (name or record["fingerprint"])
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text("{}")
     (folder / "model" / "model.safetensors").write_bytes(weights)
-    (folder / "stage.json").write_text(json.dumps({**record, "files": {"model/config.json": 2, "model/model.safetensors": len(weights)}}))
+    (folder / "stage.json").write_text(
+        json.dumps({**record, "files": {"model/config.json": 2, "model/model.safetensors": len(weights)}})
+    )
     return folder
 
 
@@ -73,7 +87,9 @@ def test_the_server_and_the_run_agree_on_the_record() -> None:
     assert (stage_store.RECORD, stage_store.HASHES) == (workspace.RECORD, workspace.HASHES)
 
 
-def test_a_finished_stage_is_hashed_moved_and_served_to_the_project(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_stage_is_hashed_moved_and_served_to_the_project(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two, stranger = job_of("one"), job_of("two"), job_of("three", "others")
     own = leave(settings, one)
     mark = own.name
@@ -98,7 +114,16 @@ def test_a_finished_stage_is_hashed_moved_and_served_to_the_project(settings: Se
 
 @pytest.mark.parametrize(
     "change",
-    [{"fingerprint": "f" * 32}, {"id": "elsewhere"}, {"id": None}, {"identity": {"seed": 2}}, {"data": {}}, {"code": "other"}, {"inputs": ["x"]}, {"id": ["pretrain"]}],
+    [
+        {"fingerprint": "f" * 32},
+        {"id": "elsewhere"},
+        {"id": None},
+        {"identity": {"seed": 2}},
+        {"data": {}},
+        {"code": "other"},
+        {"inputs": ["x"]},
+        {"id": ["pretrain"]},
+    ],
     ids=str,
 )
 def test_a_stage_that_is_not_what_it_says_is_not_taken(settings: Settings, change: dict[str, Any]) -> None:
@@ -157,11 +182,20 @@ def a_name_with_control_characters(folder: Path) -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        a_link, a_link_to_a_folder, a_second_name, a_pipe, a_record_that_is_a_link, a_record_without_an_end, a_huge_record, a_long_name,
+        a_link,
+        a_link_to_a_folder,
+        a_second_name,
+        a_pipe,
+        a_record_that_is_a_link,
+        a_record_without_an_end,
+        a_huge_record,
+        a_long_name,
         a_name_with_control_characters,
     ],
-)  # fmt: skip
-def test_a_stage_with_anything_but_plain_files_stays_the_job_s_own(settings: Settings, odd: Callable[[Path], None]) -> None:
+)
+def test_a_stage_with_anything_but_plain_files_stays_the_job_s_own(
+    settings: Settings, odd: Callable[[Path], None]
+) -> None:
     job = job_of("one")
     folder = leave(settings, job)
     (folders_of(settings.jobs, job).job / "runs").mkdir()
@@ -224,7 +258,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("step", ["rename-1", "rename-2", "rename-3", "symlink-1", "chmod-1", "chmod-3", "fchmod-1"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_server_that_is_killed_anywhere_does_it_again(settings: Settings, monkeypatch: pytest.MonkeyPatch, step: str, after: bool) -> None:
+def test_a_server_that_is_killed_anywhere_does_it_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
     job = job_of("one")
     own = leave(settings, job)
     name, _, number = step.partition("-")
@@ -251,7 +287,9 @@ def test_a_server_that_is_killed_anywhere_does_it_again(settings: Settings, monk
     assert not list(settings.home.glob("cache/acme/incoming/*/*"))
 
 
-def test_another_file_system_gets_a_copy_that_is_looked_through_likewise(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_system_gets_a_copy_that_is_looked_through_likewise(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.rename
 
     def refuse(source: Any, target: Any, **keywords: Any) -> None:
@@ -287,7 +325,9 @@ def test_a_stage_that_no_job_leads_to_is_freed_when_it_is_old(settings: Settings
     assert list(store.iterdir()) == []
 
 
-def test_a_run_makes_a_stage_again_where_its_link_leads_nowhere(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_makes_a_stage_again_where_its_link_leads_nowhere(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_of("one")
     own = leave(settings, job)
     [mark] = take_over(settings, job)
@@ -370,7 +410,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     with hub_stand_in.serving() as serving:
         hub_stand_in.connect(serving, monkeypatch)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", serving.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", serving.url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            serving.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
         files = {path.name: path.read_bytes() for path in (tmp_path / "files").iterdir()}
         serving.repositories["acme/secret"] = hub_stand_in.Repository(private=True, files=files)
         yield serving
@@ -378,10 +421,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def tokenizer_of(settings: Settings, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str) -> Any:
     """The first stage of a run of this job, as its attempt does it: which folder it came to, and its events."""
-    from pipelines.protocols import StopSignal
-    from pipelines.recipe import loads
-    from pipelines.run import Job as Run
-    from pipelines.workspace import RunFolder
+    from pipelines.core.interfaces import StopSignal
+    from pipelines.core.recipe import loads
+    from pipelines.runs.run import Job as Run
+    from pipelines.runs.workspace import RunFolder
 
     monkeypatch.setenv("FINERY_SHARED_STAGES", str(shared_stages(settings, project)))
     recipe = loads(PRIVATE)
@@ -401,11 +444,16 @@ stages:
 """
 
 
-def test_access_to_a_private_repository_is_asked_again_for_every_job(settings: Settings, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_to_a_private_repository_is_asked_again_for_every_job(
+    settings: Settings, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither another project, nor a job of the same one without the token, is served what was made of it."""
-    from pipelines.errors import DataError
+    from pipelines.core.errors import DataError
 
-    first, again, without, stranger = (job_of(name, project, PRIVATE) for name, project in (("1", "acme"), ("2", "acme"), ("3", "acme"), ("4", "others")))
+    first, again, without, stranger = (
+        job_of(name, project, PRIVATE)
+        for name, project in (("1", "acme"), ("2", "acme"), ("3", "acme"), ("4", "others"))
+    )
     made = tokenizer_of(settings, first, tmp_path, monkeypatch, "acme")
     mark = made.marks["tokenizer"]
     commit = hub.repositories["acme/secret"].sha
@@ -413,7 +461,10 @@ def test_access_to_a_private_repository_is_asked_again_for_every_job(settings: S
     assert said["identity"]["content"] == f"acme/secret@{commit}"
     assert take_over(settings, first) == [mark]
 
-    assert tokenizer_of(settings, again, tmp_path, monkeypatch, "acme").folders["tokenizer"] == shared_stages(settings, "acme") / mark
+    assert (
+        tokenizer_of(settings, again, tmp_path, monkeypatch, "acme").folders["tokenizer"]
+        == shared_stages(settings, "acme") / mark
+    )
     opened: list[object] = []
     monkeypatch.setattr(StageStore, "complete", lambda *given: opened.append(given))
     monkeypatch.setenv("HF_TOKEN", "hf_" + "somebodyelse" * 3)
@@ -423,8 +474,10 @@ def test_access_to_a_private_repository_is_asked_again_for_every_job(settings: S
     assert opened == [], "it is refused before any cache is looked into"
 
 
-def test_a_new_commit_is_another_stage(settings: Settings, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.data import checkpoint_content
+def test_a_new_commit_is_another_stage(
+    settings: Settings, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.models import checkpoint_content
 
     before = tokenizer_of(settings, job_of("1"), tmp_path, monkeypatch, "acme").marks["tokenizer"]
     hub.repositories["acme/secret"].commits.append(["config.json"])
@@ -432,8 +485,10 @@ def test_a_new_commit_is_another_stage(settings: Settings, hub: Any, tmp_path: P
     assert tokenizer_of(settings, job_of("2"), tmp_path, monkeypatch, "acme").marks["tokenizer"] != before
 
 
-def test_without_the_hub_the_commit_in_the_cache_stands(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.data.checkpoint_content import checkpoint_content
+def test_without_the_hub_the_commit_in_the_cache_stands(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.models.checkpoint_content import checkpoint_content
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert checkpoint_content("acme/other") == "acme/other@main"
@@ -448,8 +503,8 @@ def test_a_gated_repository_is_asked_whether_its_files_may_be_read(monkeypatch: 
     import httpx
     from huggingface_hub.errors import GatedRepoError
 
-    from pipelines.data.checkpoint_content import commit_of
-    from pipelines.errors import DataError
+    from pipelines.core.errors import DataError
+    from pipelines.models.checkpoint_content import commit_of
 
     class Described:
         sha, gated = "b" * 40, "manual"

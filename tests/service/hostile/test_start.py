@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import CommandError, FineryError
+from pipelines.core.errors import CommandError, FineryError
 from service import disk
 from service.cli.serve import _make_home, _opened, serve
 from service.settings import read_settings
@@ -90,7 +90,9 @@ def said_to_nobody(home):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-@pytest.mark.parametrize(("mode", "sentence"), [(0o555, "it may not be written"), (0o777, "others can read"), (0o000, "cannot be used")])
+@pytest.mark.parametrize(
+    ("mode", "sentence"), [(0o555, "it may not be written"), (0o777, "others can read"), (0o000, "cannot be used")]
+)
 def test_a_home_that_belongs_to_somebody_else_is_told(reachable, mode, sentence):
     home = reachable / "home"
     home.mkdir()
@@ -111,7 +113,10 @@ def test_a_home_that_others_could_read_is_closed(tmp_path, migrated_sqlite):
         (home / name).touch()
         (home / name).chmod(0o644)
     _make_home(home)
-    assert modes(home, ".", "finery.db", "finery.db-wal", "finery.db-shm", "admin.token", "web.key") == ["0o700", *["0o600"] * 5]
+    assert modes(home, ".", "finery.db", "finery.db-wal", "finery.db-shm", "admin.token", "web.key") == [
+        "0o700",
+        *["0o600"] * 5,
+    ]
 
 
 def test_a_new_database_is_the_owners_alone_whatever_the_umask_is(tmp_path):
@@ -190,7 +195,9 @@ def test_the_ballast_is_given_up_once_and_made_again(tmp_path, monkeypatch):
     room = [1 << 40]
     monkeypatch.setattr(disk, "free", lambda home: room[0])
     disk.keep_ballast(tmp_path, 0)
-    assert (tmp_path / disk.BALLAST).stat().st_blocks * 512 >= disk.BALLAST_BYTES, "the blocks are taken, not only promised"
+    assert (tmp_path / disk.BALLAST).stat().st_blocks * 512 >= disk.BALLAST_BYTES, (
+        "the blocks are taken, not only promised"
+    )
     assert not disk.drop_ballast(tmp_path), "not while there is room"
     room[0] = 100
     assert disk.drop_ballast(tmp_path)
@@ -257,7 +264,9 @@ print(json.dumps(found))
 def may_mount():
     if shutil.which("unshare") is None:
         return False
-    return subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True).returncode == 0
+    return (
+        subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True).returncode == 0
+    )
 
 
 @pytest.mark.long
@@ -267,9 +276,23 @@ def test_a_server_comes_up_on_a_full_disk_and_serves_what_is_there(tmp_path, end
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(FULL_DISK))
     (tmp_path / "disk").mkdir()
-    command = f"mount -t tmpfs -o size=40m none {tmp_path}/disk && exec {sys.executable} {script} {tmp_path}/disk {ending}"
-    done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    command = (
+        f"mount -t tmpfs -o size=40m none {tmp_path}/disk && exec {sys.executable} {script} {tmp_path}/disk {ending}"
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == {
-        "ballast": True, "started": [200, 200, 200, 200], "ready": 503, "live": [200, 200, 200], "submit": 507, "write": 507, "freed": [200, 200, 200],
-    }  # fmt: skip
+        "ballast": True,
+        "started": [200, 200, 200, 200],
+        "ready": 503,
+        "live": [200, 200, 200],
+        "submit": 507,
+        "write": 507,
+        "freed": [200, 200, 200],
+    }

@@ -10,8 +10,8 @@ import pytest
 
 from service.api import context, streams
 from service.store.store import Store
-from service.tokens import new_token
-from service.web.pages import jobs as jobs_page
+from service.store.tokens import new_token
+from service.web import jobs as jobs_page
 from service.web.sessions import COOKIE, Sessions
 from tests.service.api.conftest import served  # noqa: F401
 from tests.service.served import listening
@@ -32,8 +32,19 @@ def site(served, tmp_path, monkeypatch):  # noqa: F811
     attempt = served.started(job)
     served.written(attempt, [{"event": "started"}])
     with listening(served) as url:
-        yield type("Site", (), {"url": url, "token": token, "bearer": {"Authorization": f"Bearer {made.text}"}, "job": job, "attempt": attempt, "served": served,
-                                "cookie": served.app.state.web_sessions.make(token)[0]})  # fmt: skip
+        yield type(
+            "Site",
+            (),
+            {
+                "url": url,
+                "token": token,
+                "bearer": {"Authorization": f"Bearer {made.text}"},
+                "job": job,
+                "attempt": attempt,
+                "served": served,
+                "cookie": served.app.state.web_sessions.make(token)[0],
+            },
+        )
 
 
 class Open:
@@ -41,7 +52,9 @@ class Open:
 
     def __init__(self, site, path, **headers):
         self.events, self.begun = [], threading.Event()
-        self.thread = threading.Thread(target=self._read, args=(site.url + path, {"Accept": "text/event-stream", **headers}), daemon=True)
+        self.thread = threading.Thread(
+            target=self._read, args=(site.url + path, {"Accept": "text/event-stream", **headers}), daemon=True
+        )
         self.thread.start()
         assert self.begun.wait(PATIENCE)
 
@@ -108,7 +121,9 @@ def test_a_stream_ends_when_its_token_expires(site, path, monkeypatch):
     monkeypatch.setattr(streams, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(jobs_page, "MOST_IDLE", 0.5)
     made = new_token()
-    site.token = site.served.store.add_token(made.prefix, made.sha256, project="acme", role="viewer", expires=time.time() + 3)
+    site.token = site.served.store.add_token(
+        made.prefix, made.sha256, project="acme", role="viewer", expires=time.time() + 3
+    )
     site.bearer = {"Authorization": f"Bearer {made.text}"}
     site.cookie = site.served.app.state.web_sessions.make(site.token)[0]
     assert opened(site, path).ended()[0] in ("end", "signed-out")
@@ -143,7 +158,10 @@ def test_a_stream_of_a_job_that_is_deleted_ends(site, path):
 
 
 def test_a_copied_cookie_is_refused_after_signing_out_and_its_streams_end(site):
-    with httpx.Client(base_url=site.url, cookies={COOKIE: site.cookie}) as browser, httpx.Client(base_url=site.url, cookies={COOKIE: site.cookie}) as thief:
+    with (
+        httpx.Client(base_url=site.url, cookies={COOKIE: site.cookie}) as browser,
+        httpx.Client(base_url=site.url, cookies={COOKIE: site.cookie}) as thief,
+    ):
         page = browser.get("/jobs")
         assert page.status_code == thief.get("/jobs").status_code == 200
         stream = opened(site, PAGES[0])

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli import jobs, logs, talking
-from service.client.connection import Connection, ServerRefused, harmless
-from service.client.place import Place
+from service.cli import jobs
+from service.cli import jobs as logs
+from service.cli import jobs as talking
+from service.client import Connection, Place, ServerRefused, harmless
 
 ATTACKS = {
     "\x1b[2J\x1b[Hgone": "gone", "\x1b]0;a title\x07x": "x", "\x1b]52;c;ZXZpbA==\x07x": "x", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\": "link",
@@ -39,9 +40,16 @@ def test_plain_text_stays_as_it_is():
 
 
 JOB = {
-    "id": "job-1", "name": EVERY, "state": "failed", "reason": "internal", "message": EVERY, "progress": {}, "priority": 0, "created": "2026-11-21T10:00:00+00:00",
+    "id": "job-1",
+    "name": EVERY,
+    "state": "failed",
+    "reason": "internal",
+    "message": EVERY,
+    "progress": {},
+    "priority": 0,
+    "created": "2026-11-21T10:00:00+00:00",
     "attempts": 1,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -51,12 +59,31 @@ def server(monkeypatch):
     def answer(request):
         path = request.url.path
         if "text/event-stream" in request.headers.get("accept", ""):
-            piece = {"text": EVERY + "\n", "event": "warning", "message": EVERY, "stage": EVERY, "time": "2026-11-21T10:00:00+00:00"}
+            piece = {
+                "text": EVERY + "\n",
+                "event": "warning",
+                "message": EVERY,
+                "stage": EVERY,
+                "time": "2026-11-21T10:00:00+00:00",
+            }
             return httpx.Response(200, text=f"event: log\ndata: {json.dumps(piece)}\n\nevent: end\ndata: {{}}\n\n")
         if path.endswith("/logs"):
             return httpx.Response(200, text=EVERY)
         if path.endswith("/hosts"):
-            return httpx.Response(200, json=[{"name": EVERY, "executor": EVERY, "state": "up", "cpus": 1, "memory": 1, "gpus": [{"kind": EVERY, "attempt": None}], "seen": None}])
+            return httpx.Response(
+                200,
+                json=[
+                    {
+                        "name": EVERY,
+                        "executor": EVERY,
+                        "state": "up",
+                        "cpus": 1,
+                        "memory": 1,
+                        "gpus": [{"kind": EVERY, "attempt": None}],
+                        "seen": None,
+                    }
+                ],
+            )
         if path.endswith("/jobs"):
             return httpx.Response(200, json={"data": [JOB], "next": None})
         if path.endswith("/refused"):
@@ -75,12 +102,15 @@ def server(monkeypatch):
 @pytest.mark.parametrize(
     "command",
     [
-        lambda as_json: logs.logs("job-1", False, False, None, None, False), lambda as_json: logs.logs("job-1", True, True, None, None, as_json),
-        lambda as_json: logs.logs("job-1", True, False, None, None, as_json), lambda as_json: jobs.jobs([], None, 5, None, None, as_json),
-        lambda as_json: jobs.steer("cancel", ["job-1"], None, None, as_json), lambda as_json: jobs.hosts(None, None, as_json),
+        lambda as_json: logs.logs("job-1", False, False, None, None, False),
+        lambda as_json: logs.logs("job-1", True, True, None, None, as_json),
+        lambda as_json: logs.logs("job-1", True, False, None, None, as_json),
+        lambda as_json: jobs.jobs([], None, 5, None, None, as_json),
+        lambda as_json: jobs.steer("cancel", ["job-1"], None, None, as_json),
+        lambda as_json: jobs.hosts(None, None, as_json),
     ],
     ids=["logs", "logs --raw", "logs --follow", "jobs", "cancel", "hosts"],
-)  # fmt: skip
+)
 def test_no_command_prints_what_a_terminal_obeys(server, capsys, command, as_json):
     command(as_json)
     told = capsys.readouterr()

@@ -7,11 +7,11 @@ from io import BytesIO
 
 import pytest
 
-from service import receiving
-from service.receiving import append, begin, discard, finish, from_url, receive
+from service import uploads
 from service.settings import read_settings
 from service.store.errors import TooLarge
 from service.store.store import Store
+from service.uploads import append, begin, discard, finish, from_url, receive
 
 MOST = 1_000_000
 SERVERS, THREADS = 3, 10
@@ -20,7 +20,9 @@ SERVERS, THREADS = 3, 10
 @pytest.fixture
 def servers(store, store_url, tmp_path):
     """Several servers on one database and one home."""
-    settings = read_settings({}, home=tmp_path / "home", max_project_bytes=MOST, max_file_bytes=MOST, database_url=store_url)
+    settings = read_settings(
+        {}, home=tmp_path / "home", max_project_bytes=MOST, max_file_bytes=MOST, database_url=store_url
+    )
     stores = [Store(settings.url) for _ in range(SERVERS)]
     yield settings, stores
     for each in stores:
@@ -61,14 +63,17 @@ async def pieces(size, piece=50_000):
 
 def test_whole_bodies_sent_at_once_are_kept_up_to_the_limit_and_no_further(servers):
     settings, stores = servers
-    works = [lambda store=stores[at % SERVERS]: receive(store, settings, "p", "a.txt", "data", BytesIO(b"x" * 300_000)) for at in range(THREADS)]
+    works = [
+        lambda store=stores[at % SERVERS]: receive(store, settings, "p", "a.txt", "data", BytesIO(b"x" * 300_000))
+        for at in range(THREADS)
+    ]
     refused = at_once(works)
     assert len(refused) >= THREADS - 3
     assert kept(settings) == stores[0].bytes_used("p") <= MOST
 
 
 def test_unannounced_chunks_of_many_files_sent_at_once_are_kept_up_to_the_limit(servers, monkeypatch):
-    monkeypatch.setattr(receiving, "AHEAD", 100_000)
+    monkeypatch.setattr(uploads, "AHEAD", 100_000)
     settings, stores = servers
     files = [begin(stores[0], settings, "p", "a.txt", "data") for _ in range(THREADS)]
     works = [
@@ -82,7 +87,12 @@ def test_unannounced_chunks_of_many_files_sent_at_once_are_kept_up_to_the_limit(
 
 def test_announcements_at_once_are_granted_up_to_the_limit_before_a_byte_is_sent(servers):
     settings, stores = servers
-    refused = at_once([lambda store=stores[at % SERVERS]: begin(store, settings, "p", "a.txt", "data", size=300_000) for at in range(THREADS)])
+    refused = at_once(
+        [
+            lambda store=stores[at % SERVERS]: begin(store, settings, "p", "a.txt", "data", size=300_000)
+            for at in range(THREADS)
+        ]
+    )
     assert len(refused) == THREADS - 3
     assert stores[0].bytes_used("p") == 900_000
     assert not (settings.files / "p").exists()

@@ -2,14 +2,19 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.job import JobRequest
-from service.jobs.resources import Resources, Slot
+from service.jobs.job import JobRequest, Resources, Slot
 
 
 def test_the_digest_sees_what_is_asked_and_not_who_asks_or_the_key():
     request = JobRequest("name: x", "p")
     assert replace(request, idempotency_key="a", submitted_by="t").digest() == request.digest()
-    for other in ({"recipe": "name: y"}, {"overrides": ("seed=1",)}, {"priority": 1}, {"resources": Resources(gpus=1)}, {"depends_on": ("j",)}):
+    for other in (
+        {"recipe": "name: y"},
+        {"overrides": ("seed=1",)},
+        {"priority": 1},
+        {"resources": Resources(gpus=1)},
+        {"depends_on": ("j",)},
+    ):
         assert replace(request, **other).digest() != request.digest()
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.jobs.states import ACTIVE, STOPPING, TERMINAL, State
-from service.jobs.transitions import TABLE, IllegalTransition, Move, after, allowed
+from service.jobs.states import ACTIVE, STOPPING, TABLE, TERMINAL, IllegalTransition, Move, State, after, allowed
 
 
 def test_every_state_is_one_of_waiting_holding_paused_or_over():
@@ -46,7 +45,10 @@ def test_a_cancelled_job_is_cancelled_however_its_attempt_ends():
 
 
 def test_a_refused_move_says_when_it_is_possible():
-    with pytest.raises(IllegalTransition, match="the job is succeeded; 'pause' is possible when it is queued, starting, running or recovering"):
+    with pytest.raises(
+        IllegalTransition,
+        match="the job is succeeded; 'pause' is possible when it is queued, starting, running or recovering",
+    ):
         after(State.SUCCEEDED, Move.PAUSE)
     with pytest.raises(IllegalTransition, match=r"'run' is possible when it is starting$"):
         after(State.PAUSED, Move.RUN)

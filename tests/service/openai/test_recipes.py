@@ -4,12 +4,21 @@ import json
 
 import pytest
 
-from pipelines.registry import STAGES
-from service.openai.bases import base_of, scratch, short_name
+from pipelines.core.registry import STAGES
 from service.openai.graders import reward_of
-from service.openai.hyperparameters import resolve
-from service.openai.methods import METHODS, Method, available, refusal
-from service.openai.recipes import dpo_recipe, reinforcement_recipe, supervised_recipe
+from service.openai.recipes import (
+    METHODS,
+    Method,
+    available,
+    base_of,
+    dpo_recipe,
+    refusal,
+    reinforcement_recipe,
+    resolve,
+    scratch,
+    short_name,
+    supervised_recipe,
+)
 from service.safety.materialise import needs
 from service.safety.network_recipes import Known, check
 
@@ -21,7 +30,9 @@ def test_what_can_be_trained_from_scratch_are_the_decoders():
     assert not any("bert" in name or "t5" in name for name in scratch())
 
 
-@pytest.mark.parametrize("name", ["scratch/bert-tiny", "scratch/nope", "gpt-4o-mini", "../x", "/etc", "a/b/c", "scratch/", "", "a b/c"])
+@pytest.mark.parametrize(
+    "name", ["scratch/bert-tiny", "scratch/nope", "gpt-4o-mini", "../x", "/etc", "a/b/c", "scratch/", "", "a b/c"]
+)
 def test_other_names_stand_for_nothing(name):
     assert base_of(name) is None
 
@@ -52,9 +63,15 @@ def test_every_base_gives_a_recipe_that_can_be_submitted(tmp_path, name, validat
         paths[each] = tmp_path / f"{each}.jsonl"
         paths[each].write_text("{}\n")
     base = base_of(name, "published" if name == "published" else None)
-    text = supervised_recipe("ft-1", base, "file-a", validation, resolve(base, 100, None, None, None), 7, 1000, "ft:x:acme::1")
+    text = supervised_recipe(
+        "ft-1", base, "file-a", validation, resolve(base, 100, None, None, None), 7, 1000, "ft:x:acme::1"
+    )
     found = check(text, known=Known(paths, {"model:published": tmp_path}))
-    assert [stage.stage for stage in found.recipe.stages] == ["supervised", *(["evaluate"] if validation else []), "publish"]
+    assert [stage.stage for stage in found.recipe.stages] == [
+        "supervised",
+        *(["evaluate"] if validation else []),
+        "publish",
+    ]
     assert needs(text).publishes == ("ft:x:acme::1",)
     task = found.recipe.stages[0].task
     assert task.validation == str(paths[validation or "file-a"]), "without a validation file every row is learnt"
@@ -63,7 +80,11 @@ def test_every_base_gives_a_recipe_that_can_be_submitted(tmp_path, name, validat
 @pytest.mark.parametrize("validation", [None, "file-b"])
 @pytest.mark.parametrize("name", ["published", "owner/checkpoint"])
 def test_preferences_give_a_recipe_that_can_be_submitted(tmp_path, name, validation):
-    row = {"input": {"messages": [{"role": "user", "content": "a"}]}, "preferred_output": [{"role": "assistant", "content": "b"}], "non_preferred_output": [{"role": "assistant", "content": "c"}]}
+    row = {
+        "input": {"messages": [{"role": "user", "content": "a"}]},
+        "preferred_output": [{"role": "assistant", "content": "b"}],
+        "non_preferred_output": [{"role": "assistant", "content": "c"}],
+    }
     paths = {each: tmp_path / f"{each}.jsonl" for each in ("file-a", "file-b")}
     for path in paths.values():
         path.write_text(json.dumps(row) + "\n")
@@ -80,10 +101,26 @@ def test_preferences_give_a_recipe_that_can_be_submitted(tmp_path, name, validat
 def test_a_grader_gives_a_recipe_that_can_be_submitted(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Say blue."}]}\n')
     base = base_of("owner/checkpoint")
-    grader = {"type": "multi", "calculate_output": "a - 0.5 * b", "graders": {name: GRADER | {"reference": name} for name in "ab"}}
-    text = reinforcement_recipe("ft-1", base, "file-a", reward_of(grader), resolve(base, 100, None, None, None, None, METHODS["reinforcement"]), 7, "ft:x:acme::1")
+    grader = {
+        "type": "multi",
+        "calculate_output": "a - 0.5 * b",
+        "graders": {name: GRADER | {"reference": name} for name in "ab"},
+    }
+    text = reinforcement_recipe(
+        "ft-1",
+        base,
+        "file-a",
+        reward_of(grader),
+        resolve(base, 100, None, None, None, None, METHODS["reinforcement"]),
+        7,
+        "ft:x:acme::1",
+    )
     stage = check(text, known=Known({"file-a": tmp_path / "a.jsonl"})).recipe.stages[0]
-    assert (stage.stage, stage.reward.name, [part.weight for part in stage.reward.rewards]) == ("ppo", "weighted", [1.0, -0.5])
+    assert (stage.stage, stage.reward.name, [part.weight for part in stage.reward.rewards]) == (
+        "ppo",
+        "weighted",
+        [1.0, -0.5],
+    )
     assert stage.arguments["num_train_epochs"] == 1
 
 

@@ -6,16 +6,32 @@ import math
 import openai
 import pytest
 
-from pipelines.marks import read_yaml_text
+from pipelines.core.yaml_positions import read_yaml_text
 from service.scheduler.retries import ending_of
 from tests.service.served import published
 
-ROW = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
-PREFERENCE = json.dumps({"input": {"messages": [{"role": "user", "content": "a"}]}, "preferred_output": [{"role": "assistant", "content": "b"}],
-                         "non_preferred_output": [{"role": "assistant", "content": "c"}]}).encode() + b"\n"  # fmt: skip
+ROW = (
+    json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
+)
+PREFERENCE = (
+    json.dumps(
+        {
+            "input": {"messages": [{"role": "user", "content": "a"}]},
+            "preferred_output": [{"role": "assistant", "content": "b"}],
+            "non_preferred_output": [{"role": "assistant", "content": "c"}],
+        }
+    ).encode()
+    + b"\n"
+)
 
 PROMPT = json.dumps({"messages": [{"role": "user", "content": "a"}], "answer": 4}).encode() + b"\n"
-CHECK = {"type": "string_check", "name": "blue", "input": "{{sample.output_text}}", "reference": "blue", "operation": "ilike"}
+CHECK = {
+    "type": "string_check",
+    "name": "blue",
+    "input": "{{sample.output_text}}",
+    "reference": "blue",
+    "operation": "ilike",
+}
 
 
 def loads_data(recipe):
@@ -29,26 +45,48 @@ def training_file(client):
 
 @pytest.fixture
 def job(client, training_file):
-    return client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=training_file.id, suffix="My Bot!", seed=7, metadata={"team": "a"})
+    return client.fine_tuning.jobs.create(
+        model="scratch/gpt-tiny", training_file=training_file.id, suffix="My Bot!", seed=7, metadata={"team": "a"}
+    )
 
 
 def metric(step, loss, tokens):
-    return {"event": "metric", "stage": "supervised", "step": step, "metrics": {"loss": loss, "learning_rate": 0.1, "num_input_tokens_seen": tokens}}
+    return {
+        "event": "metric",
+        "stage": "supervised",
+        "step": step,
+        "metrics": {"loss": loss, "learning_rate": 0.1, "num_input_tokens_seen": tokens},
+    }
 
 
 def run(served, job):
     """A run of four steps, up to its publication."""
     attempt = served.started(job.id.removeprefix("ft"))
-    served.written(attempt, [
-        {"event": "started", "name": "x"}, {"event": "progress", "stage": "supervised", "step": 1, "total": 4}, metric(1, 4.0, 10), metric(2, 3.0, 20),
-        {"event": "checkpoint", "stage": "supervised", "step": 2, "path": "/x"}, {"event": "warning", "message": "careful"}, metric(3, 2.0, 30), metric(4, 1.0, 40),
-        {"event": "checkpoint", "stage": "supervised", "step": 4, "path": "/x"}, {"event": "stage_finished", "stage": "supervised", "seconds": 3.2},
-    ])  # fmt: skip
+    served.written(
+        attempt,
+        [
+            {"event": "started", "name": "x"},
+            {"event": "progress", "stage": "supervised", "step": 1, "total": 4},
+            metric(1, 4.0, 10),
+            metric(2, 3.0, 20),
+            {"event": "checkpoint", "stage": "supervised", "step": 2, "path": "/x"},
+            {"event": "warning", "message": "careful"},
+            metric(3, 2.0, 30),
+            metric(4, 1.0, 40),
+            {"event": "checkpoint", "stage": "supervised", "step": 4, "path": "/x"},
+            {"event": "stage_finished", "stage": "supervised", "seconds": 3.2},
+        ],
+    )
     return attempt
 
 
 def test_a_file_goes_up_and_comes_back(client, training_file):
-    assert (training_file.bytes, training_file.filename, training_file.purpose, training_file.status) == (len(ROW) * 100, "train.jsonl", "fine-tune", "processed")
+    assert (training_file.bytes, training_file.filename, training_file.purpose, training_file.status) == (
+        len(ROW) * 100,
+        "train.jsonl",
+        "fine-tune",
+        "processed",
+    )
     assert client.files.retrieve(training_file.id) == training_file
     assert training_file.id in [each.id for each in client.files.list(purpose="fine-tune")]
     assert client.files.content(training_file.id).content == ROW * 100
@@ -71,7 +109,10 @@ def test_a_wrong_file_is_refused_with_the_numbers_of_its_lines(client, served):
 
 
 def test_a_form_is_not_read_before_it_is_known_who_sends_it(url):
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="nobody", max_retries=0) as nobody, pytest.raises(openai.AuthenticationError):
+    with (
+        openai.OpenAI(base_url=f"{url}/v1", api_key="nobody", max_retries=0) as nobody,
+        pytest.raises(openai.AuthenticationError),
+    ):
         nobody.files.create(file=("x.jsonl", b"not a good file"), purpose="fine-tune")
 
 
@@ -82,8 +123,18 @@ def test_a_body_that_is_no_form_is_refused(client):
 
 def test_a_new_job_waits_with_every_auto_resolved(client, served, job, training_file):
     assert job.id.startswith("ftjob-")
-    assert (job.status, job.model, job.organization_id, job.seed, job.metadata) == ("queued", "scratch/gpt-tiny", "acme", 7, {"team": "a"})
-    assert (job.hyperparameters.n_epochs, job.hyperparameters.batch_size, job.hyperparameters.learning_rate_multiplier) == (3, 4, 1.0)
+    assert (job.status, job.model, job.organization_id, job.seed, job.metadata) == (
+        "queued",
+        "scratch/gpt-tiny",
+        "acme",
+        7,
+        {"team": "a"},
+    )
+    assert (
+        job.hyperparameters.n_epochs,
+        job.hyperparameters.batch_size,
+        job.hyperparameters.learning_rate_multiplier,
+    ) == (3, 4, 1.0)
     assert job.fine_tuned_model is None
     assert client.fine_tuning.jobs.retrieve(job.id) == job
     recipe = served.store.job(job.id.removeprefix("ft")).request.recipe
@@ -96,7 +147,9 @@ def test_a_new_job_waits_with_every_auto_resolved(client, served, job, training_
 def test_a_finished_job_has_its_model_its_tokens_its_events_and_its_result_file(client, served, job):
     attempt = run(served, job)
     assert client.fine_tuning.jobs.retrieve(job.id).status == "running"
-    served.store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"supervised": {"perplexity": math.e**1.5}}, with_scores=True)
+    served.store.record_stage(
+        attempt.id, attempt.fencing, "evaluate", metrics={"supervised": {"perplexity": math.e**1.5}}, with_scores=True
+    )
     name = served.store.job(attempt.job).request.openai["fine_tuned_model"]
     published(served, attempt, name)
     served.succeeded(attempt)
@@ -111,7 +164,11 @@ def test_a_finished_job_has_its_model_its_tokens_its_events_and_its_result_file(
     messages = [each.message for each in events]
     assert messages[0] == "The job has successfully completed"
     assert messages[-1] == "The job waits for resources"
-    assert messages.index("Step 4/4: training loss=1.00") < messages.index("careful") < messages.index("Step 1/4: training loss=4.00")
+    assert (
+        messages.index("Step 4/4: training loss=1.00")
+        < messages.index("careful")
+        < messages.index("Step 1/4: training loss=4.00")
+    )
     assert len({each.id for each in events}) == len(events)
     losses = [each.data["train_loss"] for each in events if each.type == "metrics"]
     assert losses == [1.0, 2.0, 3.0, 4.0]
@@ -132,11 +189,17 @@ def test_a_failed_job_says_why(client, served, job):
     from service.jobs.states import Reason
 
     attempt = run(served, job)
-    ending = ending_of(served.store.job(attempt.job), exit_code=1, reason=Reason.DATA_ERROR, message="row 3 is empty", now=0.0)
+    ending = ending_of(
+        served.store.job(attempt.job), exit_code=1, reason=Reason.DATA_ERROR, message="row 3 is empty", now=0.0
+    )
     served.store.end_attempt(attempt.id, attempt.fencing, ending)
     failed = client.fine_tuning.jobs.retrieve(job.id)
     assert failed.status == "failed"
-    assert (failed.error.code, failed.error.message, failed.error.param) == ("data_error", "row 3 is empty", "training_file")
+    assert (failed.error.code, failed.error.message, failed.error.param) == (
+        "data_error",
+        "row 3 is empty",
+        "training_file",
+    )
     assert client.fine_tuning.jobs.list_events(job.id, limit=1).data[0].message == "The job failed: row 3 is empty"
 
 
@@ -149,7 +212,12 @@ def test_pause_resume_and_cancel(client, job):
 
 
 def test_jobs_are_listed_by_pages_and_by_metadata(client, training_file):
-    made = [client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=training_file.id, metadata={"round": str(number)}).id for number in range(3)]
+    made = [
+        client.fine_tuning.jobs.create(
+            model="scratch/gpt-tiny", training_file=training_file.id, metadata={"round": str(number)}
+        ).id
+        for number in range(3)
+    ]
     assert [each.id for each in client.fine_tuning.jobs.list(limit=2)][:3] == made[::-1]
     assert [each.id for each in client.fine_tuning.jobs.list(extra_query={"metadata[round]": "1"})] == [made[1]]
 
@@ -157,18 +225,34 @@ def test_jobs_are_listed_by_pages_and_by_metadata(client, training_file):
 @pytest.mark.parametrize(
     ("given", "param", "sentence"),
     [
-        ({"model": "gpt-4o-mini"}, "model", "There is no model 'gpt-4o-mini'"), ({"model": "scratch/bert-tiny"}, "model", "scratch/gpt-tiny"),
-        ({"training_file": "file-x"}, "training_file", "There is no file"), ({"validation_file": "file-x"}, "validation_file", "There is no file"),
+        ({"model": "gpt-4o-mini"}, "model", "There is no model 'gpt-4o-mini'"),
+        ({"model": "scratch/bert-tiny"}, "model", "scratch/gpt-tiny"),
+        ({"training_file": "file-x"}, "training_file", "There is no file"),
+        ({"validation_file": "file-x"}, "validation_file", "There is no file"),
         ({"method": {"type": "dpo"}}, "training_file", "holds chat rows; this method needs preference rows"),
         ({"method": {"type": "reinforcement"}}, "method.reinforcement.grader", "needs a grader"),
-        ({"method": {"type": "supervised", "dpo": {"hyperparameters": {"beta": 0.2}}}}, "method.dpo", "method.type is 'supervised'"),
+        (
+            {"method": {"type": "supervised", "dpo": {"hyperparameters": {"beta": 0.2}}}},
+            "method.dpo",
+            "method.type is 'supervised'",
+        ),
         ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0}}}}, None, "beta"),
-        ({"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python", "source": "1"}}}}, "method.reinforcement.grader", "runs Python code of yours"),
-        ({"hyperparameters": {"n_epochs": 0}}, None, "n_epochs"), ({"hyperparameters": {"batch_size": "many"}}, None, "batch_size"),
-        ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "integrations", "Integrations are not offered"),
-        ({"suffix": "x" * 65}, "suffix", "64"), ({"extra_body": {"surprise": 1}}, "surprise", "surprise"),
+        (
+            {"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python", "source": "1"}}}},
+            "method.reinforcement.grader",
+            "runs Python code of yours",
+        ),
+        ({"hyperparameters": {"n_epochs": 0}}, None, "n_epochs"),
+        ({"hyperparameters": {"batch_size": "many"}}, None, "batch_size"),
+        (
+            {"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]},
+            "integrations",
+            "Integrations are not offered",
+        ),
+        ({"suffix": "x" * 65}, "suffix", "64"),
+        ({"extra_body": {"surprise": 1}}, "surprise", "surprise"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_request_is_named(client, training_file, given, param, sentence):
     with pytest.raises(openai.BadRequestError) as refused:
         client.fine_tuning.jobs.create(**{"model": "scratch/gpt-tiny", "training_file": training_file.id, **given})
@@ -197,14 +281,28 @@ def pairs_of(client, row=PREFERENCE):
 
 
 def test_dpo_becomes_a_recipe_with_its_beta_and_is_told_as_it_was_asked(client, served, trained):
-    method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.3, "n_epochs": 1, "batch_size": "auto", "learning_rate_multiplier": 2}}}
+    method = {
+        "type": "dpo",
+        "dpo": {"hyperparameters": {"beta": 0.3, "n_epochs": 1, "batch_size": "auto", "learning_rate_multiplier": 2}},
+    }
     made = client.fine_tuning.jobs.create(model=trained, training_file=pairs_of(client), method=method)
-    assert (made.method.type, made.method.dpo.hyperparameters.beta, made.method.dpo.hyperparameters.n_epochs, made.method.dpo.hyperparameters.batch_size) == ("dpo", 0.3, 1, 4)
+    assert (
+        made.method.type,
+        made.method.dpo.hyperparameters.beta,
+        made.method.dpo.hyperparameters.n_epochs,
+        made.method.dpo.hyperparameters.batch_size,
+    ) == ("dpo", 0.3, 1, 4)
     recipe = loads_data(served.store.job(made.id.removeprefix("ft")).request.recipe)
     stage = recipe["stages"][0]
-    assert (stage["stage"], stage["datasets"][0]["format"], recipe["model"]) == ("dpo", "openai", {"checkpoint": f"model:{trained}"})
+    assert (stage["stage"], stage["datasets"][0]["format"], recipe["model"]) == (
+        "dpo",
+        "openai",
+        {"checkpoint": f"model:{trained}"},
+    )
     assert (stage["arguments"]["beta"], stage["arguments"]["learning_rate"]) == (0.3, pytest.approx(4e-5))
-    tested = client.fine_tuning.jobs.create(model=trained, training_file=pairs_of(client), validation_file=pairs_of(client), method={"type": "dpo"})
+    tested = client.fine_tuning.jobs.create(
+        model=trained, training_file=pairs_of(client), validation_file=pairs_of(client), method={"type": "dpo"}
+    )
     assert tested.method.dpo.hyperparameters.beta == 0.1
     assert "kind: preference" in served.store.job(tested.id.removeprefix("ft")).request.recipe
 
@@ -218,26 +316,43 @@ def test_a_model_that_has_learnt_nothing_cannot_be_improved(client, method):
 
 
 def test_reinforcement_becomes_a_recipe_with_the_graders_reward(client, served, trained):
-    made = client.fine_tuning.jobs.create(model=trained, training_file=pairs_of(client, PROMPT), method={"type": "reinforcement", "reinforcement": {"grader": CHECK}})
+    made = client.fine_tuning.jobs.create(
+        model=trained,
+        training_file=pairs_of(client, PROMPT),
+        method={"type": "reinforcement", "reinforcement": {"grader": CHECK}},
+    )
     assert made.method.type == "reinforcement"
     assert made.method.reinforcement.grader.operation == "ilike"
     stage = loads_data(served.store.job(made.id.removeprefix("ft")).request.recipe)["stages"][0]
     assert (stage["stage"], stage["reward"]) == ("ppo", {"name": "pattern", "pattern": "blue", "ignore_case": True})
     file = pairs_of(client, PROMPT)
     with pytest.raises(openai.BadRequestError, match="takes no validation file"):
-        client.fine_tuning.jobs.create(model=trained, training_file=file, validation_file=file, method={"type": "reinforcement", "reinforcement": {"grader": CHECK}})
+        client.fine_tuning.jobs.create(
+            model=trained,
+            training_file=file,
+            validation_file=file,
+            method={"type": "reinforcement", "reinforcement": {"grader": CHECK}},
+        )
 
 
 def test_other_projects_and_wrong_keys_see_nothing(served, url, client, job):
     with openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("submitter", "others"), max_retries=0) as stranger:
         assert [each.id for each in stranger.models.list() if each.id.startswith("ft:")] == []
         assert list(stranger.fine_tuning.jobs.list()) == []
-        for call in (stranger.fine_tuning.jobs.retrieve, stranger.fine_tuning.jobs.cancel, stranger.fine_tuning.jobs.list_events, stranger.fine_tuning.jobs.checkpoints.list):
+        for call in (
+            stranger.fine_tuning.jobs.retrieve,
+            stranger.fine_tuning.jobs.cancel,
+            stranger.fine_tuning.jobs.list_events,
+            stranger.fine_tuning.jobs.checkpoints.list,
+        ):
             with pytest.raises(openai.NotFoundError):
                 call(job.id)
         with pytest.raises(openai.NotFoundError):
             stranger.files.retrieve(job.training_file)
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="sk-wrong", max_retries=0) as nobody, pytest.raises(openai.AuthenticationError) as refused:
+    with (
+        openai.OpenAI(base_url=f"{url}/v1", api_key="sk-wrong", max_retries=0) as nobody,
+        pytest.raises(openai.AuthenticationError) as refused,
+    ):
         nobody.models.list()
     assert refused.value.code == "invalid_api_key"
     with openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("viewer"), max_retries=0) as viewer:
@@ -258,5 +373,10 @@ def test_jobs_of_the_other_surface_and_their_files_are_not_this_ones(served, cli
 
 
 def test_the_same_idempotency_key_is_one_job(client, training_file):
-    made = {client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=training_file.id, extra_headers={"Idempotency-Key": "one"}).id for _ in range(2)}
+    made = {
+        client.fine_tuning.jobs.create(
+            model="scratch/gpt-tiny", training_file=training_file.id, extra_headers={"Idempotency-Key": "one"}
+        ).id
+        for _ in range(2)
+    }
     assert len(made) == 1

@@ -11,9 +11,10 @@ from service.openai.training_files import LONGEST_LINE, MOST_TOLD, examine
 
 CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 PREFERENCE = {
-    "input": {"messages": [{"role": "user", "content": "a"}]}, "preferred_output": [{"role": "assistant", "content": "b"}],
+    "input": {"messages": [{"role": "user", "content": "a"}]},
+    "preferred_output": [{"role": "assistant", "content": "b"}],
     "non_preferred_output": [{"role": "assistant", "content": "c"}],
-}  # fmt: skip
+}
 PROMPT = {"messages": [{"role": "user", "content": "a"}], "answer": 4}
 
 
@@ -32,30 +33,55 @@ def test_a_good_file_is_known_by_its_shape(row, shape):
 
 
 def test_everything_that_openai_allows_in_a_chat_is_allowed():
-    weighted = {"messages": [{"role": "system", "content": ""}, {"role": "assistant", "content": "x", "weight": 0}, {"role": "user", "content": "y", "name": "Ada"},
-                             {"role": "assistant", "content": None, "tool_calls": [{}]}, {"role": "tool", "content": "4"}, {"role": "assistant", "content": "z", "weight": 1}]}  # fmt: skip
+    weighted = {
+        "messages": [
+            {"role": "system", "content": ""},
+            {"role": "assistant", "content": "x", "weight": 0},
+            {"role": "user", "content": "y", "name": "Ada"},
+            {"role": "assistant", "content": None, "tool_calls": [{}]},
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": "z", "weight": 1},
+        ]
+    }
     assert told(weighted, {**CHAT, "tools": [], "parallel_tool_calls": False}) == []
 
 
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        (b"{", "is not valid JSON"), (b"\xff{}", "is not UTF-8 text"), (b"[1]", "is a list, must be an object"), (b"null", "is nothing"), (b"3", "is a number"),
-        (b"[" * 100_000, "is not valid JSON"), (b"1" * 5000, "is not valid JSON"),
-        ({}, "has the keys (none)"), ({"prompt": "a", "completion": "b"}, "has the keys 'prompt', 'completion'"),
-        ({"messages": []}, "has an empty list as 'messages'"), ({"messages": "x"}, "has a text as 'messages'"),
-        ({"messages": [{"role": "human", "content": "x"}, CHAT["messages"][1]]}, 'message 1 of \'messages\' has the role "human"'),
-        ({"messages": [CHAT["messages"][0], {"role": "assistant", "content": [{"type": "image_url"}]}]}, "message 2 of 'messages' has a list as content"),
+        (b"{", "is not valid JSON"),
+        (b"\xff{}", "is not UTF-8 text"),
+        (b"[1]", "is a list, must be an object"),
+        (b"null", "is nothing"),
+        (b"3", "is a number"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"1" * 5000, "is not valid JSON"),
+        ({}, "has the keys (none)"),
+        ({"prompt": "a", "completion": "b"}, "has the keys 'prompt', 'completion'"),
+        ({"messages": []}, "has an empty list as 'messages'"),
+        ({"messages": "x"}, "has a text as 'messages'"),
+        (
+            {"messages": [{"role": "human", "content": "x"}, CHAT["messages"][1]]},
+            "message 1 of 'messages' has the role \"human\"",
+        ),
+        (
+            {"messages": [CHAT["messages"][0], {"role": "assistant", "content": [{"type": "image_url"}]}]},
+            "message 2 of 'messages' has a list as content",
+        ),
         ({"messages": [CHAT["messages"][0], {"role": "assistant", "content": " "}]}, "of the assistant is empty"),
         ({"messages": [CHAT["messages"][0], {"role": "assistant", "content": "x", "weight": 2}]}, "has a weight"),
         ({"messages": [{"role": "user", "content": "x", "weight": 1}, CHAT["messages"][1]]}, "has a weight"),
-        ({"messages": [CHAT["messages"][0], {"role": "assistant", "content": "x", "weight": 0}]}, "has weight 0 on every message"),
+        (
+            {"messages": [CHAT["messages"][0], {"role": "assistant", "content": "x", "weight": 0}]},
+            "has weight 0 on every message",
+        ),
         ({"messages": [CHAT["messages"][1], CHAT["messages"][0]]}, "ends with a message of the user"),
-        ({**PREFERENCE, "input": "x"}, "has a text as 'input'"), ({**PREFERENCE, "preferred_output": []}, "has an empty list as 'preferred_output'"),
+        ({**PREFERENCE, "input": "x"}, "has a text as 'input'"),
+        ({**PREFERENCE, "preferred_output": []}, "has an empty list as 'preferred_output'"),
         ({**PREFERENCE, "non_preferred_output": CHAT["messages"]}, "must have exactly one"),
         ({**PREFERENCE, "non_preferred_output": PREFERENCE["preferred_output"]}, "to the same answer"),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_is_told_with_its_line(row, sentence):
     good = PREFERENCE if isinstance(row, dict) and "input" in row else CHAT
     found = told(good, row, good)
@@ -89,8 +115,35 @@ def test_too_few_rows_and_an_empty_file_are_mistakes():
     assert examine(io.BytesIO(b""), least=1).mistakes
 
 
-@given(st.lists(st.binary(max_size=80) | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["messages", "role", "content", "input", "preferred_output", "non_preferred_output", "weight", "x"]), inner, max_size=4), max_leaves=10).map(lambda value: json.dumps(value).encode()), max_size=6))  # fmt: skip
+@given(
+    st.lists(
+        st.binary(max_size=80)
+        | st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(
+                        [
+                            "messages",
+                            "role",
+                            "content",
+                            "input",
+                            "preferred_output",
+                            "non_preferred_output",
+                            "weight",
+                            "x",
+                        ]
+                    ),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=10,
+        ).map(lambda value: json.dumps(value).encode()),
+        max_size=6,
+    )
+)
 def test_any_bytes_are_a_file_with_or_without_mistakes(rows):
     report = examine(io.BytesIO(b"\n".join(rows)), least=1)
     assert report.rows or report.mistakes

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import RecipeError
-from service.safety.endpoints import unfit_endpoint
-from service.safety.network_recipes import Known, check
+from pipelines.core.errors import RecipeError
+from service.safety.network_recipes import Known, check, unfit_endpoint
 
 RECIPE = """\
 name: demo
@@ -20,9 +19,19 @@ stages:
     judge: {{name: endpoint, base_url: "{url}", model: m}}
 """
 PRIVATE = [
-    "http://127.0.0.1:8000/v1", "http://localhost/v1", "http://10.0.0.7/v1", "https://169.254.169.254/latest", "http://[::1]:8000/v1", "http://judge/v1",
-    "http://judge.internal/v1", "http://0x7f000001/v1", "http://2130706433/v1", "http://[::ffff:10.0.0.1]/v1", "http://localhost./v1", "http://127.1/v1",
-]  # fmt: skip
+    "http://127.0.0.1:8000/v1",
+    "http://localhost/v1",
+    "http://10.0.0.7/v1",
+    "https://169.254.169.254/latest",
+    "http://[::1]:8000/v1",
+    "http://judge/v1",
+    "http://judge.internal/v1",
+    "http://0x7f000001/v1",
+    "http://2130706433/v1",
+    "http://[::ffff:10.0.0.1]/v1",
+    "http://localhost./v1",
+    "http://127.1/v1",
+]
 
 
 @pytest.mark.parametrize("url", PRIVATE)
@@ -32,12 +41,29 @@ def test_private_networks_are_refused(url: str) -> None:
     assert [(each.line, each.key) for each in refused.value.mistakes] == [(6, "stages.feedback.judge.base_url")]
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "http://localhost/v1", "http://10.0.0.7/v1", "http://[::1]:8000/v1", "http://judge.internal/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/v1",
+        "http://localhost/v1",
+        "http://10.0.0.7/v1",
+        "http://[::1]:8000/v1",
+        "http://judge.internal/v1",
+    ],
+)
 def test_an_administrator_may_allow_them(url: str) -> None:
     assert check(RECIPE.format(url=url), known=Known(private_endpoints=True)).recipe.stages[0].judge.base_url == url
 
 
-@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://[fe80::1]/v1", "http://0x7f000001/v1", "http://[::ffff:169.254.169.254]/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest",
+        "http://[fe80::1]/v1",
+        "http://0x7f000001/v1",
+        "http://[::ffff:169.254.169.254]/v1",
+    ],
+)
 def test_metadata_and_odd_spellings_are_refused_even_then(url: str) -> None:
     assert unfit_endpoint(url, private=True) is not None
 
@@ -47,7 +73,9 @@ def test_public_ones_are_accepted() -> None:
         assert check(RECIPE.format(url=url)).recipe.stages[0].judge.base_url == url
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "api.example.com", "http://", "http://[bad/v1", "ftp://api.example.com/v1"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "api.example.com", "http://", "http://[bad/v1", "ftp://api.example.com/v1"]
+)
 def test_other_things_are_no_addresses(url: str) -> None:
     assert unfit_endpoint(url) is not None
     assert unfit_endpoint(url, private=True) is not None

@@ -11,14 +11,35 @@ from service.safety.fetching import Refused, fetch, is_public
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::",
-     "fe80::1%eth0", "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "192.0.2.1", "not-an-address"],
-)  # fmt: skip
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "100.64.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "::",
+        "fe80::1%eth0",
+        "fc00::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "192.0.2.1",
+        "not-an-address",
+    ],
+)
 def test_addresses_inside_networks_are_not_public(address):
     assert not is_public(address)
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+)
 def test_addresses_of_the_internet_are_public(address):
     assert is_public(address)
 
@@ -54,7 +75,15 @@ def server():
 
 def get(port, path, limit=5000, allowed=lambda address: True, resolve=None, host="files.example"):
     into = io.BytesIO()
-    found = fetch(f"http://{host}:{port}{path}", into, limit, 10, resolve or (lambda name, number: ["127.0.0.1"]), allowed, (80, 443, port))
+    found = fetch(
+        f"http://{host}:{port}{path}",
+        into,
+        limit,
+        10,
+        resolve or (lambda name, number: ["127.0.0.1"]),
+        allowed,
+        (80, 443, port),
+    )
     return found, into.getvalue()
 
 
@@ -103,7 +132,13 @@ def test_a_redirect_is_followed_and_a_circle_is_not(server):
 
 
 @pytest.mark.parametrize(
-    ("path", "sentence"), [("/missing", "answered 404"), ("/cut", "could not be read|ended before"), ("/to/ftp://x/y", "must begin with https"), ("/to/http://u:p@x/y", "holds a login")]
+    ("path", "sentence"),
+    [
+        ("/missing", "answered 404"),
+        ("/cut", "could not be read|ended before"),
+        ("/to/ftp://x/y", "must begin with https"),
+        ("/to/http://u:p@x/y", "holds a login"),
+    ],
 )
 def test_what_is_no_whole_file_is_refused(server, path, sentence):
     with pytest.raises(Refused, match=sentence):
@@ -115,7 +150,22 @@ def test_a_file_above_the_limit_is_refused_while_it_arrives(server):
         get(server, "/x", limit=999)
 
 
-@pytest.mark.parametrize("url", ["ftp://x/y", "http://", "file:///etc/passwd", "http://x:22/", "http://[::1", "http://x:99999/", "http://a b/", "http://x/\r\nHost: y", "gopher://x", "", "http://" + "x" * 300])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://x/y",
+        "http://",
+        "file:///etc/passwd",
+        "http://x:22/",
+        "http://[::1",
+        "http://x:99999/",
+        "http://a b/",
+        "http://x/\r\nHost: y",
+        "gopher://x",
+        "",
+        "http://" + "x" * 300,
+    ],
+)
 def test_no_other_url_is_fetched(url):
     with pytest.raises(Refused):
         fetch(url, io.BytesIO(), 10, resolve=lambda name, number: ["127.0.0.1"])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import RecipeError
-from pipelines.marks import read_yaml_text
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import read_yaml_text
 from service.safety.materialise import materialise, needs
 from tests.service.safety.test_network_recipes import recipe
 
@@ -19,7 +19,9 @@ def test_references_become_paths_and_the_models_name_a_folder():
 
 
 def test_overrides_are_part_of_the_text():
-    made = materialise(recipe(), ["stages.supervised.max_length=64", "stages.publish.to=other"], files={}, checkpoints={})
+    made = materialise(
+        recipe(), ["stages.supervised.max_length=64", "stages.publish.to=other"], files={}, checkpoints={}
+    )
     stages = read_yaml_text(made.recipe)[0]["stages"]
     assert (stages[0]["max_length"], stages[1]["to"]) == (64, "published/other")
 
@@ -37,9 +39,17 @@ def test_what_is_gone_by_now_is_told_with_its_line():
 
 
 def test_needs_lists_everything_once():
-    text = recipe("file:file-1").replace("architecture: {preset: gpt-tiny}", "checkpoint: 'model:ft:a:b'") + "matrix: {model.checkpoint: ['job:x', 'job:x']}\n"
+    text = (
+        recipe("file:file-1").replace("architecture: {preset: gpt-tiny}", "checkpoint: 'model:ft:a:b'")
+        + "matrix: {model.checkpoint: ['job:x', 'job:x']}\n"
+    )
     found = needs(text, ["stages.supervised.task.validation=file:file-2"])
-    assert (found.files, found.jobs, found.models, found.publishes) == (("file-1", "file-2"), ("x",), ("ft:a:b",), ("my-model",))
+    assert (found.files, found.jobs, found.models, found.publishes) == (
+        ("file-1", "file-2"),
+        ("x",),
+        ("ft:a:b",),
+        ("my-model",),
+    )
 
 
 @pytest.mark.parametrize("name", ["../x", "/srv/x", "a/b"])

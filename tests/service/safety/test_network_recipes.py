@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import RecipeError
-from pipelines.marks import read_yaml_text, write_yaml
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import read_yaml_text, write_yaml
 from service.safety.network_recipes import MOST_CHARACTERS, Known, check
 from service.safety.references import replaced, strings
 
@@ -48,7 +48,18 @@ def test_a_recipe_with_named_data_and_a_models_name_is_accepted():
 
 @pytest.mark.parametrize(
     "path",
-    ["/etc/passwd", "~/x.jsonl", "../x.jsonl", "./x", "data/../../x", "file:///etc/passwd", "data.jsonl", "'*.csv'", "s3://bucket/x", "'https://example.org/x.jsonl'"],
+    [
+        "/etc/passwd",
+        "~/x.jsonl",
+        "../x.jsonl",
+        "./x",
+        "data/../../x",
+        "file:///etc/passwd",
+        "data.jsonl",
+        "'*.csv'",
+        "s3://bucket/x",
+        "'https://example.org/x.jsonl'",
+    ],
 )
 def test_no_path_or_url_can_be_named_as_data(path):
     found = mistakes(recipe(path))
@@ -75,17 +86,28 @@ def test_prompts_and_rewards_name_what_belongs_to_the_project(tmp_path):
     known = Known({"file-1": file}, {"model:judge": folder, "job:later": None})
     stage = check(sampled("file:file-1", "{checkpoint: 'model:judge'}"), known=known).recipe.stages[0]
     assert (stage.prompts.path, stage.reward.checkpoint) == (str(file), str(folder))
-    check(sampled(reward="{name: weighted, rewards: [{reward: {name: classifier, checkpoint: 'job:later', label: /x}}]}"), known=known)
-    check(sampled(reward="{name: weighted, rewards: [{reward: {name: pattern, pattern: '^/'}}, {reward: {name: pattern, pattern: ../x}}]}"))
+    check(
+        sampled(reward="{name: weighted, rewards: [{reward: {name: classifier, checkpoint: 'job:later', label: /x}}]}"),
+        known=known,
+    )
+    check(
+        sampled(
+            reward="{name: weighted, rewards: [{reward: {name: pattern, pattern: '^/'}}, {reward: {name: pattern, pattern: ../x}}]}"
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        (sampled("/etc/passwd"), "prompts.path"), (sampled(reward="{checkpoint: /srv/models/x}"), "reward.checkpoint"),
-        (sampled(reward="{name: weighted, rewards: [{reward: {name: classifier, checkpoint: ../x, label: a}}]}"), "reward.rewards[0].reward.checkpoint"),
+        (sampled("/etc/passwd"), "prompts.path"),
+        (sampled(reward="{checkpoint: /srv/models/x}"), "reward.checkpoint"),
+        (
+            sampled(reward="{name: weighted, rewards: [{reward: {name: classifier, checkpoint: ../x, label: a}}]}"),
+            "reward.rewards[0].reward.checkpoint",
+        ),
     ],
-)  # fmt: skip
+)
 def test_neither_prompts_nor_rewards_reach_the_servers_disk(text, key):
     assert [each for _, each, _ in mistakes(text)] == [f"stages.evaluate.{key}"]
 
@@ -98,7 +120,11 @@ def test_an_existing_file_is_refused_in_the_same_words_as_a_missing_one():
 
 @pytest.mark.parametrize("place", ["/", "..", "/srv/models/x", "~root", "file:file-1"])
 def test_no_checkpoint_is_a_folder_of_the_server(place):
-    text = recipe().replace("architecture: {preset: gpt-tiny}", f"checkpoint: {place}").replace("tokenizer: {train: byte_bpe, vocab_size: 600}\n", "")
+    text = (
+        recipe()
+        .replace("architecture: {preset: gpt-tiny}", f"checkpoint: {place}")
+        .replace("tokenizer: {train: byte_bpe, vocab_size: 600}\n", "")
+    )
     assert mistakes(text)[0][1] == "model.checkpoint"
 
 
@@ -108,7 +134,9 @@ def test_a_chat_template_cannot_be_read_from_the_servers_disk(tmp_path):
     assert mistakes(recipe().replace("chatml", str(template)))[0][1] == "stages.supervised.chat_template"
 
 
-@pytest.mark.parametrize("name", ["/srv/x", "registry/x", "hub:owner/name", "'s3://bucket/x'", "..", "''", "-x", f"{'x' * 129}"])
+@pytest.mark.parametrize(
+    "name", ["/srv/x", "registry/x", "hub:owner/name", "'s3://bucket/x'", "..", "''", "-x", f"{'x' * 129}"]
+)
 def test_publish_to_is_the_plain_name_of_a_model(name):
     assert "stages.publish.to" in [key for _, key, _ in mistakes(recipe(name=name))]
 
@@ -121,7 +149,9 @@ def test_every_mistake_comes_at_once_those_of_safety_and_all_others_in_the_order
 def test_the_servers_folders_stand_in_no_message(tmp_path):
     path = tmp_path / "file-1.jsonl"
     path.write_text("{}")
-    message = told(recipe("file:file-1").replace("chatml", "nowhere.x").replace("messages", "wrong"), known=Known({"file-1": path}))
+    message = told(
+        recipe("file:file-1").replace("chatml", "nowhere.x").replace("messages", "wrong"), known=Known({"file-1": path})
+    )
     assert str(tmp_path) not in message
     assert "nonexistent" not in message
 
@@ -137,13 +167,20 @@ def test_another_projects_file_is_unknown():
 
 
 def test_a_jobs_model_that_does_not_exist_yet_is_waited_for():
-    text = recipe().replace("architecture: {preset: gpt-tiny}", "checkpoint: 'job:first'").replace("tokenizer: {train: byte_bpe, vocab_size: 600}\n", "")
+    text = (
+        recipe()
+        .replace("architecture: {preset: gpt-tiny}", "checkpoint: 'job:first'")
+        .replace("tokenizer: {train: byte_bpe, vocab_size: 600}\n", "")
+    )
     assert check(text, known=Known(checkpoints={"job:first": None})).recipe.model.checkpoint == "pending/first"
     assert "is no job" in told(text)
 
 
 def test_cells_of_a_matrix_are_checked_too(tmp_path):
-    study = recipe().replace("  - {stage: publish, to: my-model}\n", "") + "matrix: {stages.supervised.task.train: [builtin/python-docs, /etc/passwd]}\n"
+    study = (
+        recipe().replace("  - {stage: publish, to: my-model}\n", "")
+        + "matrix: {stages.supervised.task.train: [builtin/python-docs, /etc/passwd]}\n"
+    )
     assert mistakes(study)[0][1] == "matrix.stages.supervised.task.train[1]"
     fine = study.replace("/etc/passwd", "file:file-1")
     path = tmp_path / "file-1.jsonl"
@@ -152,7 +189,10 @@ def test_cells_of_a_matrix_are_checked_too(tmp_path):
 
 
 def test_overrides_are_checked_as_the_recipe_is():
-    assert mistakes(recipe(), overrides=["stages.supervised.task.train=/etc/passwd"])[0][1] == "stages.supervised.task.train"
+    assert (
+        mistakes(recipe(), overrides=["stages.supervised.task.train=/etc/passwd"])[0][1]
+        == "stages.supervised.task.train"
+    )
 
 
 def test_a_study_cannot_have_thousands_of_cells():
@@ -180,9 +220,16 @@ def test_a_secret_in_a_recipe_is_refused_and_not_repeated():
 @pytest.mark.parametrize("name", ["HOME", "HTTPS_PROXY", "HF_HUB_CACHE"])
 def test_a_judge_is_not_sent_the_servers_own_variables(name):
     judge = f"{{name: endpoint, base_url: 'https://api.example.com/v1', model: m, api_key_env: {name}}}"
-    text = recipe().replace("  - {stage: publish", f"  - {{stage: ppo, prompts: {{path: builtin/python-docs}}, reward: {{name: judge, judge: {judge}}}}}\n  - {{stage: publish")
+    text = recipe().replace(
+        "  - {stage: publish",
+        f"  - {{stage: ppo, prompts: {{path: builtin/python-docs}}, reward: {{name: judge, judge: {judge}}}}}\n  - {{stage: publish",
+    )
     assert any(key.endswith("api_key_env") and "cannot name a secret" in message for _, key, message in mistakes(text))
-    assert not [key for _, key, _ in mistakes(text.replace(name, "SECRET_MY_KEY").replace("name: demo", "name: ''")) if "api_key_env" in key]
+    assert not [
+        key
+        for _, key, _ in mistakes(text.replace(name, "SECRET_MY_KEY").replace("name: demo", "name: ''"))
+        if "api_key_env" in key
+    ]
 
 
 @pytest.mark.parametrize("key", ["trust_remote_code: true", "auto_map: {AutoModel: 'evil/repo--modeling.Evil'}"])
@@ -192,19 +239,40 @@ def test_remote_code_has_no_key(key):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "a: b: c", "? {a: b}\n: c", "&a [*a]", "!!python/object/apply:os.system [ls]", "x" * (MOST_CHARACTERS + 1), "- " * 4000, "{" * 3000, "name: \ud800", "a: &a [x]\nb: [*a, *a]", "matrix: {a: {b: null}}", "stages: {a: b}", "\x00"],
+    [
+        "",
+        "[]",
+        "a: b: c",
+        "? {a: b}\n: c",
+        "&a [*a]",
+        "!!python/object/apply:os.system [ls]",
+        "x" * (MOST_CHARACTERS + 1),
+        "- " * 4000,
+        "{" * 3000,
+        "name: \ud800",
+        "a: &a [x]\nb: [*a, *a]",
+        "matrix: {a: {b: null}}",
+        "stages: {a: b}",
+        "\x00",
+    ],
     ids=range(14),
-)  # fmt: skip
+)
 def test_what_is_no_recipe_is_refused_in_words(text):
     assert mistakes(text)
 
 
 def test_a_file_that_unfolds_without_end_is_refused():
-    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+    )
     assert "unfolds" in told(bomb)
 
 
-@pytest.mark.parametrize("text", ["[" * 3000, "x: &x {a: 1}\n" + "".join(f"y{n}: {{<<: *x}}\n" for n in range(2000))], ids=["brackets", "merges"])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 3000, "x: &x {a: 1}\n" + "".join(f"y{n}: {{<<: *x}}\n" for n in range(2000))],
+    ids=["brackets", "merges"],
+)
 def test_what_would_keep_the_parser_busy_is_not_parsed(text):
     begun = time.perf_counter()
     assert mistakes(text)
@@ -214,15 +282,47 @@ def test_what_would_keep_the_parser_busy_is_not_parsed(text):
 # ---- a fuzzer: whatever a value is replaced by, the answer is a recipe or a RecipeError
 
 PLAIN = read_yaml_text(recipe() + "launch: {num_processes: 1}\nmatrix: {stages.supervised.seed: [1, 2]}\n")[0]
-PLACES = [place for place, _ in strings(PLAIN)] + [("stages",), ("matrix",), ("model",), ("stages", 0), ("launch", "num_processes"), ("seed",)]
+PLACES = [place for place, _ in strings(PLAIN)] + [
+    ("stages",),
+    ("matrix",),
+    ("model",),
+    ("stages", 0),
+    ("launch", "num_processes"),
+    ("seed",),
+]
 HOSTILE = st.sampled_from(
-    ["/etc/passwd", "../../x", "file:x", "job:x", "model:..", "~", "\x00", "é" * 300, "%s%n", "{{7*7}}", "$(id)", "*" * 50, "stages.x.to", "", " ", "inf", "file:" + "a" * 300, "hub:a/b", "a\nb"]
+    [
+        "/etc/passwd",
+        "../../x",
+        "file:x",
+        "job:x",
+        "model:..",
+        "~",
+        "\x00",
+        "é" * 300,
+        "%s%n",
+        "{{7*7}}",
+        "$(id)",
+        "*" * 50,
+        "stages.x.to",
+        "",
+        " ",
+        "inf",
+        "file:" + "a" * 300,
+        "hub:a/b",
+        "a\nb",
+    ]
 )
 VALUES = st.recursive(
     HOSTILE | st.text(max_size=20) | st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.none(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(HOSTILE | st.sampled_from(["stage", "name", "kind", "to", "path", "train"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            HOSTILE | st.sampled_from(["stage", "name", "kind", "to", "path", "train"]), inner, max_size=3
+        )
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 def answer(text, overrides=(), processes=None):
@@ -250,6 +350,11 @@ def test_any_text_is_refused_in_words(text):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(["stages", "stages.supervised", "stages[9].x", "matrix", "name", "a", "model.checkpoint", "stages.publish.to"]), st.text(max_size=30))
+@given(
+    st.sampled_from(
+        ["stages", "stages.supervised", "stages[9].x", "matrix", "name", "a", "model.checkpoint", "stages.publish.to"]
+    ),
+    st.text(max_size=30),
+)
 def test_any_override_is_applied_or_refused_in_words(path, value):
     assert answer(recipe(), [f"{path}={value}"])

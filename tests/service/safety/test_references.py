@@ -6,10 +6,23 @@ from service.safety.references import key_of, references, replaced
 def test_a_reference_is_found_in_a_stage_a_list_and_a_matrix():
     data = {
         "model": {"checkpoint": "job:first"},
-        "stages": ({"task": {"train": "file:file-1", "label": "file:file-2"}}, {"datasets": ({"path": "file:file-3"},)}),
-        "matrix": {"model.checkpoint": ("model:a", "model:b"), "method": {"x": {"stages.s.task.validation": "file:file-4"}}},
+        "stages": (
+            {"task": {"train": "file:file-1", "label": "file:file-2"}},
+            {"datasets": ({"path": "file:file-3"},)},
+        ),
+        "matrix": {
+            "model.checkpoint": ("model:a", "model:b"),
+            "method": {"x": {"stages.s.task.validation": "file:file-4"}},
+        },
     }
-    assert [str(each) for each in references(data)] == ["job:first", "file:file-1", "file:file-3", "model:a", "model:b", "file:file-4"]
+    assert [str(each) for each in references(data)] == [
+        "job:first",
+        "file:file-1",
+        "file:file-3",
+        "model:a",
+        "model:b",
+        "file:file-4",
+    ]
 
 
 def test_a_label_that_looks_like_a_reference_is_the_users_own_word():

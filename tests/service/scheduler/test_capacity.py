@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.jobs.resources import Host, Part, Resources, Slot
+from service.jobs.job import Host, Part, Resources, Slot
 from service.scheduler.capacity import Capacity
-from service.scheduler.values import Running
+from service.scheduler.queue import Running
 from tests.service.scheduler.worlds import clusters, needs, obvious_place, picture
 
 
@@ -42,6 +42,10 @@ def test_a_job_on_a_host_or_gpu_that_is_gone_is_known_and_harms_nothing():
 
 
 def test_equal_hosts_are_preferred_for_a_job_over_several():
-    hosts = [Host("a1", cpus=1, slots=(Slot(0, "A"),)), Host("b1", cpus=8, slots=(Slot(0, "B"),)), Host("b2", cpus=8, slots=(Slot(0, "B"),))]
+    hosts = [
+        Host("a1", cpus=1, slots=(Slot(0, "A"),)),
+        Host("b1", cpus=8, slots=(Slot(0, "B"),)),
+        Host("b2", cpus=8, slots=(Slot(0, "B"),)),
+    ]
     assert [part.host for part in Capacity(hosts).place(Resources(gpus=1, hosts=2))] == ["b1", "b2"]
     assert [part.host for part in Capacity(hosts[:2]).place(Resources(gpus=1, hosts=2))] == ["a1", "b1"]

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.jobs.resources import Host, Part, Resources, Slot
+from service.jobs.job import Host, Part, Resources, Slot
 from service.scheduler.capacity import Capacity
 from service.scheduler.choose import choose
-from service.scheduler.queue import Queue
-from service.scheduler.values import Decision, Preemption, Running, Share, Start, Waiting
+from service.scheduler.queue import Decision, Preemption, Queue, Running, Share, Start, Waiting
 from tests.service.scheduler.worlds import (
     NOW,
     clusters,
@@ -73,11 +72,15 @@ def test_nothing_is_given_twice_and_every_job_gets_all_it_needs_or_nothing(clust
             assert obvious_place([host], held, alone) is not None
         held.append(Running(job.id, start.placement, resources=needs))
         for host in machines:
-            assert sum(job.resources.cpus for job in held for part in job.placement if part.host == host.name) <= host.cpus
+            assert (
+                sum(job.resources.cpus for job in held for part in job.placement if part.host == host.name) <= host.cpus
+            )
     for host in machines:
         taken = [index for job in held for part in job.placement if part.host == host.name for index in part.gpus]
         assert len(taken) == len(set(taken))
-        assert sum(job.resources.memory for job in held for part in job.placement if part.host == host.name) <= host.memory
+        assert (
+            sum(job.resources.memory for job in held for part in job.placement if part.host == host.name) <= host.memory
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -149,7 +152,14 @@ def test_when_nothing_waits_at_the_head_nothing_that_could_start_was_left(cluste
 @given(clusters(priorities=st.just(9), may_stop=False), queues(priorities=st.just(0)), st.data())
 def test_what_is_filled_in_never_delays_the_job_at_the_head(cluster, jobs, data):
     machines, running = cluster
-    head = Waiting("head", priority=5, resources=data.draw(st.builds(Resources, gpus=st.integers(0, 4), cpus=st.integers(1, 6), hosts=st.sampled_from([1, 2]))), expected_seconds=data.draw(seconds))
+    head = Waiting(
+        "head",
+        priority=5,
+        resources=data.draw(
+            st.builds(Resources, gpus=st.integers(0, 4), cpus=st.integers(1, 6), hosts=st.sampled_from([1, 2]))
+        ),
+        expected_seconds=data.draw(seconds),
+    )
     decision = decided(machines, running, [head, *jobs])
     alone = earliest(machines, running, head.resources)
     after = started(running, decision, [head, *jobs])
@@ -174,7 +184,15 @@ def test_only_lower_priorities_make_room_and_none_of_them_needlessly(cluster, jo
 
 
 @settings(max_examples=120, deadline=None)
-@given(clusters(), st.builds(Waiting, st.just("w"), priority=st.integers(0, 4), resources=st.builds(Resources, gpus=st.integers(0, 4), cpus=st.integers(0, 4), hosts=st.sampled_from([1, 2]))))
+@given(
+    clusters(),
+    st.builds(
+        Waiting,
+        st.just("w"),
+        priority=st.integers(0, 4),
+        resources=st.builds(Resources, gpus=st.integers(0, 4), cpus=st.integers(0, 4), hosts=st.sampled_from([1, 2])),
+    ),
+)
 def test_one_job_alone_preempts_just_what_it_needs_and_only_if_it_helps(cluster, job):
     machines, running = cluster
     decision = decided(machines, running, [job])
@@ -195,7 +213,10 @@ def test_one_job_alone_preempts_just_what_it_needs_and_only_if_it_helps(cluster,
 @given(hosts(), queues())
 @example(
     [Host("h0", cpus=1, memory=0, state="draining")],
-    [Waiting("w00", "p", resources=Resources(cpus=1)), Waiting("w01", "p", resources=Resources(cpus=0, memory=1), submitted=1)],
+    [
+        Waiting("w00", "p", resources=Resources(cpus=1)),
+        Waiting("w01", "p", resources=Resources(cpus=0, memory=1), submitted=1),
+    ],
 )
 def test_a_job_is_hopeless_only_if_empty_hosts_could_not_hold_it(machines, jobs):
     decision = decided(machines, [], jobs)
@@ -209,7 +230,11 @@ def test_a_job_is_hopeless_only_if_empty_hosts_could_not_hold_it(machines, jobs)
 @given(st.integers(1, 12), st.sampled_from([1.0, 2.0, 3.0]))
 def test_projects_share_by_weight(gpus, weight):
     machines = [gpu_host(gpus=gpus, cpus=100)]
-    jobs = [Waiting(f"{project}{number:02}", project, resources=ONE, submitted=number) for project in "pq" for number in range(12)]
+    jobs = [
+        Waiting(f"{project}{number:02}", project, resources=ONE, submitted=number)
+        for project in "pq"
+        for number in range(12)
+    ]
     decision = decided(machines, [], jobs, {"q": Share(weight=weight)})
     p, q = (sum(start.job[0] == project for start in decision.starts) for project in "pq")
     assert p + q == gpus
@@ -218,7 +243,9 @@ def test_projects_share_by_weight(gpus, weight):
 
 def test_a_project_that_holds_much_waits_until_the_other_has_caught_up():
     running = [Running(f"r{index}", (Part("h", (index,)),), "p", resources=ONE, began=0) for index in range(2)]
-    jobs = [Waiting(f"p{n}", "p", resources=ONE) for n in range(4)] + [Waiting(f"q{n}", "q", resources=ONE, submitted=9) for n in range(4)]
+    jobs = [Waiting(f"p{n}", "p", resources=ONE) for n in range(4)] + [
+        Waiting(f"q{n}", "q", resources=ONE, submitted=9) for n in range(4)
+    ]
     assert [start.job for start in decided([gpu_host()], running, jobs).starts] == ["q0", "q1"]
 
 
@@ -234,7 +261,10 @@ def test_within_a_project_the_nearest_deadline_then_the_oldest_comes_first():
 def test_small_jobs_fill_the_fullest_host_so_that_a_large_one_still_fits():
     machines = [gpu_host("a"), gpu_host("b")]
     running = [Running("r", (Part("b", (0,)),), resources=ONE)]
-    jobs = [Waiting("small", resources=Resources(gpus=3), submitted=0), Waiting("large", resources=Resources(gpus=4), submitted=1)]
+    jobs = [
+        Waiting("small", resources=Resources(gpus=3), submitted=0),
+        Waiting("large", resources=Resources(gpus=4), submitted=1),
+    ]
     decision = decided(machines, running, jobs)
     assert decision.starts == (Start("small", (Part("b", (1, 2, 3)),)), Start("large", (Part("a", (0, 1, 2, 3)),)))
 
@@ -245,7 +275,11 @@ def test_what_needs_no_gpu_leaves_hosts_with_gpus_alone():
 
 
 def test_a_short_job_fills_the_gap_and_a_long_one_does_not():
-    running = [Running("r", (Part("h", (0, 1, 2)),), resources=Resources(gpus=3), began=NOW - 10, expected_seconds=60, priority=9)]
+    running = [
+        Running(
+            "r", (Part("h", (0, 1, 2)),), resources=Resources(gpus=3), began=NOW - 10, expected_seconds=60, priority=9
+        )
+    ]
     head = Waiting("head", priority=5, resources=Resources(gpus=4))
     for duration, expected in ((50.0, ("fill",)), (51.0, ()), (math.inf, ())):
         decision = decided([gpu_host()], running, [head, Waiting("fill", resources=ONE, expected_seconds=duration)])
@@ -254,7 +288,9 @@ def test_a_short_job_fills_the_gap_and_a_long_one_does_not():
 
 
 def test_a_long_job_may_run_beside_what_the_head_needs():
-    running = [Running("r", (Part("h", (0, 1)),), resources=Resources(gpus=2), began=NOW, expected_seconds=60, priority=9)]
+    running = [
+        Running("r", (Part("h", (0, 1)),), resources=Resources(gpus=2), began=NOW, expected_seconds=60, priority=9)
+    ]
     head = Waiting("head", priority=5, resources=Resources(gpus=3))
     jobs = [head, Waiting("first", resources=ONE, submitted=1), Waiting("second", resources=ONE, submitted=2)]
     assert [start.job for start in decided([gpu_host()], running, jobs).starts] == ["first"]
@@ -288,7 +324,10 @@ def test_what_a_stopping_job_frees_is_kept_for_the_one_it_stops_for():
     running = [
         Running("r", (Part("h", (0, 1, 2)),), resources=Resources(gpus=3), began=1, stopping=True),
     ]
-    jobs = [Waiting("head", priority=2, resources=Resources(gpus=4)), Waiting("small", priority=0, resources=ONE, expected_seconds=1)]
+    jobs = [
+        Waiting("head", priority=2, resources=Resources(gpus=4)),
+        Waiting("small", priority=0, resources=ONE, expected_seconds=1),
+    ]
     assert decided([gpu_host()], running, jobs) == Decision(reserved="head")
 
 
@@ -300,7 +339,10 @@ def test_equal_priority_never_preempts():
 @pytest.mark.parametrize(
     ("resources", "sentence"),
     [
-        (Resources(gpus=8), "needs 8 GPUs, 1 core; the only host has 4 GPUs (H200, 7.451e-08 GiB), 16 cores and 5.96e-08 GiB of memory"),
+        (
+            Resources(gpus=8),
+            "needs 8 GPUs, 1 core; the only host has 4 GPUs (H200, 7.451e-08 GiB), 16 cores and 5.96e-08 GiB of memory",
+        ),
         (Resources(gpus=1, gpu_kind="b200", cpus=2), "needs 1 GPU of kind 'b200', 2 cores; the only host has"),
         (Resources(hosts=2), "needs 1 core on each of 2 hosts; the only host has"),
         (Resources(memory=3 << 30), "needs 1 core, 3 GiB of memory; the only host has"),
@@ -312,7 +354,9 @@ def test_a_hopeless_job_is_told_what_it_needs_and_what_there_is(resources, sente
 
 
 def test_a_hopeless_job_is_told_once_and_too_when_its_project_is_at_its_limit_or_nothing_is_free():
-    running = [Running("r", (Part("h", (0, 1, 2, 3)),), "p", resources=Resources(gpus=4, cpus=16), priority=9, began=NOW)]
+    running = [
+        Running("r", (Part("h", (0, 1, 2, 3)),), "p", resources=Resources(gpus=4, cpus=16), priority=9, began=NOW)
+    ]
     jobs = [
         Waiting("head", "q", priority=5, resources=ONE),
         Waiting("hopeless", "p", priority=1, resources=Resources(gpus=8)),

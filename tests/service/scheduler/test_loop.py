@@ -3,11 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Resources, Slot
-from service.jobs.states import Reason, State
-from service.jobs.transitions import Move
+from service.jobs.job import Host, JobRequest, Resources, Slot
+from service.jobs.states import Ending, Move, Reason, State
 from service.scheduler.loop import Scheduler
 from service.settings import read_settings
 from service.store.changes import ATTEMPTS
@@ -100,7 +97,9 @@ def test_what_no_host_can_hold_fails_with_what_there_is(store, scheduler):
     scheduler.step()
     failed = store.job(job)
     assert (failed.state, failed.reason) == (State.FAILED, Reason.NO_RESOURCES)
-    assert failed.message == "needs 2 GPUs, 1 core; the only host has 1 GPUs (H200, 141 GiB), 2 cores and 16 GiB of memory"
+    assert (
+        failed.message == "needs 2 GPUs, 1 core; the only host has 1 GPUs (H200, 141 GiB), 2 cores and 16 GiB of memory"
+    )
 
 
 def test_a_deadline_that_passed_fails_the_job(store, scheduler):

@@ -4,8 +4,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.scheduler.queue import Queue
-from service.scheduler.values import Waiting
+from service.scheduler.queue import Queue, Waiting
 from tests.service.scheduler.worlds import NOW, queues
 
 

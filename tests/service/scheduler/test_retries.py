@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.jobs.job import Attempt, Job, JobRequest
-from service.jobs.states import AttemptState, Reason, State
-from service.jobs.transitions import Move
+from service.jobs.states import AttemptState, Move, Reason, State
 from service.scheduler.retries import LONGEST, POLICIES, back_off, ending_of, losses_in_a_row, stops_in_a_row
 
 JOB = Job("job-1", JobRequest("name: x", "p", max_retries=2), State.RUNNING, 0.0, 0.0)
@@ -32,7 +31,9 @@ def test_an_exit_code_without_a_reason_tells_what_follows(code, move, reason):
     assert (found.move, found.reason, found.exit_code) == (move, reason, code)
 
 
-@pytest.mark.parametrize("reason", [Reason.BAD_RECIPE, Reason.OUT_OF_MEMORY, Reason.DIVERGED, Reason.DATA_ERROR, Reason.NO_RESOURCES])
+@pytest.mark.parametrize(
+    "reason", [Reason.BAD_RECIPE, Reason.OUT_OF_MEMORY, Reason.DIVERGED, Reason.DATA_ERROR, Reason.NO_RESOURCES]
+)
 def test_what_would_fail_again_is_not_tried_again(reason):
     found = ending(reason=reason, message="a sentence")
     assert (found.move, found.reason, found.message) == (Move.FAIL, reason, "a sentence")
@@ -56,7 +57,13 @@ def test_a_lost_host_costs_the_job_no_try_but_not_for_ever():
 def test_a_preempted_job_goes_back_at_once_without_a_count_even_when_it_had_to_be_killed():
     job = replace(JOB, state=State.RECOVERING, reason=Reason.PREEMPTED, retries=9)
     for found in (ending(job, exit_code=75), ending(job, exit_code=-9, asked=True)):
-        assert (found.move, found.reason, found.preempted, found.counts, found.not_before) == (Move.STOPPED, Reason.PREEMPTED, True, False, 0.0)
+        assert (found.move, found.reason, found.preempted, found.counts, found.not_before) == (
+            Move.STOPPED,
+            Reason.PREEMPTED,
+            True,
+            False,
+            0.0,
+        )
 
 
 def test_what_was_killed_because_it_was_asked_to_stop_has_not_failed():
@@ -71,7 +78,18 @@ def test_losses_count_back_to_the_last_attempt_that_was_not_lost():
 
     lost, other = Reason.NODE_LOST, Reason.INTERNAL
     assert losses_in_a_row([]) == 0
-    assert losses_in_a_row([attempt(1, lost), attempt(2, other), attempt(3, lost), attempt(4, lost), attempt(5, None, AttemptState.STARTED)]) == 2
+    assert (
+        losses_in_a_row(
+            [
+                attempt(1, lost),
+                attempt(2, other),
+                attempt(3, lost),
+                attempt(4, lost),
+                attempt(5, None, AttemptState.STARTED),
+            ]
+        )
+        == 2
+    )
 
 
 @given(st.floats(0.1, 60), st.integers(0, 10_000), st.floats(0, 1))
@@ -97,7 +115,19 @@ def test_a_job_that_stops_by_itself_goes_back_at_once_and_then_after_longer_and_
 
 def test_stops_count_while_attempts_are_short_and_nobody_asked():
     def attempt(number, code, lasted=5.0, reason=None):
-        return Attempt(f"a{number}", "j", number, number, "local", (), AttemptState.ENDED, 100.0, ended=100.0 + lasted, exit_code=code, reason=reason)
+        return Attempt(
+            f"a{number}",
+            "j",
+            number,
+            number,
+            "local",
+            (),
+            AttemptState.ENDED,
+            100.0,
+            ended=100.0 + lasted,
+            exit_code=code,
+            reason=reason,
+        )
 
     assert stops_in_a_row([]) == 0
     assert stops_in_a_row([attempt(1, 75), attempt(2, 1, reason=Reason.INTERNAL), attempt(3, 75), attempt(4, 75)]) == 2

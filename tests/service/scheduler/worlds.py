@@ -8,9 +8,9 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from service.jobs.resources import Host, Part, Resources, Slot
+from service.jobs.job import Host, Part, Resources, Slot
 from service.scheduler.capacity import Capacity
-from service.scheduler.values import Running, Share, Waiting
+from service.scheduler.queue import Running, Share, Waiting
 
 NOW = 1000.0
 KINDS = ("H200", "A100")
@@ -28,7 +28,9 @@ def hosts(draw, most=4):
         kind = draw(st.sampled_from(KINDS))
         slots = tuple(Slot(index, kind, 80) for index in range(draw(st.integers(0, 4))))
         state = "draining" if draw(st.integers(0, 9)) == 0 else "up"
-        found.append(Host(f"h{number}", cpus=draw(st.integers(1, 6)), memory=draw(st.integers(0, 8)), slots=slots, state=state))
+        found.append(
+            Host(f"h{number}", cpus=draw(st.integers(1, 6)), memory=draw(st.integers(0, 8)), slots=slots, state=state)
+        )
     return found
 
 
@@ -116,7 +118,9 @@ def obvious_part(host, running, resources):
     """The GPUs of a part on this host; None when there is no room."""
     cpus, memory, gpus = left_on(host, running)
     suiting = [slot.index for slot in host.slots if slot.index in gpus and resources.suits(slot)]
-    fits = host.state == "up" and cpus >= resources.cpus and memory >= resources.memory and len(suiting) >= resources.gpus
+    fits = (
+        host.state == "up" and cpus >= resources.cpus and memory >= resources.memory and len(suiting) >= resources.gpus
+    )
     return tuple(suiting[: resources.gpus]) if fits else None
 
 
@@ -131,7 +135,9 @@ def obvious_place(machines, running, resources):
 
 def earliest(machines, running, resources):
     """When a job could start if nothing else did: now, or when some of the running ones have ended; inf when never."""
-    ends = {job.id: max(NOW + 0.001, job.ends) for job in running}  # one that is overdue may end at any moment, but has not
+    ends = {
+        job.id: max(NOW + 0.001, job.ends) for job in running
+    }  # one that is overdue may end at any moment, but has not
     for moment in sorted({NOW, *ends.values()} - {math.inf}):
         if obvious_place(machines, [job for job in running if ends[job.id] > moment], resources):
             return moment
@@ -142,8 +148,9 @@ def picture(capacity: Capacity):
     """Everything that a Capacity knows, to see whether it changed."""
     rooms = {name: (room.cpus, room.memory, tuple(room.gpus)) for name, room in capacity.rooms.items()}
     by_priority = {level: jobs for level, jobs in capacity.by_priority.items() if jobs}
-    buckets = {shape: {key: list(numbers) for key, numbers in make.buckets.items() if numbers} for shape, make in capacity._makes.items()}
+    buckets = {
+        shape: {key: list(numbers) for key, numbers in make.buckets.items() if numbers}
+        for shape, make in capacity._makes.items()
+    }
     held = {project: replace(amount) for project, amount in capacity.projects.items()}
     return rooms, dict(capacity.running), held, list(capacity.by_end), by_priority, buckets
-
-

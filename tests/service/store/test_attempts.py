@@ -3,11 +3,8 @@ import time
 
 import pytest
 
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part, Resources, Slot
-from service.jobs.states import AttemptState, Reason, State
-from service.jobs.transitions import IllegalTransition, Move
+from service.jobs.job import Host, JobRequest, Part, Resources, Slot
+from service.jobs.states import AttemptState, Ending, IllegalTransition, Move, Reason, State
 from service.store.errors import Conflict, Fenced, NotFound
 from service.store.store import Store
 
@@ -150,8 +147,15 @@ def test_an_attempt_that_has_ended_can_write_nothing_more(store, job):
 
 def test_counts_and_back_off_are_kept_for_the_next_attempt(store, job):
     attempt = start(store, job)
-    waiting = store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED, Reason.INTERNAL, "boom", 1, not_before=5e9, counts=True))
-    assert (waiting.state, waiting.retries, waiting.not_before, waiting.reason) == (State.QUEUED, 1, 5e9, Reason.INTERNAL)
+    waiting = store.end_attempt(
+        attempt.id, attempt.fencing, Ending(Move.STOPPED, Reason.INTERNAL, "boom", 1, not_before=5e9, counts=True)
+    )
+    assert (waiting.state, waiting.retries, waiting.not_before, waiting.reason) == (
+        State.QUEUED,
+        1,
+        5e9,
+        Reason.INTERNAL,
+    )
     attempt = start(store, job)
     waiting = store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED, Reason.PREEMPTED, preempted=True))
     assert (waiting.retries, waiting.preemptions, waiting.not_before) == (1, 1, 0.0)

@@ -7,8 +7,7 @@ from sqlalchemy.engine.base import RootTransaction
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from service.jobs.job import JobRequest
-from service.jobs.states import State
-from service.jobs.transitions import Move
+from service.jobs.states import Move, State
 from service.store import database
 from service.store.database import plain_json
 from service.store.errors import Unavailable
@@ -19,7 +18,10 @@ def test_what_is_written_is_on_the_disk_before_it_counts(store):
     if store.engine.dialect.name == "postgresql":
         assert store.read(lambda transaction: transaction.execute(text("SHOW synchronous_commit")).scalar()) == "on"
     else:
-        asked = {name: store.read(lambda transaction, name=name: transaction.execute(text(f"PRAGMA {name}")).scalar()) for name in ("journal_mode", "synchronous", "foreign_keys")}
+        asked = {
+            name: store.read(lambda transaction, name=name: transaction.execute(text(f"PRAGMA {name}")).scalar())
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
         assert asked == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
@@ -44,7 +46,11 @@ def test_a_mistake_in_a_statement_is_raised_at_once(store):
     store.ensure_project("p")
     begun = time.monotonic()
     with pytest.raises(IntegrityError):
-        store.write(lambda transaction: transaction.execute(text("INSERT INTO projects (name, weight, settings, created) VALUES ('p', 1, '{}', 0)")))
+        store.write(
+            lambda transaction: transaction.execute(
+                text("INSERT INTO projects (name, weight, settings, created) VALUES ('p', 1, '{}', 0)")
+            )
+        )
     with pytest.raises(DBAPIError, match="nowhere"):
         store.read(lambda transaction: transaction.execute(text("SELECT * FROM nowhere")))
     assert time.monotonic() - begun < database.BUSY_SECONDS / 2
@@ -72,7 +78,9 @@ def test_connections_that_broke_while_idle_are_not_noticed(store):
         pytest.skip("SQLite has no server that could go away")
     store.ensure_project("p")
     other = Store(store.engine.url.render_as_string(hide_password=False))
-    end = text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+    end = text(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
     assert other.read(lambda transaction: transaction.execute(end).scalar()) > 0
     other.close()
     assert store.project("p").name == "p"
@@ -132,4 +140,6 @@ def test_a_store_knows_whether_its_database_answers(store):
 
 
 def test_json_has_no_numbers_that_a_database_refuses():
-    assert plain_json({"a": [float("nan"), float("inf"), 1.5], "b": "\0"}) == '{"a": ["nan", "inf", 1.5], "b": "\\u0000"}'
+    assert (
+        plain_json({"a": [float("nan"), float("inf"), 1.5], "b": "\0"}) == '{"a": ["nan", "inf", 1.5], "b": "\\u0000"}'
+    )

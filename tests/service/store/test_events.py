@@ -4,12 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipelines.events import EventLog, read_events
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Part
-from service.jobs.states import State
-from service.jobs.transitions import Move
+from pipelines.core.events import EventLog, read_events
+from service.jobs.job import JobRequest, Part
+from service.jobs.states import Ending, Move, State
 from service.store.changes import JOBS, job_topic
 from service.store.events import progress_after
 from service.store.store import Store
@@ -41,7 +38,12 @@ def test_lines_of_a_run_are_taken_in_once_and_numbered_on(store, attempt, tmp_pa
 
 
 def test_text_that_a_database_might_refuse_is_taken(store, attempt):
-    store.ingest(attempt.id, attempt.fencing, [{"id": 1, "event": "sample", "stage": "s\0", "text": "half a pair \ud800, a NUL \0"}], 1)
+    store.ingest(
+        attempt.id,
+        attempt.fencing,
+        [{"id": 1, "event": "sample", "stage": "s\0", "text": "half a pair \ud800, a NUL \0"}],
+        1,
+    )
     event = store.events_after(attempt.job)[-1]
     assert event.stage == "s"
     assert event.fields["text"].startswith("half a pair")
@@ -99,7 +101,7 @@ def test_who_waits_is_woken_by_another_process_within_a_moment(store, attempt):
     other.add_event(attempt.job, "warning", message="hello")
     waiter.join()
     other.close()
-    (events, woken), = found
+    ((events, woken),) = found
     assert [event.fields["message"] for event in events] == ["hello"]
     assert woken - written < 1.0
 
@@ -141,5 +143,11 @@ def test_progress_keeps_the_newest_of_a_stage_and_begins_anew_with_the_next():
 
 def test_progress_says_anew_what_is_counted_and_how_far_it_is():
     before = {"stage": "a", "step": 40, "total": 60, "what": "examples", "loss": 0.5}
-    assert progress_after(before, [{"event": "progress", "stage": "a", "what": "saving"}]) == {"stage": "a", "loss": 0.5, "what": "saving"}
-    assert progress_after(before, [{"event": "metric", "stage": "a", "step": 41, "metrics": {"loss": 0.4}}]) == before | {"step": 41, "loss": 0.4}
+    assert progress_after(before, [{"event": "progress", "stage": "a", "what": "saving"}]) == {
+        "stage": "a",
+        "loss": 0.5,
+        "what": "saving",
+    }
+    assert progress_after(
+        before, [{"event": "metric", "stage": "a", "step": 41, "metrics": {"loss": 0.4}}]
+    ) == before | {"step": 41, "loss": 0.4}

@@ -2,11 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part, Resources, Slot
+from service.jobs.job import Host, JobRequest, Part, Resources, Slot
 from service.store.errors import NotFound
 
-HOST = Host("here", cpus=4, memory=5 << 40, slots=(Slot(0, "H200", 141 << 30, "u0"), Slot(1, "H200", 141 << 30, "u1")), info={"driver": "1"})
+HOST = Host(
+    "here",
+    cpus=4,
+    memory=5 << 40,
+    slots=(Slot(0, "H200", 141 << 30, "u0"), Slot(1, "H200", 141 << 30, "u1")),
+    info={"driver": "1"},
+)
 
 
 def test_a_host_is_as_it_was_reported_last(store):

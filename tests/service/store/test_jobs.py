@@ -2,10 +2,8 @@ import threading
 
 import pytest
 
-from service.jobs.job import JobRequest
-from service.jobs.resources import Resources
-from service.jobs.states import Reason, State
-from service.jobs.transitions import IllegalTransition, Move
+from service.jobs.job import JobRequest, Resources
+from service.jobs.states import IllegalTransition, Move, Reason, State
 from service.store.errors import Conflict, NotFound, QuotaExceeded
 
 RECIPE = "name: tiny\nseed: 1\n"
@@ -17,16 +15,28 @@ def submitted(store, project="p", **fields):
 
 def test_a_job_comes_back_as_it_was_sent(store):
     request = JobRequest(
-        RECIPE, "p", name="tiny", overrides=("seed=2",), priority=3, resources=Resources(gpus=2, gpu_kind="h200", memory=1 << 40),
-        deadline=2e9, expected_seconds=60.0, max_retries=1, kind="openai", submitted_by="token-1", secrets=("HF_TOKEN",),
+        RECIPE,
+        "p",
+        name="tiny",
+        overrides=("seed=2",),
+        priority=3,
+        resources=Resources(gpus=2, gpu_kind="h200", memory=1 << 40),
+        deadline=2e9,
+        expected_seconds=60.0,
+        max_retries=1,
+        kind="openai",
+        submitted_by="token-1",
+        secrets=("HF_TOKEN",),
         openai={"suffix": "é\U0001f600"},
-    )  # fmt: skip
+    )
     job, created = store.submit(request)
     assert created
     assert store.job(job.id) == job
     assert job.request == request
     assert (job.state, job.priority, job.attempts) == (State.QUEUED, 3, 0)
-    assert [(event.id, event.event, event.fields["state"]) for event in store.events_after(job.id)] == [(1, "state", "queued")]
+    assert [(event.id, event.event, event.fields["state"]) for event in store.events_after(job.id)] == [
+        (1, "state", "queued")
+    ]
 
 
 def test_the_same_key_and_request_is_the_same_job_and_another_request_is_refused(store):
@@ -133,7 +143,13 @@ def test_a_retry_begins_with_a_clean_record(store):
     job = submitted(store)
     store.move(job.id, Move.FAIL, reason=Reason.NO_RESOURCES, message="x")
     again = store.move(job.id, Move.RETRY)
-    assert (again.state, again.reason, again.message, again.finished, again.retries) == (State.QUEUED, None, "", None, 0)
+    assert (again.state, again.reason, again.message, again.finished, again.retries) == (
+        State.QUEUED,
+        None,
+        "",
+        None,
+        0,
+    )
 
 
 def test_a_move_meant_for_another_state_is_refused(store):

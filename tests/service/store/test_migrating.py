@@ -7,21 +7,21 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Host, Part, Slot
-from service.jobs.transitions import Move
+from service.jobs.job import Host, JobRequest, Part, Slot
+from service.jobs.states import Ending, Move
 from service.settings import read_settings
-from service.store import migrating, tables
+from service.store import store as migrating
+from service.store import tables
 from service.store.errors import Unavailable
-from service.store.migrating import FOLDER, NEWEST, SchemaTooNew, current, downgrade, upgrade
-from service.store.store import Store, open_store
+from service.store.store import FOLDER, NEWEST, SchemaTooNew, Store, current, downgrade, open_store, upgrade
 from tests.service.databases import fresh_postgresql, missing
 
 SINCE = {
-    "0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"}, "0002": {"stage_results", "files", "models", "scores"},
-    "0003": {"ended_sessions"}, "0004": {"audit"},
-}  # fmt: skip
+    "0001": {"projects", "tokens", "jobs", "attempts", "leases", "events", "hosts", "gpu_slots"},
+    "0002": {"stage_results", "files", "models", "scores"},
+    "0003": {"ended_sessions"},
+    "0004": {"audit"},
+}
 """Revision -> the tables that it adds."""
 
 
@@ -69,7 +69,11 @@ def contents(store, names, columns=None):
 def columns_of(store):
     """The columns of every table that the database has now."""
     there = inspect(store.engine)
-    return {name: sorted(column["name"] for column in there.get_columns(name)) for name in there.get_table_names() if name in tables.metadata.tables}
+    return {
+        name: sorted(column["name"] for column in there.get_columns(name))
+        for name in there.get_table_names()
+        if name in tables.metadata.tables
+    }
 
 
 def test_the_steps_lead_to_the_tables_of_the_code(empty):
@@ -144,7 +148,9 @@ def test_a_database_of_a_later_version_is_refused_and_left_alone(empty):
     upgrade(empty)
     with empty.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(SchemaTooNew, match=f"the database has schema 9999, this version of finery knows up to {NEWEST}"):
+    with pytest.raises(
+        SchemaTooNew, match=f"the database has schema 9999, this version of finery knows up to {NEWEST}"
+    ):
         upgrade(empty)
 
 

@@ -1,9 +1,7 @@
 import pytest
 
-from service.jobs.endings import Ending
-from service.jobs.job import JobRequest
-from service.jobs.resources import Part
-from service.jobs.transitions import Move
+from service.jobs.job import JobRequest, Part
+from service.jobs.states import Ending, Move
 from service.store.errors import NotFound
 from service.store.results import flat_scores
 
@@ -21,11 +19,22 @@ def scored(store, value, metric="f1", benchmark="glue/mrpc", stage="evaluate", *
 
 def test_a_stage_that_is_told_twice_is_kept_once_as_it_was_told_last(store):
     attempt = begun(store)
-    store.record_stage(attempt.id, attempt.fencing, "pretrain", fingerprint="a", seconds=2.5, metrics={"train_runtime": 2.0})
-    store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5, "accuracy": 0.4}}, with_scores=True)
-    store.record_stage(attempt.id, attempt.fencing, "evaluate", reused=True, metrics={"glue/mrpc": {"f1": 0.6}}, with_scores=True)
+    store.record_stage(
+        attempt.id, attempt.fencing, "pretrain", fingerprint="a", seconds=2.5, metrics={"train_runtime": 2.0}
+    )
+    store.record_stage(
+        attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5, "accuracy": 0.4}}, with_scores=True
+    )
+    store.record_stage(
+        attempt.id, attempt.fencing, "evaluate", reused=True, metrics={"glue/mrpc": {"f1": 0.6}}, with_scores=True
+    )
     first, second = store.stage_results(attempt.job)
-    assert (first.stage, first.fingerprint, first.seconds, first.metrics) == ("pretrain", "a", 2.5, {"train_runtime": 2.0})
+    assert (first.stage, first.fingerprint, first.seconds, first.metrics) == (
+        "pretrain",
+        "a",
+        2.5,
+        {"train_runtime": 2.0},
+    )
     assert (second.reused, second.metrics) == (True, {"glue/mrpc": {"f1": 0.6}})
     assert store.benchmarks("p") == [("glue/mrpc", "f1", 1)]
     assert store.scores_of([attempt.job]) == {attempt.job: {"glue/mrpc": {"f1": 0.6}}}
@@ -54,7 +63,14 @@ def test_between_equals_the_earlier_score_leads_and_the_published_model_is_named
 
 def test_a_model_is_published_once_for_each_fingerprint_of_a_name(store):
     attempt = begun(store)
-    publish = {"name": "m", "fingerprint": "a", "path": "/1", "scores": {"glue/mrpc": {"f1": 0.5}}, "base": "bert", "parameters": 4_400_000_000}
+    publish = {
+        "name": "m",
+        "fingerprint": "a",
+        "path": "/1",
+        "scores": {"glue/mrpc": {"f1": 0.5}},
+        "base": "bert",
+        "parameters": 4_400_000_000,
+    }
     first = store.publish_model(attempt.id, attempt.fencing, **publish)
     assert store.publish_model(attempt.id, attempt.fencing, **{**publish, "path": "/2"}) == first
     second = store.publish_model(attempt.id, attempt.fencing, **{**publish, "fingerprint": "b"})
@@ -75,8 +91,15 @@ def test_a_published_model_survives_the_next_attempt_and_is_not_published_again(
 
 def test_models_of_another_project_are_not_found_and_pages_follow(store):
     attempt = begun(store)
-    made = [store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint=str(number), path="/") for number in range(3)]
-    for call in (lambda: store.model("q", "m"), lambda: store.model_by_id(made[0].id, "q"), lambda: store.delete_model(made[0].id, "q")):
+    made = [
+        store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint=str(number), path="/")
+        for number in range(3)
+    ]
+    for call in (
+        lambda: store.model("q", "m"),
+        lambda: store.model_by_id(made[0].id, "q"),
+        lambda: store.delete_model(made[0].id, "q"),
+    ):
         with pytest.raises(NotFound):
             call()
     assert store.models("q") == []
@@ -88,13 +111,25 @@ def test_models_of_another_project_are_not_found_and_pages_follow(store):
 
 
 def test_scores_are_finite_numbers_of_benchmarks_only():
-    metrics = {"glue/mrpc": {"f1": 0.5, "note": "x", "wrong": float("nan"), "flag": True, "nested": {"a": 1}}, "train_runtime": 3.0}
+    metrics = {
+        "glue/mrpc": {"f1": 0.5, "note": "x", "wrong": float("nan"), "flag": True, "nested": {"a": 1}},
+        "train_runtime": 3.0,
+    }
     assert list(flat_scores(metrics)) == [("glue/mrpc", "f1", 0.5)]
 
 
 def test_the_smallest_divergence_leads_where_small_is_good(store):
     attempt = begun(store)
     for stage, divergence in (("far", 8.0), ("near", 0.5)):
-        store.record_stage(attempt.id, attempt.fencing, stage, fingerprint=stage, seconds=1.0, reused=False, metrics={"policy": {"kl": divergence, "reward": divergence}}, with_scores=True)
+        store.record_stage(
+            attempt.id,
+            attempt.fencing,
+            stage,
+            fingerprint=stage,
+            seconds=1.0,
+            reused=False,
+            metrics={"policy": {"kl": divergence, "reward": divergence}},
+            with_scores=True,
+        )
     assert [each.value for each in store.leaderboard("p", "policy", "kl")] == [0.5, 8.0]
     assert [each.value for each in store.leaderboard("p", "policy", "reward")] == [8.0, 0.5]

@@ -53,7 +53,12 @@ def test_a_project_is_made_once_and_its_limits_change(store):
     assert made == store.ensure_project("p") == store.project("p")
     assert replace(made, created=0.0) == Project("p")
     changed = store.set_project("p", weight=2.0, max_gpus=8, settings={"remote_code": ["a/b@c"]})
-    assert (changed.weight, changed.max_gpus, changed.max_running, changed.settings) == (2.0, 8, None, {"remote_code": ["a/b@c"]})
+    assert (changed.weight, changed.max_gpus, changed.max_running, changed.settings) == (
+        2.0,
+        8,
+        None,
+        {"remote_code": ["a/b@c"]},
+    )
     assert [project.name for project in store.projects()] == ["p"]
     with pytest.raises(ValueError, match="weight is 0, must be above 0"):
         store.set_project("p", weight=0)

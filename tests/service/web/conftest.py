@@ -19,7 +19,9 @@ from service.settings import Settings, read_settings
 from service.store.store import Store, open_store
 from tests.service.web.seeding import Seeded, Seeder, seed
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
 
 
 class Site:
@@ -105,7 +107,9 @@ def chromium() -> Iterator[object]:
     """A real browser; tests that use it are skipped where there is none."""
     if CHROMIUM is None:
         pytest.skip("no chromium is installed (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install 'finery[dev]')")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (pip install 'finery[dev]')"
+    )
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser

@@ -16,7 +16,16 @@ from tests.service.web.conftest import CHROMIUM, Site, served
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "screenshots"
 LEFT_OUT = ("hostile", "foreign")
-AGO = {"done": 9_000, "better": 7_400, "failed": 5_000, "study": 3_900, "paused": 3_000, "cancelled": 2_500, "queued": 900, "running": 2_300}
+AGO = {
+    "done": 9_000,
+    "better": 7_400,
+    "failed": 5_000,
+    "study": 3_900,
+    "paused": 3_000,
+    "cancelled": 2_500,
+    "queued": 900,
+    "running": 2_300,
+}
 LASTED = {"done": 2_410, "better": 2_655, "failed": 340}
 
 
@@ -35,23 +44,40 @@ def _lived_in(site: Site) -> None:
             mine, begun = jobs.c.id == site.jobs[key].id, now - seconds
             row = transaction.execute(jobs.select().where(mine)).mappings().one()
             finished = None if row["finished"] is None else begun + 8 + LASTED.get(key, 60)
-            transaction.execute(update(jobs).where(mine).values(created=begun, started=row["started"] and begun + 8, finished=finished))
+            transaction.execute(
+                update(jobs).where(mine).values(created=begun, started=row["started"] and begun + 8, finished=finished)
+            )
             attempts = tables.attempts
-            ended = None if transaction.execute(attempts.select().where(attempts.c.job == row["id"], attempts.c.ended.is_(None))).first() else finished or begun + 400
-            transaction.execute(update(attempts).where(attempts.c.job == row["id"]).values(started=begun + 8, ended=ended))
+            ended = (
+                None
+                if transaction.execute(
+                    attempts.select().where(attempts.c.job == row["id"], attempts.c.ended.is_(None))
+                ).first()
+                else finished or begun + 400
+            )
+            transaction.execute(
+                update(attempts).where(attempts.c.job == row["id"]).values(started=begun + 8, ended=ended)
+            )
             if finished:
                 transaction.execute(update(scores).where(scores.c.job == row["id"]).values(created=finished))
                 transaction.execute(update(models).where(models.c.job == row["id"]).values(created=finished))
             for event in transaction.execute(events.select().where(events.c.job == row["id"])).mappings().all():
                 span = LASTED.get(key, seconds - 30)
                 moment = begun + span * event["id"] / max(1, row["last_event"])
-                transaction.execute(update(events).where(events.c.job == row["id"], events.c.id == event["id"]).values(time=moment))
+                transaction.execute(
+                    update(events).where(events.c.job == row["id"], events.c.id == event["id"]).values(time=moment)
+                )
         transaction.execute(update(jobs).where(jobs.c.id == site.jobs["queued"].id).values(name="mini-encoder-sst2"))
 
     site.store.write(work)
     console = next((site.settings.jobs / site.jobs["running"].id / "attempts").glob("*/console/*.log"))
     dice = random.Random(7)
-    console.write_text("".join(f"step {step:4d}  loss {5.9 - step / 260 + dice.random() / 9:.4f}  {dice.randint(98, 121)} examples/s\n" for step in range(5, 230, 5)))
+    console.write_text(
+        "".join(
+            f"step {step:4d}  loss {5.9 - step / 260 + dice.random() / 9:.4f}  {dice.randint(98, 121)} examples/s\n"
+            for step in range(5, 230, 5)
+        )
+    )
 
 
 def _save(picture: bytes, name: str) -> None:
@@ -73,12 +99,28 @@ def main() -> None:
         both = f"job={jobs['done']}&job={jobs['better']}&job={jobs['running']}"
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for theme, width, height, shots in (
-            ("light", 1280, 860, {"jobs": "/jobs", "job": f"/jobs/{jobs['running']}", "submit": "/submit", "editor": "/submit?mode=yaml", "compare": f"/compare?{both}",
-                                  "leaderboard": "/leaderboard", "model": "/models/mini-encoder-mrpc", "study": f"/jobs/{jobs['study']}", "diff": f"/jobs/{jobs['done']}?against={jobs['better']}#recipe"}),
+            (
+                "light",
+                1280,
+                860,
+                {
+                    "jobs": "/jobs",
+                    "job": f"/jobs/{jobs['running']}",
+                    "submit": "/submit",
+                    "editor": "/submit?mode=yaml",
+                    "compare": f"/compare?{both}",
+                    "leaderboard": "/leaderboard",
+                    "model": "/models/mini-encoder-mrpc",
+                    "study": f"/jobs/{jobs['study']}",
+                    "diff": f"/jobs/{jobs['done']}?against={jobs['better']}#recipe",
+                },
+            ),
             ("dark", 1280, 860, {"job-dark": f"/jobs/{jobs['running']}"}),
             ("dark", 400, 860, {"jobs-narrow": "/jobs", "job-narrow": f"/jobs/{jobs['running']}"}),
-        ):  # fmt: skip
-            page = browser.new_context(base_url=site.address, color_scheme=theme, viewport={"width": width, "height": height}).new_page()
+        ):
+            page = browser.new_context(
+                base_url=site.address, color_scheme=theme, viewport={"width": width, "height": height}
+            ).new_page()
             page.goto("/sign-in")
             page.fill("#token", site.seeded.tokens["submitter"])
             page.click("button.main")
@@ -86,7 +128,12 @@ def main() -> None:
             for name, address in shots.items():
                 page.goto(address)
                 if name == "editor":
-                    page.fill("#text", page.input_value("#text").replace("builtin/python-docs", "glue/mrcp").replace("bert-tiny", "bert-tinny"))
+                    page.fill(
+                        "#text",
+                        page.input_value("#text")
+                        .replace("builtin/python-docs", "glue/mrcp")
+                        .replace("bert-tiny", "bert-tinny"),
+                    )
                     page.wait_for_selector("#wrong li")
                 page.wait_for_timeout(1_500)
                 _save(page.screenshot(), name)

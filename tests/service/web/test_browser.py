@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.jobs.endings import Ending
-from service.jobs.states import State
-from service.jobs.transitions import Move
+from service.jobs.states import Ending, Move, State
 
 AXE = (Path(__file__).parent / "vendor" / "axe-core-4.14.1.min.js").read_text(encoding="utf-8")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -32,21 +30,36 @@ OUTSIDE = """() => {
 def places(site: Any) -> dict[str, str]:
     jobs = site.jobs
     return {
-        "jobs": "/jobs", "a running job": f"/jobs/{jobs['running'].id}", "a hostile job": f"/jobs/{jobs['hostile'].id}", "a study": f"/jobs/{jobs['study'].id}",
-        "a difference": f"/jobs/{jobs['done'].id}?against={jobs['better'].id}", "compare": f"/compare?job={jobs['done'].id}&job={jobs['better'].id}&job={jobs['running'].id}",
-        "leaderboard": "/leaderboard", "submit": "/submit", "editor": "/submit?mode=yaml", "models": "/models", "a model": "/models/mini-encoder-mrpc",
-        "studies": "/studies", "hosts": "/hosts", "nothing": "/compare", "no job": "/jobs?search=zzz",
-    }  # fmt: skip
+        "jobs": "/jobs",
+        "a running job": f"/jobs/{jobs['running'].id}",
+        "a hostile job": f"/jobs/{jobs['hostile'].id}",
+        "a study": f"/jobs/{jobs['study'].id}",
+        "a difference": f"/jobs/{jobs['done'].id}?against={jobs['better'].id}",
+        "compare": f"/compare?job={jobs['done'].id}&job={jobs['better'].id}&job={jobs['running'].id}",
+        "leaderboard": "/leaderboard",
+        "submit": "/submit",
+        "editor": "/submit?mode=yaml",
+        "models": "/models",
+        "a model": "/models/mini-encoder-mrpc",
+        "studies": "/studies",
+        "hosts": "/hosts",
+        "nothing": "/compare",
+        "no job": "/jobs?search=zzz",
+    }
 
 
 @contextlib.contextmanager
-def opened(chromium: Any, site: Any, role: str | None = "submitter", expect: tuple[str, ...] = (), **options: Any) -> Iterator[Any]:
+def opened(
+    chromium: Any, site: Any, role: str | None = "submitter", expect: tuple[str, ...] = (), **options: Any
+) -> Iterator[Any]:
     """A page, signed in, that must not complain: a violation of the content security policy or an exception is a failure."""
     context = chromium.new_context(base_url=site.address, **options)
     page = context.new_page()
     page.set_default_timeout(SOON)
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     if role is not None:
         page.goto("/sign-in")
@@ -61,7 +74,13 @@ def opened(chromium: Any, site: Any, role: str | None = "submitter", expect: tup
 
 
 @pytest.mark.parametrize(
-    ("theme", "part"), [("light", FEW), pytest.param("light", None, marks=pytest.mark.long), pytest.param("dark", None, marks=pytest.mark.long)], ids=["few", "light", "dark"]
+    ("theme", "part"),
+    [
+        ("light", FEW),
+        pytest.param("light", None, marks=pytest.mark.long),
+        pytest.param("dark", None, marks=pytest.mark.long),
+    ],
+    ids=["few", "light", "dark"],
 )
 def test_every_page_is_accessible_and_fits_narrow_and_wide_windows(chromium, site, theme, part):
     found = []
@@ -74,7 +93,11 @@ def test_every_page_is_accessible_and_fits_narrow_and_wide_windows(chromium, sit
             assert page.title() != "pwned"
             page.evaluate(AXE)
             answer = page.evaluate("(rules) => axe.run({runOnly: rules})", RULES)
-            found += [(name, each["id"], node["html"][:160], node["failureSummary"][:300]) for each in answer["violations"] for node in each["nodes"][:2]]
+            found += [
+                (name, each["id"], node["html"][:160], node["failureSummary"][:300])
+                for each in answer["violations"]
+                for node in each["nodes"][:2]
+            ]
             for width in (400, 1280, 3840):
                 page.set_viewport_size({"width": width, "height": 900})
                 found += [(name, width, each) for each in page.evaluate(OUTSIDE)]
@@ -94,7 +117,10 @@ def test_a_job_comes_alive_without_a_jump(chromium, site):
         page.wait_for_selector("#part-head [data-state=running]")
         page.wait_for_selector("#part-head :text('75 of 1,500')")
         page.wait_for_selector(".chart canvas")
-        site.seeder.events(attempt, {"event": "metric", "stage": "pretrain", "step": 100, "metrics": {"loss": 0.125, "eval_loss": 0.25}})
+        site.seeder.events(
+            attempt,
+            {"event": "metric", "stage": "pretrain", "step": 100, "metrics": {"loss": 0.125, "eval_loss": 0.25}},
+        )
         page.wait_for_selector(".chart :text('0.125')")
         with open(site.seeder.console(attempt) / "00000000000000000000.log", "a") as log:
             log.write("two <b>bold</b>\n")
@@ -184,7 +210,12 @@ def test_a_recipe_is_filled_in_checked_and_submitted(chromium, site):
         page.fill("#text", text.replace("builtin/python-docs", "glue/mrcp"))
         line = 1 + text[: text.index("builtin/python-docs")].count("\n")
         page.click(f"#wrong a[data-line='{line}']")
-        assert page.evaluate("getSelection().toString() || text.value.slice(text.selectionStart, text.selectionEnd)").strip() == "task: glue/mrcp"
+        assert (
+            page.evaluate(
+                "getSelection().toString() || text.value.slice(text.selectionStart, text.selectionEnd)"
+            ).strip()
+            == "task: glue/mrcp"
+        )
         assert page.text_content(".gutter .wrong") == str(line)
         page.fill("#text", text)
         page.wait_for_selector("#verdict[data-good=yes]")

@@ -3,12 +3,34 @@ from html.parser import HTMLParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from service.web.cards import read_card, rendered, without_front_matter
+from service.web.models import read_card, rendered, without_front_matter
 
 TAGS = {
-    "p", "a", "em", "strong", "code", "pre", "ul", "ol", "li", "blockquote", "hr", "br", "table", "thead", "tbody", "tr", "th", "td", "div",
-    "h2", "h3", "h4", "h5", "h6",
-}  # fmt: skip
+    "p",
+    "a",
+    "em",
+    "strong",
+    "code",
+    "pre",
+    "ul",
+    "ol",
+    "li",
+    "blockquote",
+    "hr",
+    "br",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "div",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+}
 ATTRIBUTES = {"href", "rel", "title", "class", "start", "tabindex", "role", "aria-label"}
 
 
@@ -32,12 +54,39 @@ def seen(text):
 @given(
     st.lists(
         st.sampled_from(
-            ["<script>", "</script>", "<img src=x onerror=1>", "[a](", "javascript:alert(1)", "data:text/html,x", ")", "![", "](", "`", "\n", "# ", "| a | b |\n|--|--:|\n",
-             "<a href='x'>", "&lt;", "\\", "*", "> ", "- ", "[x]: JaVaScRiPt:alert(1)\n", "[x]", "<javascript:alert(1)>", "\x00", "ä", "\u202e", "    "]
-        ) | st.text(max_size=5),
+            [
+                "<script>",
+                "</script>",
+                "<img src=x onerror=1>",
+                "[a](",
+                "javascript:alert(1)",
+                "data:text/html,x",
+                ")",
+                "![",
+                "](",
+                "`",
+                "\n",
+                "# ",
+                "| a | b |\n|--|--:|\n",
+                "<a href='x'>",
+                "&lt;",
+                "\\",
+                "*",
+                "> ",
+                "- ",
+                "[x]: JaVaScRiPt:alert(1)\n",
+                "[x]",
+                "<javascript:alert(1)>",
+                "\x00",
+                "ä",
+                "\u202e",
+                "    ",
+            ]
+        )
+        | st.text(max_size=5),
         max_size=30,
     ).map("".join)
-)  # fmt: skip
+)
 @example("<svg/onload=alert(1)>")
 @example("[a](vbscript:x) [b](//example.org) <http://example.org/onmouseover=alert(1)//>")
 def test_a_card_can_only_be_text(text):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.web.consoles import LONGEST_LINE, SHOWN, end_of, last_part, readable, since
+from service.web.job import LONGEST_LINE, SHOWN, end_of, last_part, readable, since
 
 
 def printed(folder, text, start=0):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.web.differences import difference
+from service.web.job import difference
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "  d: 1", ""]), max_size=25).map("\n".join)
 
@@ -21,7 +21,9 @@ def test_both_texts_can_be_read_off_it_by_their_line_numbers(left, right):
         # a line that is not shown as gone or new is in both, in the same order
         gone = {line.left for line in lines if line.kind == "gone"}
         new = {line.right for line in lines if line.kind == "new"}
-        assert [text for at, text in enumerate(before, 1) if at not in gone] == [text for at, text in enumerate(after, 1) if at not in new]
+        assert [text for at, text in enumerate(before, 1) if at not in gone] == [
+            text for at, text in enumerate(after, 1) if at not in new
+        ]
     else:
         assert before == after
 
@@ -29,6 +31,17 @@ def test_both_texts_can_be_read_off_it_by_their_line_numbers(left, right):
 def test_long_equal_stretches_are_left_out_around_the_change():
     left = "\n".join(f"line {number}" for number in range(40))
     lines = difference(left, left.replace("line 20", "line twenty"))
-    assert [line.kind for line in lines] == ["gap", "same", "same", "same", "gone", "new", "same", "same", "same", "gap"]
+    assert [line.kind for line in lines] == [
+        "gap",
+        "same",
+        "same",
+        "same",
+        "gone",
+        "new",
+        "same",
+        "same",
+        "same",
+        "gap",
+    ]
     assert lines[0].text == "17 equal lines"
     assert (lines[4].left, lines[5].right) == (21, 21)

@@ -1,5 +1,4 @@
-from service.web.graph import HEIGHT, WIDTH, clipped, graph_of
-from service.web.stages import StageView
+from service.web.stages import HEIGHT, WIDTH, StageView, clipped, graph_of
 
 
 def view(name, *reads, **more):
@@ -7,7 +6,16 @@ def view(name, *reads, **more):
 
 
 def test_a_stage_stands_right_of_everything_it_reads_and_no_two_overlap():
-    graph = graph_of([view("model"), view("pretrain", "model"), view("full", "pretrain"), view("lora", "pretrain"), view("evaluate", "full"), view("other", "model")])
+    graph = graph_of(
+        [
+            view("model"),
+            view("pretrain", "model"),
+            view("full", "pretrain"),
+            view("lora", "pretrain"),
+            view("evaluate", "full"),
+            view("other", "model"),
+        ]
+    )
     at = {node.view.id: node for node in graph.nodes}
     for node in graph.nodes:
         assert all(at[source].x + WIDTH < node.x for source in node.view.reads)
@@ -18,7 +26,9 @@ def test_a_stage_stands_right_of_everything_it_reads_and_no_two_overlap():
 
 
 def test_what_is_read_by_way_of_another_stage_has_no_edge_of_its_own():
-    graph = graph_of([view("model"), view("lora", "model"), view("evaluate", "lora"), view("publish", "lora", "evaluate")])
+    graph = graph_of(
+        [view("model"), view("lora", "model"), view("evaluate", "lora"), view("publish", "lora", "evaluate")]
+    )
     assert len(graph.edges) == 3
 
 

@@ -6,8 +6,7 @@ import time
 import httpx
 import pytest
 
-from service.jobs.states import State
-from service.jobs.transitions import Move
+from service.jobs.states import Move, State
 from service.web.sessions import COOKIE
 from tests.service.web.conftest import csrf
 from tests.service.web.seeding import HOSTILE, RECIPE
@@ -20,10 +19,17 @@ def addresses(site):
     jobs = site.jobs
     both = f"job={jobs['done'].id}&job={jobs['better'].id}"
     return [
-        *PAGES, *(f"/jobs/{jobs[name].id}" for name in jobs if name != "foreign"), f"/jobs/{jobs['done'].id}?against={jobs['better'].id}",
-        f"/compare?{both}", "/leaderboard?benchmark=glue/mrpc&metric=accuracy", "/models/mini-encoder-mrpc", "/jobs?show=failed", "/jobs?search=mini",
-        f"/submit?like={jobs['done'].id}", "/submit?example=demo",
-    ]  # fmt: skip
+        *PAGES,
+        *(f"/jobs/{jobs[name].id}" for name in jobs if name != "foreign"),
+        f"/jobs/{jobs['done'].id}?against={jobs['better'].id}",
+        f"/compare?{both}",
+        "/leaderboard?benchmark=glue/mrpc&metric=accuracy",
+        "/models/mini-encoder-mrpc",
+        "/jobs?show=failed",
+        "/jobs?search=mini",
+        f"/submit?like={jobs['done'].id}",
+        "/submit?example=demo",
+    ]
 
 
 def test_every_page_is_whole_and_runs_no_script_of_its_own(site, clients):
@@ -35,13 +41,21 @@ def test_every_page_is_whole_and_runs_no_script_of_its_own(site, clients):
         assert "unsafe" not in answer.headers["content-security-policy"]
         text = answer.text
         assert text.rstrip().endswith("</html>"), address
-        assert not re.findall(r"<script(?![^>]*\bsrc=)[^>]*>|<style|\sstyle=|\son[a-z]+=[\"']|href=.javascript:", text), address
+        assert not re.findall(
+            r"<script(?![^>]*\bsrc=)[^>]*>|<style|\sstyle=|\son[a-z]+=[\"']|href=.javascript:", text
+        ), address
         assert not re.findall(r"(?:src=|<link[^>]*href=)\"(?:https?:)?//", text), address
         assert len(re.findall(r"<h1", text)) == 1, address
 
 
 def test_hostile_names_logs_and_samples_are_only_text(site, clients):
-    for address in [f"/jobs/{site.jobs['hostile'].id}", "/jobs", "/hosts", f"/jobs/{site.jobs['hostile'].id}/log", f"/compare?job={site.jobs['hostile'].id}&job={site.jobs['done'].id}"]:
+    for address in [
+        f"/jobs/{site.jobs['hostile'].id}",
+        "/jobs",
+        "/hosts",
+        f"/jobs/{site.jobs['hostile'].id}/log",
+        f"/compare?job={site.jobs['hostile'].id}&job={site.jobs['done'].id}",
+    ]:
         answer = clients("admin").get(address)
         assert answer.status_code == 200
         assert "pwned" in answer.text or address.endswith("log")
@@ -62,10 +76,24 @@ def test_a_model_card_is_rendered_without_its_tags(clients):
 def test_what_belongs_to_another_project_is_not_there(site, clients):
     foreign = site.jobs["foreign"].id
     viewer = clients("viewer")
-    for address in (f"/jobs/{foreign}", f"/jobs/{foreign}/log", f"/jobs/{foreign}/curves", f"/jobs/{foreign}/stream", f"/jobs/{foreign}/diff", "/models/secret-plan", "/jobs/job-nobody"):
+    for address in (
+        f"/jobs/{foreign}",
+        f"/jobs/{foreign}/log",
+        f"/jobs/{foreign}/curves",
+        f"/jobs/{foreign}/stream",
+        f"/jobs/{foreign}/diff",
+        "/models/secret-plan",
+        "/jobs/job-nobody",
+    ):
         assert viewer.get(address).status_code == 404, address
     assert clients("submitter").post(f"/jobs/{foreign}/cancel").status_code in (404, 409)
-    for address in ("/jobs", "/models", "/leaderboard", f"/compare?job={foreign}&job={site.jobs['done'].id}", f"/jobs/{site.jobs['done'].id}?against={foreign}"):
+    for address in (
+        "/jobs",
+        "/models",
+        "/leaderboard",
+        f"/compare?job={foreign}&job={site.jobs['done'].id}",
+        f"/jobs/{site.jobs['done'].id}?against={foreign}",
+    ):
         assert "secret-plan" not in viewer.get(address).text, address
     assert clients("foreign").get("/submit", params={"like": site.jobs["done"].id}).status_code == 404
 
@@ -90,13 +118,21 @@ def test_without_a_session_every_page_asks_to_sign_in_and_comes_back(site):
             assert answer.status_code == 303, address
             assert answer.headers["location"].startswith("/sign-in?next=%2F")
         assert client.get("/jobs", headers={"HX-Request": "true"}).headers["hx-redirect"].startswith("/sign-in")
-        assert client.get(f"/jobs/{site.jobs['done'].id}/stream", headers={"Accept": "text/event-stream"}).status_code == 401
+        assert (
+            client.get(f"/jobs/{site.jobs['done'].id}/stream", headers={"Accept": "text/event-stream"}).status_code
+            == 401
+        )
 
 
 def test_a_form_without_its_token_or_from_another_site_does_nothing(site, clients):
     job = site.seeder.job("untouched")
     client = clients("submitter")
-    for headers in ({"X-CSRF-Token": ""}, {"X-CSRF-Token": "0" * 64}, {"X-CSRF-Token": clients("admin").headers["X-CSRF-Token"]}, {"Sec-Fetch-Site": "cross-site"}):
+    for headers in (
+        {"X-CSRF-Token": ""},
+        {"X-CSRF-Token": "0" * 64},
+        {"X-CSRF-Token": clients("admin").headers["X-CSRF-Token"]},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
         assert client.post(f"/jobs/{job.id}/cancel", headers=headers).status_code == 403
         assert client.post("/submit", data={"text": GOOD}, headers=headers).status_code == 403
         assert client.post("/sign-out", headers=headers).status_code == 403
@@ -106,7 +142,9 @@ def test_a_form_without_its_token_or_from_another_site_does_nothing(site, client
 def test_the_session_cookie_is_kept_from_scripts_and_other_sites(site):
     with site.anonymous() as client:
         page = client.get("/sign-in").text
-        answer = client.post("/sign-in", data={"token": site.seeded.tokens["viewer"], "csrf": csrf(page), "next": "/models"})
+        answer = client.post(
+            "/sign-in", data={"token": site.seeded.tokens["viewer"], "csrf": csrf(page), "next": "/models"}
+        )
         assert answer.headers["location"] == "/models"
         cookie = next(each for each in answer.headers.get_list("set-cookie") if each.startswith(COOKIE))
         assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
@@ -125,7 +163,17 @@ def test_a_wrong_token_is_told_at_the_field(site, token):
         assert 'aria-invalid="true"' in answer.text
 
 
-@pytest.mark.parametrize("goal", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/sign-out", "\r\nSet-Cookie: x=1"])
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "/sign-out",
+        "\r\nSet-Cookie: x=1",
+    ],
+)
 def test_signing_in_leads_to_no_other_site(site, goal):
     with site.anonymous() as client:
         page = client.get("/sign-in", params={"next": goal}).text
@@ -184,16 +232,35 @@ def test_the_list_is_read_by_pages_without_losing_a_job(site, clients):
 
 def test_a_job_tells_its_scores_costs_and_differences(site, clients):
     text = clients("viewer").get(f"/jobs/{site.jobs['done'].id}?against={site.jobs['better'].id}").text
-    for words in ("0.8060", "360,450", "2 GiB", "28 min 0 s", "only in this job", 'data-kind="gone"', "gpu-01", 'href="/models/'):
+    for words in (
+        "0.8060",
+        "360,450",
+        "2 GiB",
+        "28 min 0 s",
+        "only in this job",
+        'data-kind="gone"',
+        "gpu-01",
+        'href="/models/',
+    ):
         assert words in text, words
     happened = " ".join(re.sub(r"<[^>]+>", " ", text.split('id="part-happened"')[1].split("</section>")[0]).split())
-    assert re.search(r"succeeded .* the run is complete, after 40 min 0 s .* lora done in 2 min 0 s .* lora began .* running .* starting .* queued", happened), happened
+    assert re.search(
+        r"succeeded .* the run is complete, after 40 min 0 s .* lora done in 2 min 0 s .* lora began .* running .* starting .* queued",
+        happened,
+    ), happened
     assert 'id="L7"' in clients("viewer").get(f"/jobs/{site.jobs['done'].id}").text
 
 
 def test_the_leaderboard_is_best_first_and_for_one_project(clients):
     text = clients("viewer").get("/leaderboard?benchmark=glue/mrpc&metric=f1").text
-    assert re.findall(r"<strong>([\d.]+)</strong>", text) == ["0.8371", "0.8060", "0.8000", "0.7971", "0.7900", "0.7660"]
+    assert re.findall(r"<strong>([\d.]+)</strong>", text) == [
+        "0.8371",
+        "0.8060",
+        "0.8000",
+        "0.7971",
+        "0.7900",
+        "0.7660",
+    ]
     text = clients("admin").get("/leaderboard?benchmark=glue/mrpc&metric=f1").text
     assert re.findall(r"<strong>([\d.]+)</strong>", text)[0] == "0.9900"
     assert clients("viewer").get("/leaderboard?benchmark=nothing").status_code == 200
@@ -217,11 +284,33 @@ def test_a_recipe_with_mistakes_comes_back_with_each_at_its_line(site, clients):
     assert "bert-tinny" in answer.text
     assert "bert-tiny" in answer.text.split('id="wrong"')[1].split("</div>")[0]
     found = clients("submitter").post("/submit/check", data={"text": bad}).json()["mistakes"]
-    api = httpx.post(f"{site.address}/api/v1/validate", content=bad, headers={"Content-Type": "application/yaml", "Authorization": f"Bearer {site.seeded.tokens['submitter']}"}).json()
-    assert [(each["line"], each["key"], each["message"]) for each in found] == [(each["line"], each["key"], each["message"]) for each in api["errors"]]
+    api = httpx.post(
+        f"{site.address}/api/v1/validate",
+        content=bad,
+        headers={"Content-Type": "application/yaml", "Authorization": f"Bearer {site.seeded.tokens['submitter']}"},
+    ).json()
+    assert [(each["line"], each["key"], each["message"]) for each in found] == [
+        (each["line"], each["key"], each["message"]) for each in api["errors"]
+    ]
 
 
-@pytest.mark.parametrize("text", ["", "{", "- 1", "name: [", "\x00", "a: &a [*a]", "🦜" * 500, "x: " + "[" * 5_000, "name: x\nstages: 3\nmodel: 4", HOSTILE, "? {a: 1}\n: 2", "stages: [null, 3, [], {stage: null}]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "- 1",
+        "name: [",
+        "\x00",
+        "a: &a [*a]",
+        "🦜" * 500,
+        "x: " + "[" * 5_000,
+        "name: x\nstages: 3\nmodel: 4",
+        HOSTILE,
+        "? {a: 1}\n: 2",
+        "stages: [null, 3, [], {stage: null}]",
+    ],
+)
 def test_no_text_breaks_the_editor_or_the_form(clients, text):
     client = clients("submitter")
     assert client.post("/submit/check", data={"text": text}).json()["mistakes"]
@@ -232,7 +321,19 @@ def test_no_text_breaks_the_editor_or_the_form(clients, text):
     assert client.post("/submit", data={"text": text}).status_code == 422
 
 
-@pytest.mark.parametrize("address", ["/jobs/%00", "/jobs/job-%00/log", "/jobs?search=%00", "/jobs?after=%00", "/leaderboard?benchmark=%00", "/models/a%00", "/compare?job=%00", "/submit?like=%00"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/jobs/%00",
+        "/jobs/job-%00/log",
+        "/jobs?search=%00",
+        "/jobs?after=%00",
+        "/leaderboard?benchmark=%00",
+        "/models/a%00",
+        "/compare?job=%00",
+        "/submit?like=%00",
+    ],
+)
 def test_the_character_that_no_database_takes_is_nothing(clients, address):
     assert clients("submitter").get(address).status_code == 404
 
@@ -245,10 +346,19 @@ def test_a_kind_of_gpu_that_is_none_is_refused(clients):
 def test_a_form_is_a_recipe_and_is_submitted_once_however_often_it_is_sent(site, clients):
     client = clients("submitter")
     fields = {
-        "name": "from-the-form", "model.architecture?": "preset", "model.architecture.preset": "bert-tiny", "stages.0": "", "stages.0?": "supervised",
-        "stages.0.task?": "builtin/python-docs", "stages.0.tuner?": "lora", "stages.0.tuner.r": "4", "stages.0.arguments.learning_rate": "1e-3",
-        "how.priority": "3", "how.cpus": "2", "key": f"k{time.time()}",
-    }  # fmt: skip
+        "name": "from-the-form",
+        "model.architecture?": "preset",
+        "model.architecture.preset": "bert-tiny",
+        "stages.0": "",
+        "stages.0?": "supervised",
+        "stages.0.task?": "builtin/python-docs",
+        "stages.0.tuner?": "lora",
+        "stages.0.tuner.r": "4",
+        "stages.0.arguments.learning_rate": "1e-3",
+        "how.priority": "3",
+        "how.cpus": "2",
+        "key": f"k{time.time()}",
+    }
     first, second = client.post("/submit", data=fields), client.post("/submit", data=fields)
     assert first.status_code == second.status_code == 303, first.text
     assert first.headers["location"] == second.headers["location"]
@@ -260,8 +370,17 @@ def test_a_form_is_a_recipe_and_is_submitted_once_however_often_it_is_sent(site,
 
 
 def test_a_mistake_in_the_form_stands_at_its_field(clients):
-    fields = {"name": "x", "model.architecture?": "preset", "model.architecture.preset": "bert-tiny", "stages.0": "", "stages.0?": "supervised",
-              "stages.0.task?": "builtin/python-docs", "stages.0.tuner?": "lora", "stages.0.tuner.r": "0", "how.cpus": "two"}  # fmt: skip
+    fields = {
+        "name": "x",
+        "model.architecture?": "preset",
+        "model.architecture.preset": "bert-tiny",
+        "stages.0": "",
+        "stages.0?": "supervised",
+        "stages.0.task?": "builtin/python-docs",
+        "stages.0.tuner?": "lora",
+        "stages.0.tuner.r": "0",
+        "how.cpus": "two",
+    }
     found = clients("submitter").post("/submit/check", data=fields).json()["mistakes"]
     assert [each["message"] for each in found] == ["cpus is 'two', must be a whole number"]
     found = clients("submitter").post("/submit/check", data={**fields, "how.cpus": ""}).json()["mistakes"]

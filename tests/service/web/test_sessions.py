@@ -4,7 +4,7 @@ import pytest
 
 from service.settings import read_settings
 from service.store.store import open_store
-from service.tokens import new_token
+from service.store.tokens import new_token
 from service.web import sessions
 from service.web.sessions import Sessions
 
@@ -57,7 +57,9 @@ def test_a_session_ends_in_time(store, token, tmp_path, monkeypatch):
     assert here.read(cookie) is None
 
 
-@pytest.mark.parametrize("cookie", [None, "", "...", "a.b.c", "a.b.c.d", "ä.1e9999.x.y", "." * 500, "x.99999999999.y.\udcff"])
+@pytest.mark.parametrize(
+    "cookie", [None, "", "...", "a.b.c", "a.b.c.d", "ä.1e9999.x.y", "." * 500, "x.99999999999.y.\udcff"]
+)
 def test_nonsense_is_no_session(store, tmp_path, cookie):
     assert Sessions(store, tmp_path).read(cookie) is None
 

@@ -29,7 +29,9 @@ def test_the_plan_says_what_reads_what_and_on_what_each_stage_works():
 
 
 def test_a_recipe_that_names_uploads_and_other_jobs_can_be_planned_without_them():
-    text = "name: x\nmodel: {checkpoint: 'job:earlier'}\nstages: [{stage: pretrain, datasets: [{path: 'file:file-1'}]}]\n"
+    text = (
+        "name: x\nmodel: {checkpoint: 'job:earlier'}\nstages: [{stage: pretrain, datasets: [{path: 'file:file-1'}]}]\n"
+    )
     assert [view.id for view in planned(text)] == ["model", "pretrain"]
 
 
@@ -39,7 +41,11 @@ def test_a_recipe_that_cannot_be_read_has_no_plan():
 
 
 def test_stages_follow_their_events():
-    events = [event(1, "started", "tokenizer"), event(2, "stage_finished", "tokenizer", seconds=7.5, reused=True), event(3, "started", "pretrain")]
+    events = [
+        event(1, "started", "tokenizer"),
+        event(2, "stage_finished", "tokenizer", seconds=7.5, reused=True),
+        event(3, "started", "pretrain"),
+    ]
     found = stages_of(job(progress={"stage": "pretrain", "step": 30, "total": 120, "what": "training"}), events, [])
     assert states(found)["tokenizer"] == "reused"
     pretrain = next(view for view in found if view.id == "pretrain")

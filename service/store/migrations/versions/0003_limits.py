@@ -1,4 +1,4 @@
-"""Limits: a job's running time and how long it is kept, lines that were skipped, room for uploads, sessions that ended."""
+"""Limits: a job's running time and how long it is kept, lines that were skipped, room for uploads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("attempts_before_retry", sa.Integer(), nullable=False, server_default="0"))
     op.add_column("attempts", sa.Column("skipped_lines", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("files", sa.Column("reserved", sa.BigInteger(), nullable=False, server_default="0"))
-    op.execute(sa.text("UPDATE files SET reserved = COALESCE(bytes, \"offset\")"))
+    op.execute(sa.text('UPDATE files SET reserved = COALESCE(bytes, "offset")'))
     op.create_index("ix_jobs_finished", "jobs", ["finished"])
     op.create_table(
         "ended_sessions",

@@ -18,7 +18,10 @@ def upgrade() -> None:
         "audit",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("time", sa.Double(), nullable=False),
-        *(sa.Column(name, sa.Text(), nullable=False) for name in ("action", "actor", "role", "actor_project", "address", "request", "kind", "thing")),
+        *(
+            sa.Column(name, sa.Text(), nullable=False)
+            for name in ("action", "actor", "role", "actor_project", "address", "request", "kind", "thing")
+        ),
         sa.Column("project", sa.Text(), nullable=True),
         sa.Column("details", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_audit"),
@@ -27,10 +30,16 @@ def upgrade() -> None:
     for name in ("action", "actor", "project", "thing"):
         op.create_index(f"ix_audit_{name}_id", "audit", [name, "id"])
     if op.get_bind().dialect.name == "postgresql":
-        op.execute(f"CREATE FUNCTION finery_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '{REFUSED}'; END $$")
-        op.execute("CREATE TRIGGER audit_append_only BEFORE UPDATE ON audit FOR EACH ROW EXECUTE FUNCTION finery_audit_refuse()")
+        op.execute(
+            f"CREATE FUNCTION finery_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '{REFUSED}'; END $$"
+        )
+        op.execute(
+            "CREATE TRIGGER audit_append_only BEFORE UPDATE ON audit FOR EACH ROW EXECUTE FUNCTION finery_audit_refuse()"
+        )
     else:
-        op.execute(f"CREATE TRIGGER audit_append_only BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, '{REFUSED}'); END")
+        op.execute(
+            f"CREATE TRIGGER audit_append_only BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, '{REFUSED}'); END"
+        )
 
 
 def downgrade() -> None:

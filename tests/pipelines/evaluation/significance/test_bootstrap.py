@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipelines.evaluation.significance.bootstrap import p_of_draws
+from pipelines.metrics.statistics import p_of_draws
 
 
 def test_the_p_value_is_twice_the_share_of_draws_beyond_zero():
@@ -21,7 +21,9 @@ def test_it_agrees_with_the_paired_t_test_on_plain_numbers():
     random = np.random.default_rng(2)
     differences = random.normal(0.12, 1.0, 400)
     drawn = differences[random.integers(400, size=(4000, 400))].mean(axis=1)
-    assert p_of_draws(drawn, differences.mean()) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=0.25, abs=0.01)
+    assert p_of_draws(drawn, differences.mean()) == pytest.approx(
+        stats.ttest_1samp(differences, 0).pvalue, rel=0.25, abs=0.01
+    )
 
 
 def test_no_difference_is_no_claim():

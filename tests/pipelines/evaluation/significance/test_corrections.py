@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from pipelines.evaluation.significance.corrections import benjamini_hochberg, corrected, holm
+from pipelines.metrics.statistics import benjamini_hochberg, corrected, holm
 
 P_VALUES = some.lists(some.floats(0, 1), max_size=20)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipelines.evaluation.significance.mcnemar import mcnemar, p_values
+from pipelines.metrics.statistics import mcnemar, p_values
 
 
 def test_the_exact_p_value_is_that_of_a_fair_coin():

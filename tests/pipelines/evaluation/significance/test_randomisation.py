@@ -3,8 +3,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from pipelines.evaluation.significance.mcnemar import p_values
-from pipelines.evaluation.significance.randomisation import randomisation
+from pipelines.metrics.statistics import p_values, randomisation
 
 
 def of_means(one, two):
@@ -27,9 +26,13 @@ def test_it_agrees_with_scipys_permutation_test_of_pairs():
     one = random.normal(0.3, 1, 40)
     two = random.normal(0.0, 1, 40)
     reference = stats.permutation_test(
-        (one, two), lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis), permutation_type="samples", vectorized=True,
-        n_resamples=20_000, rng=np.random.default_rng(1),
-    ).pvalue  # fmt: skip
+        (one, two),
+        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=20_000,
+        rng=np.random.default_rng(1),
+    ).pvalue
     assert randomisation(40, of_means(one, two), seed=1, rounds=20_000)["mean"] == pytest.approx(reference, abs=0.01)
 
 
@@ -50,7 +53,9 @@ def test_the_p_value_is_never_zero_and_the_same_for_the_same_seed():
     found = randomisation(30, of_means(np.ones(30), np.zeros(30)), seed=1, rounds=99)["mean"]
     assert found == 1 / 100
     one, two = np.random.default_rng(0).random((2, 25))
-    assert randomisation(25, of_means(one, two), seed=4, rounds=99) == randomisation(25, of_means(one, two), seed=4, rounds=99)
+    assert randomisation(25, of_means(one, two), seed=4, rounds=99) == randomisation(
+        25, of_means(one, two), seed=4, rounds=99
+    )
 
 
 def test_equally_good_models_are_told_apart_no_more_often_than_the_level_says():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.jobs.resources import Host, Slot
+from service.jobs.job import Host, Slot
 from tests.service.served import YAML
 
 
@@ -11,11 +11,23 @@ def test_a_token_is_shown_once_and_kept_as_a_hash(served):
     assert made["token"].startswith(f"fin_{made['prefix']}_")
     listed = served.admin.get("/api/v1/tokens", params={"project": "acme"})
     assert made["token"] not in listed.text
-    assert made["token"].removeprefix(f"fin_{made['prefix']}_") not in (served.settings.home / "finery.db").read_bytes().decode("latin-1")
+    assert made["token"].removeprefix(f"fin_{made['prefix']}_") not in (
+        served.settings.home / "finery.db"
+    ).read_bytes().decode("latin-1")
     assert [each["name"] for each in listed.json()][-1] == "Ada"
 
 
-@pytest.mark.parametrize("body", [{"project": "A B"}, {"project": "../x"}, {"project": ""}, {"project": "a", "role": "root"}, {"project": "a", "expires": "2030-01-01T00:00:00"}, {"more": 1}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"project": "A B"},
+        {"project": "../x"},
+        {"project": ""},
+        {"project": "a", "role": "root"},
+        {"project": "a", "expires": "2030-01-01T00:00:00"},
+        {"more": 1},
+    ],
+)
 def test_no_token_is_made_of_a_wrong_request(served, body):
     assert served.admin.post("/api/v1/tokens", json=body).status_code == 422
 
@@ -53,7 +65,9 @@ def test_code_of_a_repository_is_allowed_for_one_project_and_taken_back(served):
 
 def test_hosts_are_listed_with_their_gpus_and_drained(served):
     served.store.report_host(Host("h1", cpus=8, memory=1 << 30, slots=(Slot(0, "H200", 1 << 37),)))
-    assert served.admin.get("/api/v1/hosts").json()[0]["gpus"] == [{"index": 0, "kind": "H200", "memory": 1 << 37, "attempt": None}]
+    assert served.admin.get("/api/v1/hosts").json()[0]["gpus"] == [
+        {"index": 0, "kind": "H200", "memory": 1 << 37, "attempt": None}
+    ]
     assert served.admin.post("/api/v1/hosts/h1/state", json={"state": "draining"}).json()[0]["state"] == "draining"
     assert served.woken == 1
     assert served.admin.post("/api/v1/hosts/h2/state", json={"state": "up"}).status_code == 404

@@ -8,9 +8,8 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
-from service.jobs.endings import Ending
-from service.jobs.resources import Host
-from service.jobs.transitions import Move
+from service.jobs.job import Host
+from service.jobs.states import Ending, Move
 from service.store.audit import ACTIONS
 from service.web.sessions import Sessions
 from tests.service.served import RECIPE, YAML, published
@@ -23,7 +22,9 @@ CHANGES_NOTHING = {
     "POST /submit/form",  # the form again, with another row
     "POST /submit/check",  # answers a question
 }
-CHAT = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
+CHAT = (
+    json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
+)
 
 
 def announced(served):
@@ -37,7 +38,9 @@ def sent(served):
 
 
 def training_file(served):
-    return served.submitter.post("/v1/files", files={"file": ("t.jsonl", CHAT * 20)}, data={"purpose": "fine-tune"}).json()["id"]
+    return served.submitter.post(
+        "/v1/files", files={"file": ("t.jsonl", CHAT * 20)}, data={"purpose": "fine-tune"}
+    ).json()["id"]
 
 
 def fine_tuning(served):
@@ -143,8 +146,18 @@ def page(served):
 
 def mutating(app):
     """`METHOD /path` of every route that can change something, documented ones and pages."""
-    documented = {f"{method.upper()} {path.replace(':path', '')}" for path, methods in app.openapi()["paths"].items() for method in methods if method.upper() in CHANGES}
-    pages = {f"{method} {route.path}" for route in routes(app) if not route.include_in_schema for method in route.methods & CHANGES}
+    documented = {
+        f"{method.upper()} {path.replace(':path', '')}"
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+        if method.upper() in CHANGES
+    }
+    pages = {
+        f"{method} {route.path}"
+        for route in routes(app)
+        if not route.include_in_schema
+        for method in route.methods & CHANGES
+    }
     return documented, pages
 
 
@@ -163,7 +176,9 @@ def routes(app):
 def test_every_route_that_can_change_something_is_in_the_list(served):
     documented, pages = mutating(served.app)
     assert min(len(documented) - 12, len(pages)) >= 8, "the lister is blind"
-    assert documented | pages == set(ROUTES) | CHANGES_NOTHING, "say here which row the new route leaves, or that it changes nothing"
+    assert documented | pages == set(ROUTES) | CHANGES_NOTHING, (
+        "say here which row the new route leaves, or that it changes nothing"
+    )
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -183,7 +198,13 @@ def test_every_route_that_changes_something_leaves_a_row_of_who_did_it(served, p
     else:
         client, actor = page
     address = re.sub(r"\{\w+\}", named, path)
-    answer = how(client, named) if callable(how) else client.request(method, address, json=how) if how is not None else client.request(method, address)
+    answer = (
+        how(client, named)
+        if callable(how)
+        else client.request(method, address, json=how)
+        if how is not None
+        else client.request(method, address)
+    )
     assert answer.status_code in (200, 201, 204, 303), answer.text
     rows = [row for row in served.store.audit(limit=20) if row.id > newest]
     mine = [row for row in rows if row.action == action]

@@ -49,7 +49,9 @@ def test_an_upload_goes_on_where_it_broke_off(served):
     assert sent(served, path, CONTENT[300:], 300).status_code == 204
     done = served.submitter.post(f"{path}/complete", json={"sha256": SHA256})
     assert done.json()["state"] == "ready"
-    assert served.submitter.post(f"{path}/complete", json={"sha256": SHA256}).json() == done.json(), "asking again changes nothing"
+    assert served.submitter.post(f"{path}/complete", json={"sha256": SHA256}).json() == done.json(), (
+        "asking again changes nothing"
+    )
     assert served.viewer.get(f"{path}/content").content == CONTENT
 
 
@@ -72,8 +74,12 @@ def test_what_the_project_has_is_not_sent_twice(served):
     first = upload(served).json()
     again = served.submitter.post("/api/v1/files", json={"filename": "other.csv", "sha256": SHA256})
     assert (again.status_code, again.json()["id"]) == (200, first["id"])
-    assert served.submitter.post("/api/v1/files", json={"filename": "other.tsv", "sha256": SHA256}).status_code == 201, "another format is another file"
-    assert served.stranger.post("/api/v1/files", json={"filename": "other.csv", "sha256": SHA256}).status_code == 201, "another project's file is not told of"
+    assert (
+        served.submitter.post("/api/v1/files", json={"filename": "other.tsv", "sha256": SHA256}).status_code == 201
+    ), "another format is another file"
+    assert served.stranger.post("/api/v1/files", json={"filename": "other.csv", "sha256": SHA256}).status_code == 201, (
+        "another project's file is not told of"
+    )
 
 
 def test_limits_of_a_file_and_of_a_project(served):
@@ -89,7 +95,17 @@ def test_limits_of_a_file_and_of_a_project(served):
     assert sent(served, begun(served, bytes=10), b"x" * 11, 0).status_code == 413
 
 
-@pytest.mark.parametrize(("name", "kept"), [("../../etc/passwd", "passwd"), ("C:\\x\\y.csv", "y.csv"), ("/", "file"), ("a\nb.csv", "ab.csv"), ("..", "file"), ("é.JSONL", "é.JSONL")])
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\x\\y.csv", "y.csv"),
+        ("/", "file"),
+        ("a\nb.csv", "ab.csv"),
+        ("..", "file"),
+        ("é.JSONL", "é.JSONL"),
+    ],
+)
 def test_a_name_is_a_name_and_no_path(served, name, kept):
     file = served.store.file(upload(served, name=name).json()["id"])
     assert file.filename == kept
@@ -100,7 +116,12 @@ def test_a_name_is_a_name_and_no_path(served, name, kept):
 
 def test_a_file_that_a_job_needs_stays_until_the_job_has_ended(served):
     file = upload(served).json()["id"]
-    job = served.job(RECIPE.replace("task: builtin/python-docs", f"task: {{kind: classification, columns: [text], label: label, train: 'file:{file}'}}"))
+    job = served.job(
+        RECIPE.replace(
+            "task: builtin/python-docs",
+            f"task: {{kind: classification, columns: [text], label: label, train: 'file:{file}'}}",
+        )
+    )
     refused = served.submitter.delete(f"/api/v1/files/{file}")
     assert (refused.status_code, job in refused.json()["detail"]) == (409, True)
     served.submitter.post(f"/api/v1/jobs/{job}/cancel")
@@ -113,7 +134,10 @@ def test_a_file_that_a_job_needs_stays_until_the_job_has_ended(served):
 def test_a_recipe_cannot_name_a_file_that_is_still_on_its_way_or_not_its_projects(served):
     path = begun(served)
     name = path.rpartition("/")[2]
-    recipe = RECIPE.replace("task: builtin/python-docs", f"task: {{kind: classification, columns: [text], label: label, train: 'file:{name}'}}")
+    recipe = RECIPE.replace(
+        "task: builtin/python-docs",
+        f"task: {{kind: classification, columns: [text], label: label, train: 'file:{name}'}}",
+    )
     answer = served.submitter.post("/api/v1/validate", json={"recipe": recipe})
     assert "no complete file of this project" in answer.json()["errors"][0]["message"]
     sent(served, path, CONTENT, 0)
@@ -123,12 +147,18 @@ def test_a_recipe_cannot_name_a_file_that_is_still_on_its_way_or_not_its_project
 
 
 def test_a_url_is_fetched_and_a_private_one_refused(served, monkeypatch):
-    for url in ("http://127.0.0.1/x.csv", "http://169.254.169.254/latest/meta-data", "http://localhost:22/", "file:///etc/passwd", "http://[::1]/x"):
+    for url in (
+        "http://127.0.0.1/x.csv",
+        "http://169.254.169.254/latest/meta-data",
+        "http://localhost:22/",
+        "file:///etc/passwd",
+        "http://[::1]/x",
+    ):
         answer = served.submitter.post("/api/v1/files", json={"url": url})
         assert answer.status_code == 422, url
     assert served.submitter.get("/api/v1/files").json()["data"] == [], "a refused one leaves nothing behind"
-    from service.api.routes import files
-    from service.receiving import from_url
+    from service.api import files
+    from service.uploads import from_url
 
     def get(url, into, limit):
         into.write(CONTENT)
@@ -137,12 +167,18 @@ def test_a_url_is_fetched_and_a_private_one_refused(served, monkeypatch):
     monkeypatch.setattr(files, "from_url", lambda *given, **named: from_url(*given, **named, get=get))
     file = served.submitter.post("/api/v1/files", json={"url": "https://example.org/data%2Ftrain.csv?k=1"}).json()
     assert (file["filename"], file["sha256"]) == ("train.csv", SHA256)
-    assert served.submitter.post("/api/v1/files", json={"url": "https://example.org/x", "sha256": "0" * 64}).status_code == 409
+    assert (
+        served.submitter.post("/api/v1/files", json={"url": "https://example.org/x", "sha256": "0" * 64}).status_code
+        == 409
+    )
 
 
 def test_pages_and_purposes(served):
     ids = [upload(served, purpose=purpose).json()["id"] for purpose in ("data", "other", "data")]
-    assert [each["id"] for each in served.viewer.get("/api/v1/files", params={"purpose": "data"}).json()["data"]] == [ids[2], ids[0]]
+    assert [each["id"] for each in served.viewer.get("/api/v1/files", params={"purpose": "data"}).json()["data"]] == [
+        ids[2],
+        ids[0],
+    ]
     page = served.viewer.get("/api/v1/files", params={"limit": 2}).json()
     assert page["next"] == ids[1]
     assert served.submitter.post("/api/v1/files", json={}).status_code == 422

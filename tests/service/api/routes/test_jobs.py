@@ -7,7 +7,12 @@ from tests.service.served import RECIPE, YAML
 
 
 def test_a_yaml_recipe_becomes_a_queued_job_and_the_scheduler_is_woken(served):
-    answer = served.submitter.post("/api/v1/jobs", content=RECIPE, headers=YAML, params={"priority": 7, "gpus": 2, "overrides": ["seed=3", "name=other"]})
+    answer = served.submitter.post(
+        "/api/v1/jobs",
+        content=RECIPE,
+        headers=YAML,
+        params={"priority": 7, "gpus": 2, "overrides": ["seed=3", "name=other"]},
+    )
     assert answer.status_code == 201
     job = answer.json()
     assert answer.headers["location"] == f"/api/v1/jobs/{job['id']}"
@@ -20,9 +25,11 @@ def test_a_yaml_recipe_becomes_a_queued_job_and_the_scheduler_is_woken(served):
 
 
 def test_the_same_as_json_with_the_recipe_as_data(served):
-    from pipelines.marks import read_yaml_text
+    from pipelines.core.yaml_positions import read_yaml_text
 
-    answer = served.submitter.post("/api/v1/jobs", json={"recipe": read_yaml_text(RECIPE)[0], "resources": {"cpus": 4}, "max_retries": 1})
+    answer = served.submitter.post(
+        "/api/v1/jobs", json={"recipe": read_yaml_text(RECIPE)[0], "resources": {"cpus": 4}, "max_retries": 1}
+    )
     assert answer.status_code == 201
     assert served.store.job(answer.json()["id"]).request.max_retries == 1
     shown = served.submitter.get(f"/api/v1/jobs/{answer.json()['id']}/recipe")
@@ -30,15 +37,21 @@ def test_the_same_as_json_with_the_recipe_as_data(served):
 
 
 def test_every_mistake_of_a_recipe_comes_back_with_line_and_key(served):
-    wrong = RECIPE.replace("bert-tiny", "bert-tinny").replace("max_length: 32", "max_length: -1").replace("demo-model", "/srv/x")
+    wrong = (
+        RECIPE.replace("bert-tiny", "bert-tinny")
+        .replace("max_length: 32", "max_length: -1")
+        .replace("demo-model", "/srv/x")
+    )
     answer = served.submitter.post("/api/v1/jobs", content=wrong, headers=YAML)
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
     assert problem["code"] == "bad_recipe"
     assert [(each["line"], each["key"]) for each in problem["errors"]] == [
-        (3, "model.architecture.preset"), (6, "stages.supervised.max_length"), (8, "stages.publish.to"),
-    ]  # fmt: skip
+        (3, "model.architecture.preset"),
+        (6, "stages.supervised.max_length"),
+        (8, "stages.publish.to"),
+    ]
     assert "Did you mean 'bert-tiny'?" in problem["errors"][0]["message"]
     assert served.store.jobs() == []
 
@@ -51,15 +64,27 @@ def test_the_same_key_and_request_is_one_job_and_another_request_a_conflict(serv
     assert again.headers["idempotent-replayed"] == "true"
     other = served.submitter.post("/api/v1/jobs", content=RECIPE + "seed: 1\n", headers=headers)
     assert other.status_code == 409
-    assert served.stranger.post("/api/v1/jobs", content=RECIPE, headers=headers).status_code == 201, "keys belong to a project"
+    assert served.stranger.post("/api/v1/jobs", content=RECIPE, headers=headers).status_code == 201, (
+        "keys belong to a project"
+    )
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 400), (b"[]", 422), (b"{}", 422), (b'{"recipe": 1}', 422), (b'{"recipe": "x", "more": 1}', 422), (b'{"recipe": {"a": "\\ud800"}}', 422),
-     (b'{"recipe": ' + b'{"a":' * 300 + b"1" + b"}" * 301, 422), (b'{"recipe": ' + b"[" * 100_000, 422), (b'{"recipe": "x", "deadline": "2026-01-01T00:00:00"}', 422),
-     (b'{"recipe": "x", "depends_on": ["job-\\u0000"]}', 422), (b'{"recipe": "x", "priority": 1e99}', 422)],
-)  # fmt: skip
+    [
+        (b"{", 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"recipe": 1}', 422),
+        (b'{"recipe": "x", "more": 1}', 422),
+        (b'{"recipe": {"a": "\\ud800"}}', 422),
+        (b'{"recipe": ' + b'{"a":' * 300 + b"1" + b"}" * 301, 422),
+        (b'{"recipe": ' + b"[" * 100_000, 422),
+        (b'{"recipe": "x", "deadline": "2026-01-01T00:00:00"}', 422),
+        (b'{"recipe": "x", "depends_on": ["job-\\u0000"]}', 422),
+        (b'{"recipe": "x", "priority": 1e99}', 422),
+    ],
+)
 def test_json_that_is_no_submission_is_refused_in_words(served, body, status):
     answer = served.submitter.post("/api/v1/jobs", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
@@ -128,7 +153,11 @@ def test_priority_changes_until_the_job_has_ended(served):
 
 def test_a_job_that_starts_from_anothers_model_waits_for_it(served):
     first = served.job()
-    second = served.job(RECIPE.replace("architecture: {preset: bert-tiny}", "checkpoint: 'job:demo'").replace("tokenizer: {train: wordpiece, vocab_size: 600}\n", "").replace("name: demo", "name: next"))
+    second = served.job(
+        RECIPE.replace("architecture: {preset: bert-tiny}", "checkpoint: 'job:demo'")
+        .replace("tokenizer: {train: wordpiece, vocab_size: 600}\n", "")
+        .replace("name: demo", "name: next")
+    )
     assert served.store.job(second).request.depends_on == (first,)
 
 
@@ -146,7 +175,10 @@ def test_a_project_with_its_limit_of_waiting_jobs_is_told_so(served):
 
 
 def test_validate_checks_and_submits_nothing(served):
-    study = RECIPE.replace("  - {stage: publish, to: demo-model}\n", "") + "matrix: {stages.supervised.seed: [1, 2, 3]}\nlaunch: {num_processes: 2}\n"
+    study = (
+        RECIPE.replace("  - {stage: publish, to: demo-model}\n", "")
+        + "matrix: {stages.supervised.seed: [1, 2, 3]}\nlaunch: {num_processes: 2}\n"
+    )
     answer = served.viewer.post("/api/v1/validate", content=study, headers=YAML)
     assert answer.json()["cells"] == 3
     assert answer.json()["resources"]["cpus"] == 2, "a core for each process when nothing is asked for"
@@ -166,7 +198,11 @@ def test_all_states_can_be_asked_for(served):
 
 def test_the_same_key_finds_its_job_also_when_what_it_waits_for_has_ended_meanwhile(served):
     attempt = served.started(served.job())
-    second = RECIPE.replace("architecture: {preset: bert-tiny}", "checkpoint: 'job:demo'").replace("tokenizer: {train: wordpiece, vocab_size: 600}\n", "").replace("name: demo", "name: next")
+    second = (
+        RECIPE.replace("architecture: {preset: bert-tiny}", "checkpoint: 'job:demo'")
+        .replace("tokenizer: {train: wordpiece, vocab_size: 600}\n", "")
+        .replace("name: demo", "name: next")
+    )
     headers = {**YAML, "Idempotency-Key": "k"}
     first = served.submitter.post("/api/v1/jobs", content=second, headers=headers)
     served.written(attempt, [{"event": "started"}])

@@ -49,11 +49,19 @@ def test_events_come_in_pages_as_they_were_written(served):
     page = served.viewer.get(f"{path}/events", params={"after": 2, "limit": 3}).json()
     assert [each["event"] for each in page["data"]] == ["state", "started", "metric"]
     assert page["data"][2] == {
-        "id": 5, "time": "2026-11-21T10:00:00+00:00", "event": "metric", "stage": "supervised", "step": 1, "metrics": {"loss": 0.5}, "attempt": attempt.id,
-    }  # fmt: skip
+        "id": 5,
+        "time": "2026-11-21T10:00:00+00:00",
+        "event": "metric",
+        "stage": "supervised",
+        "step": 1,
+        "metrics": {"loss": 0.5},
+        "attempt": attempt.id,
+    }
     rest = served.viewer.get(f"{path}/events", params={"after": page["last"]}).json()
     assert [each["event"] for each in rest["data"]] == ["sample"]
-    assert [each["event"] for each in served.viewer.get(f"{path}/events", params={"kind": "metric"}).json()["data"]] == ["metric"]
+    assert [
+        each["event"] for each in served.viewer.get(f"{path}/events", params={"kind": "metric"}).json()["data"]
+    ] == ["metric"]
 
 
 def test_the_stream_begins_behind_the_last_event_seen_and_ends_with_the_job(served):
@@ -98,7 +106,10 @@ def test_a_last_event_id_that_is_none_is_refused(served, last):
 def test_secrets_stand_in_no_event_and_no_log(served):
     served.submitter.put("/api/v1/secrets/SECRET_MY_KEY", json={"value": "correct-horse-battery"})
     attempt, path = running(served)
-    served.written(attempt, [{"event": "warning", "message": f"token {SECRET}", "correct-horse-battery": ["correct-horse-battery"]}])
+    served.written(
+        attempt,
+        [{"event": "warning", "message": f"token {SECRET}", "correct-horse-battery": ["correct-horse-battery"]}],
+    )
     console(served, attempt, f"using {SECRET}\ncorrect-horse-battery\nin {served.settings.home}/jobs\n")
     events = served.viewer.get(f"{path}/events").text
     log = served.viewer.get(f"{path}/logs").text
@@ -116,12 +127,19 @@ def test_the_log_is_streamed_from_a_place_and_over_rotated_files(served):
     pieces = stream(served, f"{path}/logs")
     assert "".join(each[2]["text"] for each in pieces[:-1]) == "one\ntwo\nthree\nno end"
     assert pieces[-1][0] == f"{attempt.id}:20"
-    assert "".join(each[2]["text"] for each in stream(served, f"{path}/logs", last=f"{attempt.id}:4")[:-1]) == "two\nthree\nno end"
+    assert (
+        "".join(each[2]["text"] for each in stream(served, f"{path}/logs", last=f"{attempt.id}:4")[:-1])
+        == "two\nthree\nno end"
+    )
 
 
 def test_curves_keep_the_last_value_of_a_repeated_step_and_are_thinned_evenly(served):
     attempt, path = running(served)
-    served.written(attempt, [metric(step, float(step)) for step in range(1, 11)] + [metric(10, 0.5), metric(11, float("nan")), metric(1, 9.0, "other")])
+    served.written(
+        attempt,
+        [metric(step, float(step)) for step in range(1, 11)]
+        + [metric(10, 0.5), metric(11, float("nan")), metric(1, 9.0, "other")],
+    )
     series = {(each["stage"], each["name"]): each["points"] for each in served.viewer.get(f"{path}/metrics").json()}
     assert series["supervised", "loss"] == [[step, float(step)] for step in range(1, 10)] + [[10, 0.5]]
     assert series["other", "loss"] == [[1, 9.0]]
@@ -131,7 +149,13 @@ def test_curves_keep_the_last_value_of_a_repeated_step_and_are_thinned_evenly(se
 
 def test_the_difference_names_stages_by_their_ids(served):
     one = served.job()
-    other = served.job(RECIPE.replace("max_steps: 4", "max_steps: 8").replace("stages:\n", "stages:\n  - {stage: pretrain, objective: masked_lm, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 2}}\n"), overrides="seed=7")
+    other = served.job(
+        RECIPE.replace("max_steps: 4", "max_steps: 8").replace(
+            "stages:\n",
+            "stages:\n  - {stage: pretrain, objective: masked_lm, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 2}}\n",
+        ),
+        overrides="seed=7",
+    )
     found = served.viewer.get(f"/api/v1/jobs/{one}/diff/{other}").json()
     changes = {each["key"]: (each["before"], each["after"]) for each in found["changes"]}
     assert changes["stages.supervised.arguments.max_steps"] == (4, 8)
@@ -142,13 +166,28 @@ def test_the_difference_names_stages_by_their_ids(served):
 
 
 def test_the_cells_of_a_study_are_seen_before_and_while_they_run(served):
-    study = RECIPE.replace("  - {stage: publish, to: demo-model}\n", "") + "matrix: {stages.supervised.seed: [1, 2], stages.supervised.tuner: [full, lora]}\n"
+    study = (
+        RECIPE.replace("  - {stage: publish, to: demo-model}\n", "")
+        + "matrix: {stages.supervised.seed: [1, 2], stages.supervised.tuner: [full, lora]}\n"
+    )
     attempt, path = running(served, study)
     assert [each["status"] for each in served.viewer.get(f"{path}/cells").json()] == ["waiting"] * 4
-    served.written(attempt, [{"event": "cell", "cell": "cells/01", "status": "running", "labels": {}}, {"event": "cell", "cell": "cells/01", "status": "done", "seconds": 3.5},
-                             {"event": "cell", "cell": "search/01-01", "status": "failed", "labels": {"trial": "x"}, "message": "no"}])  # fmt: skip
+    served.written(
+        attempt,
+        [
+            {"event": "cell", "cell": "cells/01", "status": "running", "labels": {}},
+            {"event": "cell", "cell": "cells/01", "status": "done", "seconds": 3.5},
+            {"event": "cell", "cell": "search/01-01", "status": "failed", "labels": {"trial": "x"}, "message": "no"},
+        ],
+    )
     cells = served.viewer.get(f"{path}/cells").json()
-    assert cells[0] == {"cell": "cells/01", "labels": {"seed": "1", "tuner": "full"}, "status": "done", "message": "", "seconds": 3.5}
+    assert cells[0] == {
+        "cell": "cells/01",
+        "labels": {"seed": "1", "tuner": "full"},
+        "status": "done",
+        "message": "",
+        "seconds": 3.5,
+    }
     assert cells[-1]["cell"] == "search/01-01"
     assert served.viewer.get(path).json()["study"] is True
     plain = served.job()

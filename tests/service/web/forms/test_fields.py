@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.marks import read_yaml, write_yaml
-from service.web.forms.fields import CHOICE, form_of, names
-from service.web.forms.reading import draft_of
+from pipelines.core.yaml_positions import read_yaml, write_yaml
+from service.web.forms import CHOICE, draft_of, form_of, names
 
 
 def posted(form, found=None):
@@ -35,9 +34,30 @@ def test_every_recipe_of_the_project_survives_its_form(configs):
         assert plain(draft_of(posted(form_of(data)))) == data, path.name
 
 
-KEYS = st.sampled_from(["name", "seed", "model", "stages", "tokenizer", "launch", "architecture", "preset", "task", "tuner", "arguments", "stage", "odd key", "é", "a.b"])
+KEYS = st.sampled_from(
+    [
+        "name",
+        "seed",
+        "model",
+        "stages",
+        "tokenizer",
+        "launch",
+        "architecture",
+        "preset",
+        "task",
+        "tuner",
+        "arguments",
+        "stage",
+        "odd key",
+        "é",
+        "a.b",
+    ]
+)
 ANY = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, "", "lora", "x, y", " z", "supervised", "1e-3", "null", "glue/mrpc", "[", "a: b", "é"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from([0.5, "", "lora", "x, y", " z", "supervised", "1e-3", "null", "glue/mrpc", "[", "a: b", "é"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
@@ -53,7 +73,16 @@ def test_any_draft_has_a_form_and_any_form_a_draft(draft):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.lists(st.sampled_from(["stages", "0", "7", "model", "task", "tuner", "?", "!", "arguments", "name", "x"]), max_size=5).map(".".join), st.text(max_size=12), max_size=8))
+@given(
+    st.dictionaries(
+        st.lists(
+            st.sampled_from(["stages", "0", "7", "model", "task", "tuner", "?", "!", "arguments", "name", "x"]),
+            max_size=5,
+        ).map(".".join),
+        st.text(max_size=12),
+        max_size=8,
+    )
+)
 def test_whatever_is_posted_becomes_a_draft(fields):
     form_of(draft_of(fields))
 

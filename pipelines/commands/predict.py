@@ -1,0 +1,294 @@
+"""`finery predict`: predictions of a model for a split of a task or for the rows of a user's own file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.commands.evaluate import stage_for
+from pipelines.commands.trained_models import Told, Trained, context_of, find, recipe_of, refuse_mistakes
+from pipelines.core.errors import CommandError, DataError, ModelError
+from pipelines.core.registry import EXAMINERS, TASKS
+from pipelines.data.tables import READERS
+from pipelines.evaluation.benchmark_selection import Choice
+from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
+from pipelines.models import checkpoint
+from pipelines.tasks.base import SplitLocation, Task, resolve
+from pipelines.tasks.evaluation import AskedOfASplit
+from pipelines.tasks.extractive_qa.task import QuestionTask
+from pipelines.tasks.text_to_text import AsText
+from pipelines.tasks.token_classification.task import TokenTask
+
+OWN = "data"
+"""The split that the rows of one's own file are."""
+SHOWN = 20
+"""Different answers up to which they are counted."""
+KINDS = {
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "token_classification",
+    "ForQuestionAnswering": "qa",
+    "ForConditionalGeneration": "seq2seq",
+    "MTModel": "seq2seq",
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+}
+"""What a checkpoint that says nothing else answers, by the end of its class's name."""
+COLUMNS = {
+    "classification": ("text",),
+    "regression": ("text",),
+    "seq2seq": ("text",),
+    "token_classification": ("tokens",),
+    "qa": ("question", "context"),
+    "causal": ("prompt",),
+}
+"""The columns that are read where neither the model nor the user names them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `finery predict` was asked."""
+
+    model: str
+    out: str
+    task: str | None = None
+    data: str | None = None
+    text: Sequence[str] = ()
+    split: str | None = None
+    limit: int | None = None
+    max_length: int | None = None
+    batch_size: int = 32
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the predictions lie, how many they are and how often each answer occurs. Raises FineryError."""
+    asked = Request(**request)
+    out = Path(asked.out).expanduser()
+    check_ending(out)
+    model = chosen(find(asked.model), asked)
+    if asked.data is not None:
+        task, split = own_task(model, asked), OWN
+    else:
+        task, split = split_of(model, asked)
+    warnings: list[str] = []
+    said = ask(model, task, split, asked, warnings)
+    columns = said if isinstance(said, dict) else columns_of(said, task)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_table(out, columns)
+    answers = [each for each in columns["prediction"] if isinstance(each, str)]
+    counts = Counter(answers)
+    return {
+        "file": str(out),
+        "rows": len(columns["index"]),
+        "split": split,
+        "task": task.name,
+        "model": model.id,
+        "columns": list(columns),
+        "counts": dict(counts.most_common()) if len(counts) <= SHOWN and len(answers) > SHOWN else {},
+        "warnings": warnings,
+    }
+
+
+def chosen(models: Sequence[Trained], asked: Request) -> Trained:
+    """The one model that is asked. Raises CommandError."""
+    if len(models) == 1:
+        return models[0]
+    needed = asked.task
+    if needed is not None and needed in TASKS:
+        needed = getattr(TASKS.load(needed), "trained_by", None) or needed
+    fitting = [each for each in models if needed in (each.task, each.id)]
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = ", ".join(f"{each.id} ({each.task})" for each in models)
+    what = (
+        f"none of them was trained on '{asked.task}'"
+        if asked.task
+        else "name one with --task, or give the folder of its stage"
+    )
+    raise CommandError(f"'{asked.model}' holds several models: {listed}; {what}")
+
+
+def split_of(model: Trained, asked: Request) -> tuple[Any, str]:
+    """(the task, its split that is predicted). Raises CommandError."""
+    if asked.task is not None and asked.task not in (*TASKS, model.task, model.id):
+        raise CommandError(TASKS.unknown(asked.task))
+    if asked.task is None and model.subject is None:
+        raise CommandError(
+            "the checkpoint does not say what task it was trained on; give --task glue/mrpc, or your own rows with --data FILE --text COLUMN"
+        )
+    trained_on = asked.task is None or asked.task in (model.task, model.id)
+    task = (
+        resolve(model.subject.task, model.id)
+        if trained_on and model.subject is not None
+        else TASKS.load(str(asked.task))
+    )
+    split = asked.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
+    return (AsText(task) if getattr(model.subject, "as_text", False) else task), split
+
+
+def own_task(model: Trained, asked: Request) -> Any:
+    """The model's task with the rows of one's own file. Labels in it are not looked at. Raises CommandError."""
+    path = Path(str(asked.data)).expanduser().absolute()
+    if not path.exists():
+        raise CommandError(f"--data '{asked.data}' does not exist")
+    if path.is_file() and path.suffix.lower() not in READERS:
+        raise CommandError(f"--data '{asked.data}' has an unknown format; known file endings: {', '.join(READERS)}")
+    places = {OWN: SplitLocation(str(path), None, None)}
+    task = named_task(model, asked) or foreign_task(model)
+    words = {
+        "places": places,
+        "evaluation_splits": {},
+        "label": "",
+        "sorted_by_label": False,
+        "hidden_label": None,
+        "empty_texts": True,
+    }
+    if task.kind != "causal":
+        words["columns"] = columns_for(task, asked)
+    if task.kind == "qa":
+        words["id_column"] = None
+    if task.kind in ("classification", "token_classification") and task.labels is None:
+        words["labels"] = class_names(model)
+    found = replace(task, **words)
+    return AsText(found) if getattr(model.subject, "as_text", False) else found
+
+
+def named_task(model: Trained, asked: Request) -> Any:
+    """The task that `--task` names, else the one the model was trained on, if that is known."""
+    if asked.task is not None and asked.task in TASKS:
+        return TASKS.load(asked.task)
+    if asked.task is not None and asked.task not in (model.id, model.task):
+        raise CommandError(TASKS.unknown(asked.task))
+    return None if model.subject is None else resolve(model.subject.task, model.id)
+
+
+def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
+    """The columns that are read. Raises CommandError where another number of them is needed."""
+    given = tuple(asked.text) or task.columns
+    if asked.text and task.kind == "multiple_choice":
+        raise CommandError(
+            f"--text cannot name the columns of questions with options; call them {', '.join(task.columns)}"
+        )
+    allowed = {"qa": (2,), "token_classification": (1,), "seq2seq": (1,)}.get(task.kind, (1, 2))
+    if len(given) not in allowed:
+        needed = {
+            "qa": "two: the question's and the context's",
+            "token_classification": "one, with lists of words",
+        }.get(task.kind, "one, or two of a pair")
+        raise CommandError(f"--text is given {len(given)} times, must name {needed}")
+    return given
+
+
+def foreign_task(model: Trained) -> Any:
+    """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
+    from pipelines.models.opening import saved_head
+
+    config = checkpoint.config_of(model.checkpoint)
+    head = saved_head(Path(model.checkpoint.source))
+    names = [str(name) for name in (getattr(config, "architectures", None) or [])]
+    kind = next((kind for end, kind in KINDS.items() for name in names if name.endswith(end)), None)
+    if head is not None:
+        own = {
+            "sequence_classification": "classification",
+            "question_answering": "qa",
+            "seq2seq_lm": "seq2seq",
+            "causal_lm": "causal",
+        }
+        kind = own.get(head.kind, head.kind)
+    if kind is None or (kind not in COLUMNS):
+        has = ", ".join(names) or "no class"
+        raise ModelError(
+            f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of texts; fine-tune it on a task first"
+        )
+    if kind == "classification" and int(getattr(config, "num_labels", 2)) == 1:
+        kind = "regression"
+    known: dict[str, Any] = {
+        "name": OWN,
+        "kind": kind,
+        "columns": COLUMNS[kind],
+        "label": "",
+        "metrics": (),
+        "places": {},
+    }
+    if kind == "causal":
+        from pipelines.tasks.causal.task import CausalTask
+
+        return CausalTask(**known)
+    return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, Task)(**known)
+
+
+def class_names(model: Trained) -> tuple[str, ...]:
+    """The classes that the model tells apart, in the order of its outputs."""
+    config = checkpoint.config_of(model.checkpoint)
+    return tuple(str(config.id2label[at]) for at in range(int(config.num_labels)))
+
+
+def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[str]) -> Any:
+    """What the model says: a `Said`, or the columns of written continuations. Raises FineryError."""
+    given = {
+        "max_eval_samples": asked.limit,
+        "max_length": asked.max_length,
+        "per_device_eval_batch_size": asked.batch_size,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    stage = stage_for([model], [next(iter(TASKS))] if model.subject is None else [], settings | {"id": "predict"})
+    recipe = recipe_of([model], stage)
+    if asked.task is not None and asked.task in TASKS and model.subject is not None:
+        named = stage_for([model], [asked.task], settings)
+        refuse_mistakes(recipe_of([model], named), named)
+    choice = Choice(task.name, task.name, model.id, model.id, model.subject)
+    with tempfile.TemporaryDirectory() as folder:
+        context = context_of([model], recipe, stage, Path(folder))
+        opened = context.open_model(task.head, stage_id=model.id, trained_head=True)
+        request = AskedOfASplit(stage, choice, task, context, opened, context.open_tokenizer(), split)
+        told: Any = context.events
+        assert isinstance(told, Told)
+        if task.kind in ("causal", "instruction_pairs"):
+            said: Any = continued(request, asked)
+        else:
+            said = EXAMINERS.load(task.head.kind)().ask(request).predicted[0]
+        warnings += told.warnings
+        doubt = None if isinstance(said, dict) else said.doubt(task) if task.kind != "seq2seq" else None
+        warnings += [doubt] if doubt else []
+    return said
+
+
+def continued(request: AskedOfASplit, asked: Request) -> dict[str, list[Any]]:
+    """What a decoder goes on with, prompt by prompt."""
+    from pipelines.data import chat_formats, chat_templates
+    from pipelines.models.generate import continue_prompts, how
+    from pipelines.tasks.causal.evaluation import template_of
+
+    rows = prompts(request, asked)
+    template = template_of(request)
+    dialogues = [chat_formats.read("prompt_completion", {"prompt": text, "completion": "?"}) for text in rows]
+    dialogues = [each.in_turns() for each in dialogues] if template else dialogues
+    if template or any(each.templated for each in dialogues):
+        chat_templates.adopt(request.tokenizer, template)
+    settings = how(request.model, request.tokenizer, request.stage.generation)
+    texts = continue_prompts(request.model, request.tokenizer, dialogues, settings, **request.running(request.split))
+    return {"index": list(range(len(rows))), "text": rows, "prediction": [str(text) for text in texts]}
+
+
+def prompts(request: AskedOfASplit, asked: Request) -> list[str]:
+    """The prompts of one's own file, or of a split. Raises DataError."""
+    if asked.data is None:
+        return [str(text) for text in request.task.rows(request.split, asked.limit).texts]
+    column = asked.text[0] if asked.text else COLUMNS["causal"][0]
+    source, inner = request.task.places[OWN].open(OWN)  # type: ignore[attr-defined]
+    data = source.load(inner)
+    if column not in data.column_names:
+        raise DataError(
+            f"{source.describe()} has no column '{column}'; columns found: {', '.join(data.column_names)}; name the prompts' with --text"
+        )
+    cells = data[column][: asked.limit] if asked.limit is not None else data[column][:]
+    for number, cell in enumerate(cells, start=1):
+        if not isinstance(cell, str) or not cell.strip():
+            raise DataError(
+                f"{source.describe()}, row {number} (the first is 1), holds {json.dumps(cell, default=str)[:40]} in '{column}', must be a text"
+            )
+    return [str(cell) for cell in cells]

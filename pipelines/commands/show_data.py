@@ -1,0 +1,324 @@
+"""`finery data show`: what a stage would learn from, as its model would read it.
+
+What a stage would learn from, as its model would read it: the answer of `finery data show`.
+
+Nothing is trained. The tokenizer is the run's own (one that must be learnt is learnt, and found again by the run), the
+model has no weights, and the examples come from the very lesson that training would use.
+
+Pairs of answers in `finery data show`: both sides, each with what the model learns to write of it; a reward model reads all of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pipelines.core.errors import CommandError
+from pipelines.core.interfaces import Context, Head, StopSignal, World
+from pipelines.core.recipe import Recipe, Stage, load
+
+IGNORED = -100
+MOST_ROWS = 100
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `finery data show` was asked."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    stage: str | None = None
+    rows: int = 2
+
+
+@dataclass
+class Listener:
+    """Takes the place of an event log, and keeps what is said."""
+
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Keep one event."""
+        self.said.append({"event": event, **fields})
+
+    def of(self, stage: str) -> Listener:
+        """The same, whoever speaks."""
+        return self
+
+    def taken(self, event: str) -> list[dict[str, Any]]:
+        """The events of this name so far, which are then forgotten."""
+        found = [each for each in self.said if each["event"] == event]
+        self.said = [each for each in self.said if each["event"] != event]
+        return found
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The first examples of every task of a stage, as plain data. Raises FineryError."""
+    asked = Request(**{**request, "overrides": tuple(request.get("overrides", ()))})
+    recipe = load(asked.recipe, asked.overrides)
+    stage = chosen(recipe, asked.stage)
+    from pipelines.runs.run import Job
+    from pipelines.runs.workspace import RunFolder, StageStore
+
+    with TemporaryDirectory(prefix="data-show-") as place:
+        job = Job(recipe, RunFolder(Path(place) / recipe.name, StageStore()), StopSignal())
+        with job.place.open(recipe.to_yaml()):
+            job.begin()
+            job.make_tokenizer()
+            context, listener = _context(job, stage, Path(place))
+            about = {"recipe": recipe.name, "stage": stage.id}
+            if learns_pairs(stage):
+                return about | {"tasks": [shown(context, listener, stage, min(asked.rows, MOST_ROWS))]}
+            return about | {
+                "tasks": [
+                    _shown(context, listener, name, each, min(asked.rows, MOST_ROWS))
+                    for name, each in stage.subjects().items()
+                ]
+            }
+
+
+def chosen(recipe: Recipe, name: str | None) -> Stage:
+    """The stage of that id, else the first that learns a task. Raises CommandError."""
+    teaching: list[Stage] = [stage for stage in recipe.stages if stage.subjects() or learns_pairs(stage)]
+    known = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
+    if name is None:
+        if not teaching:
+            raise CommandError(
+                f"'{recipe.name}' has no stage that learns a task; data show is for stages that learn labelled rows or preferences"
+            )
+        return teaching[0]
+    found = next((stage for stage in teaching if stage.id == name), None)
+    if found is None:
+        raise CommandError(f"'{name}' is no stage that learns a task. Stages that do: {known}")
+    return found
+
+
+def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
+    from pipelines.runs.context import context_for
+
+    listener = Listener()
+    context = context_for(job, stage, place, "", World())
+    stand_ins: dict[str, Any] = {
+        "events": listener,
+        "open_model": lambda head, **_: bare_model(job, head),
+        "open_tokenizer": lambda stage_id=None: _tokenizer(job, stage_id),
+    }
+    return replace(context, **stand_ins), listener
+
+
+def bare_model(job: Any, head: Head) -> Any:
+    """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
+    import torch
+
+    from pipelines.models import opening, remote_code
+    from pipelines.runs.context import open_tokenizer, shape_of
+
+    own = job.recipe.model
+    with torch.device("meta"):
+        if own.checkpoint is None:
+            return opening.build(shape_of(job.recipe), head, open_tokenizer(job), 0)
+        from transformers import AutoConfig
+
+        kind = opening.auto_class(head)
+        where = remote_code.opening(own.checkpoint, own.revision, own)
+        config = AutoConfig.from_pretrained(own.checkpoint, **where)
+        return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
+
+
+def _tokenizer(job: Any, stage_id: str | None) -> Any:
+    """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
+    from pipelines.data import chat_templates
+    from pipelines.runs.context import open_tokenizer
+
+    tokenizer = open_tokenizer(job)
+    if stage_id is not None:
+        stage = job.recipe.stage(stage_id)
+        for each in reversed([stage, *job.recipe.lineage(stage)]):
+            if getattr(each, "chat_template", None) is not None:
+                chat_templates.adopt(tokenizer, each.chat_template)
+    return tokenizer
+
+
+def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> dict[str, Any]:
+    """One task: what its lesson said about itself, and its first examples."""
+    from pipelines.core.model_types import usable_positions
+    from pipelines.tasks.first_batch import summary
+    from pipelines.tasks.text_to_text import AsText
+    from pipelines.trainers import input_formats
+
+    task: Any = subject.resolved(name.partition("/")[2] or name)
+    task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
+    plain = subject.model_copy(update={"auxiliary_lm": None})
+    model = context.open_model(teacher.head(plain, task))
+    if getattr(plain, "input_format", None):
+        input_formats.adopt(tokenizer)
+    lesson = teacher.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
+    said = next(iter(listener.taken("sample")), {})
+    view = VIEWS.get(task.kind, _whole)
+    examples = [
+        dict(lesson.examples[at]) | {"draw": at} if lesson.marked else dict(lesson.examples[at])
+        for at in range(min(rows, len(lesson.examples)))
+    ]
+    return {
+        "id": name,
+        "task": task.name,
+        "kind": task.kind,
+        **{key: said[key] for key in ("format", "template", "learnt_share", "truncated", "left_out") if key in said},
+        "examples": len(lesson.examples),
+        "lengths": summary(lesson.examples.lengths),
+        "rows": [view(tokenizer, task, lesson.collate([example])) for example in examples],
+        "warnings": [each["message"] for each in listener.taken("warning")],
+        "notes": [each["message"] for each in listener.taken("progress") if "message" in each],
+    }
+
+
+def _pieces(tokenizer: Any, ids: Any, learnt: Any) -> list[list[Any]]:
+    from pipelines.tasks.first_batch import pieces
+
+    return [list(each) for each in pieces(tokenizer, [int(each) for each in ids], [bool(each) for each in learnt])]
+
+
+def _ids(batch: Mapping[str, Any]) -> Any:
+    """The tokens of the only row, padding left out."""
+    mask = batch.get("attention_mask")
+    ids = batch["input_ids"][0]
+    return ids if mask is None or mask.ndim != 2 else ids[mask[0].bool()]
+
+
+def _whole(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A text, or a pair, and its class or number."""
+    ids, label = _ids(batch), batch["labels"][0]
+    classes = task.head.labels
+    said = classes[int(label)] if classes else f"{float(label):g}"
+    return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": said, "tokens": len(ids)}
+
+
+def _next_tokens(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A dialogue; each token is learnt where the one before it is asked to name it."""
+    ids, labels = batch["input_ids"][0], batch["labels"][0]
+    learnt = [False, *(labels[:-1] != IGNORED).tolist()]
+    return {"pieces": _pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
+
+
+def _written(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A source, and the target that is learnt."""
+    ids = _ids(batch)
+    target = batch["labels"][0]
+    target = target[target != IGNORED]
+    shown = _pieces(tokenizer, ids, [False] * len(ids)) + _pieces(tokenizer, target, [True] * len(target))
+    return {"pieces": shown, "answer": None, "tokens": len(ids) + len(target)}
+
+
+def _tagged(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Words; those tokens that carry a tag are learnt."""
+    ids, labels = batch["input_ids"][0], batch["labels"][0]
+    tags = [
+        f"{tokenizer.decode([int(token)])}/{task.head.labels[int(label)]}"
+        for token, label in zip(ids, labels, strict=True)
+        if label != IGNORED
+    ]
+    return {"pieces": _pieces(tokenizer, ids, labels != IGNORED), "answer": " ".join(tags), "tokens": len(ids)}
+
+
+def _found(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A window of a text; the answer in it is learnt, or the blank where there is none."""
+    ids, (first, last) = batch["input_ids"][0], batch["labels"][0].tolist()
+    inside = [first <= place <= last for place in range(len(ids))]
+    return {
+        "pieces": _pieces(tokenizer, ids, inside),
+        "answer": tokenizer.decode(ids[first : last + 1]),
+        "tokens": len(ids),
+    }
+
+
+def _options(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option with what it answers; the right one is learnt."""
+    right, masks = int(batch["labels"][0]), batch["attention_mask"][0].bool()
+    rows = [ids[mask] for ids, mask in zip(batch["input_ids"][0], masks, strict=True)]
+    shown = [piece for at, ids in enumerate(rows) for piece in _pieces(tokenizer, ids, [at == right] * len(ids))]
+    return {"pieces": shown, "answer": f"option {right + 1} of {len(rows)}", "tokens": sum(len(ids) for ids in rows)}
+
+
+VIEWS: dict[str, Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]] = {
+    "causal": _next_tokens,
+    "seq2seq": _written,
+    "token_classification": _tagged,
+    "qa": _found,
+    "multiple_choice": _options,
+}
+"""By kind of task, how its batch of one example is shown; a text and its answer for the others."""
+
+
+SIDES = ("chosen", "rejected")
+
+
+def learns_pairs(stage: Any) -> bool:
+    """Whether a stage's examples are pairs of answers."""
+    return hasattr(stage, "preference_rows")
+
+
+def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, Any]:
+    """The stage's pairs: what it says about them, and the first of them, each as two rows."""
+    from pipelines.tasks.first_batch import summary
+
+    tokenizer = context.open_tokenizer()
+    examples = _examples(context, stage, tokenizer)
+    said: dict[str, Any] = next(iter(listener.taken("sample")), {})
+    pairs = [pieces_of(tokenizer, examples[at]) for at in range(min(rows, len(examples)))]
+    learnt, tokens = _learnt(examples)
+    return {
+        "id": stage.id,
+        "task": stage.task if isinstance(stage.task, str) else stage.id,
+        "kind": "preference",
+        "learnt_share": learnt / max(1, tokens),
+        **{key: said[key] for key in ("format", "truncated", "left_out") if key in said},
+        "examples": len(examples),
+        "lengths": summary(examples.lengths),
+        "rows": [
+            {
+                "pieces": [list(piece) for piece in pair[side]],
+                "answer": f"the {side} answer of pair {at}",
+                "tokens": _tokens(examples[at - 1], side),
+            }
+            for at, pair in enumerate(pairs, start=1)
+            for side in SIDES
+        ],
+        "warnings": [each["message"] for each in listener.taken("warning")],
+        "notes": [each["message"] for each in listener.taken("progress") if "message" in each],
+    }
+
+
+def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
+    from pipelines.core.model_types import usable_positions
+    from pipelines.trainers.preferences import pairs_for
+
+    if stage.scores:
+        teacher = stage.teacher()
+        model = context.open_model(teacher.head(stage, None))
+        return teacher.prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
+    from pipelines.trainers import tuning
+
+    model, _ = tuning.opened_policy(stage, context)
+    return pairs_for(stage, context, model, tokenizer, usable_positions(model.config))[0]
+
+
+def pieces_of(tokenizer: Any, example: Any) -> dict[str, list[tuple[str, bool]]]:
+    """Both sides of a pair as runs of text that are learnt, or are not."""
+    from pipelines.tasks.first_batch import pair_pieces
+
+    return pair_pieces(tokenizer, example)
+
+
+def _tokens(example: Any, side: str) -> int:
+    ids: Sequence[int] = example[side]["input_ids"] if isinstance(example[side], dict) else example[side]
+    return len(ids) + len(example.get("source", ()))
+
+
+def _learnt(examples: Any) -> tuple[int, int]:
+    """(tokens that are learnt, all tokens) of both sides."""
+    labels = [row for side in SIDES for row in getattr(examples, f"{side}_labels", ())]
+    total = sum(_tokens(examples[at], side) for at in range(len(examples)) for side in SIDES)
+    return sum(label != -100 for row in labels for label in row), total

@@ -1,0 +1,338 @@
+"""The trained models behind the names that a command was given, and a recipe and a context to ask them with.
+
+The trained models behind the names that a user gives, and what each says it was trained on.
+
+A run folder holds a model for each of its stages; a stage's folder, or a published one, holds one, or one a task. What they
+were trained on stands in `recipe.yaml` of a run or a publication and in `stage.json` of a stage. A folder or a Hub repository
+that others made says nothing.
+
+A recipe and a context for models that a command was given: so that evaluating and predicting are what a stage does.
+
+The recipe has the stages that trained the models and, last, one that asks them. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipelines.core.errors import CommandError, RecipeError
+from pipelines.core.events import EVENTS, EventLog
+from pipelines.core.interfaces import Context, Head, StopSignal, World
+from pipelines.core.recipe import START, Launch, Model, Recipe, Stage, read
+from pipelines.core.registry import STAGES
+from pipelines.models import checkpoint as checkpoints
+from pipelines.models.checkpoint import Checkpoint
+from pipelines.runs.workspace import RECORD, StageStore
+from pipelines.tasks.scoring import score
+
+PUBLICATION = "publication.json"
+NOT_LEARNT = ("from", "tuner", "early_stopping_patience")
+"""Keys of a training stage that say nothing about how its model is asked."""
+SEED = 42
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One model, and the stage that trained it."""
+
+    id: str
+    """The stage's id, `stage/task` where it trained several, or `model` where nothing is known."""
+    checkpoint: Checkpoint
+    stage: Stage | None = None
+    """The stage as its block says, without its tuner; None where nothing is known."""
+    seed: int = SEED
+    """The seed that its run evaluates with."""
+
+    @property
+    def subject(self) -> Any:
+        """What the model learnt: `task`, `max_length` and so on; None where that is not known."""
+        return None if self.stage is None else self.stage.subjects().get(self.id)
+
+    @property
+    def task(self) -> str | None:
+        """The name of the task, or the model's id where the task was described in place."""
+        subject = self.subject
+        return None if subject is None else subject.task if isinstance(subject.task, str) else self.id
+
+    def renamed(self, stage_id: str) -> Trained:
+        """The same under another stage's id."""
+        stage = None if self.stage is None else self.stage.model_copy(update={"id": stage_id})
+        return replace(self, id=stage_id + self.id[len(self.id.partition("/")[0]) :], stage=stage)
+
+
+def find_all(given: Sequence[str]) -> list[Trained]:
+    """The models behind all names, their ids made different. Raises CommandError."""
+    found: list[Trained] = []
+    for name in given:
+        models = find(name)
+        taken = {each.id.partition("/")[0] for each in found}
+        for stage_id in dict.fromkeys(each.id.partition("/")[0] for each in models):
+            free = next(
+                other
+                for other in (stage_id, *(f"{stage_id}-{number}" for number in range(2, 10**6)))
+                if other not in taken
+            )
+            found += [
+                each.renamed(free) if free != stage_id else each
+                for each in models
+                if each.id.partition("/")[0] == stage_id
+            ]
+    return found
+
+
+def find(given: str) -> list[Trained]:
+    """The models behind a name: those of a run's stages that were trained on a task, else the one that it stands for. Raises CommandError."""
+    folder = Path(given).expanduser()
+    if (folder / "stages").is_dir():
+        found = _of_run(folder, given)
+        if found:
+            return found
+    if (folder / RECORD).is_file():
+        found = _of_stage(folder, given)
+        if found:
+            return found
+    if (folder.parent / RECORD).is_file() and folder.name == "model":
+        return _of_stage(folder.parent, given)
+    if folder.parent.parent.name == "tasks" and (folder.parent.parent.parent / RECORD).is_file():
+        return [
+            each for each in _of_stage(folder.parent.parent.parent, given) if each.id.endswith(f"/{folder.parent.name}")
+        ]
+    checkpoint = checkpoints.find(given)
+    place = folder if folder.is_dir() else _from_hub(given)
+    return [_published(place, checkpoint) if place is not None else Trained(START, checkpoint)]
+
+
+def _of_run(folder: Path, given: str) -> list[Trained]:
+    """The latest model of each task of a run, in the order of its stages."""
+    try:
+        source = read(folder / "recipe.yaml")
+    except RecipeError:
+        return []
+    seed = source.data.get("seed", SEED)
+    latest: dict[str, Trained] = {}
+    for number, (stage_id, block) in enumerate(zip(source.ids, source.data.get("stages", ()), strict=True), start=1):
+        place = folder / "stages" / f"{number:02d}-{stage_id}"
+        if stage_id is None or not (place / RECORD).is_file():
+            continue
+        for each in _models_of(place, given, _stage_of(block, stage_id, source.folder), seed, folder):
+            if each.task is not None:
+                latest.pop(each.task, None)
+                latest[each.task] = each
+    return list(latest.values())
+
+
+def _of_stage(folder: Path, given: str) -> list[Trained]:
+    """The models of a stage's folder."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        block, stage_id = dict(record["identity"]), str(record["id"])
+        block.setdefault(
+            "stage", "multi_task" if "tasks" in block else "supervised"
+        )  # a block leaves out what is its default
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    run = folder.parent.parent if (folder.parent.parent / "recipe.yaml").is_file() else None
+    return _models_of(folder, given, _stage_of(block, stage_id, folder), int(block.get("seed", SEED)), run)
+
+
+def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Path | None) -> list[Trained]:
+    """The models that a stage left: one a task, or one."""
+    if stage is None or not stage.subjects():
+        return []
+    found = []
+    for name in stage.subjects():
+        part = name.partition("/")[2]
+        place = folder / "tasks" / part / "model" if part else folder / "model"
+        if part and not place.is_dir():
+            place = folder / "model"
+        if place.is_dir():
+            tokenizer = next(
+                (
+                    each
+                    for each in (place, folder / "model", *([run / "tokenizer" / "model"] if run else []))
+                    if (each / "tokenizer_config.json").is_file()
+                ),
+                place,
+            )
+            found.append(Trained(name, Checkpoint(given, str(place), str(tokenizer)), stage, seed))
+    return found
+
+
+def _stage_of(block: Mapping[str, Any], stage_id: str, folder: Path) -> Stage | None:
+    """The stage behind a block, without what has no part in asking its model; None where its files are gone, or it is unknown."""
+    kind = block.get("stage")
+    if not isinstance(kind, str) or kind not in STAGES:
+        return None
+    base: type[Stage] = STAGES.load(kind)
+    allowed = set(base.keys()) - set(NOT_LEARNT)
+    known = {key: tuples(value) for key, value in block.items() if key in allowed and value is not None}
+    try:
+        return base.model_validate(known | {"id": stage_id}, context={"folder": folder})
+    except ValidationError:
+        return None
+
+
+def tuples(value: Any) -> Any:
+    """Plain data as blocks take it: JSON has lists where they have tuples."""
+    if isinstance(value, Mapping):
+        return {key: tuples(entry) for key, entry in value.items()}
+    return tuple(tuples(entry) for entry in value) if isinstance(value, list | tuple) else value
+
+
+def _published(folder: Path, checkpoint: Checkpoint) -> Trained:
+    """A published model: its stage is the one that its `publish` stage read."""
+    unknown = Trained(START, checkpoint)
+    try:
+        to = json.loads((folder / PUBLICATION).read_text(encoding="utf-8"))["to"]
+        source = read(folder / "recipe.yaml")
+    except (OSError, ValueError, KeyError, TypeError, RecipeError):
+        return unknown
+    blocks = [block for block in source.data.get("stages", ()) if isinstance(block, Mapping)]
+    seed = source.data.get("seed", SEED)
+    places = [at for at, block in enumerate(blocks) if block.get("stage") == "publish" and block.get("to") == to]
+    if not places:
+        return unknown
+    before = blocks[: places[-1]]
+    trains = [
+        str(block.get("id"))
+        for block in before
+        if block.get("stage") in STAGES and STAGES.load(str(block["stage"])).trains
+    ]
+    named = str(blocks[places[-1]].get("from") or (trains[-1] if trains else START))
+    stage = next(
+        (
+            _stage_of(block, str(block.get("id")), folder)
+            for block in before
+            if block.get("id") == named.partition("/")[0]
+        ),
+        None,
+    )
+    if stage is None or named not in stage.subjects():
+        return unknown
+    return Trained(named, checkpoint, stage, seed)
+
+
+def _from_hub(name: str) -> Path | None:
+    """What a repository on the Hub says about itself, if it was published by Finery and can be reached."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["recipe.yaml", PUBLICATION]))
+    except Exception:  # out of reach, or no such repository: opening the model says so, with a sentence of its own
+        return None
+
+
+class Opener:
+    """Opens the models that a command was given, by the ids that stages know them by."""
+
+    def __init__(self, models: Sequence[Trained]) -> None:
+        self.by_id = {each.id: each for each in models}
+        self.only = models[0] if len(models) == 1 else None
+        self.current = models[0]
+        """The model that was opened last: its tokenizer is the one that is asked for without a name."""
+
+    def find(self, model_id: str | None) -> Trained:
+        """The model of that id. Raises CommandError."""
+        found = self.by_id.get(model_id or START, self.only)
+        if found is None:
+            raise CommandError(f"there is no model '{model_id}' among {', '.join(self.by_id)}")
+        return found
+
+    def open_model(
+        self,
+        head: Head,
+        stage_id: str | None = None,
+        merge: bool = True,
+        trained_head: bool = False,
+        keep_base: Path | None = None,
+    ) -> Any:
+        """As `Context.open_model` promises."""
+        from pipelines.models import opening
+
+        self.current = self.find(stage_id)
+        model = opening.open_folder(
+            self.current.checkpoint.source, head, self.current.seed, merge=merge, trained_head=trained_head
+        )
+        opening.check_vocabulary(model, self.open_tokenizer())
+        return model
+
+    def open_tokenizer(self, stage_id: str | None = None) -> Any:
+        """As `Context.open_tokenizer` promises."""
+        from pipelines.models.tokenizer import open_tokenizer
+
+        return open_tokenizer((self.current if stage_id is None else self.find(stage_id)).checkpoint.tokenizer)
+
+
+class Told(EventLog):
+    """Keeps warnings for the answer of a command; everything else that a stage tells is for a run."""
+
+    def __init__(self, path: Path, warnings: list[str] | None = None) -> None:
+        super().__init__(path)
+        self.warnings: list[str] = [] if warnings is None else warnings
+
+    def of(self, stage: str) -> Told:
+        """The same list."""
+        return Told(self.path, self.warnings)
+
+    def emit(self, event: str, **fields: Any) -> int:
+        """Keep a warning's message."""
+        assert event in EVENTS
+        if event == "warning":
+            self.warnings.append(str(fields["message"]))
+        return len(self.warnings)
+
+
+def recipe_of(models: Sequence[Trained], stage: Stage) -> Recipe:
+    """The stages that trained the models, then `stage`."""
+    trained = {each.stage.id: each.stage for each in models if each.stage is not None}
+    own = Model.model_construct(architecture=None, checkpoint=models[0].checkpoint.source, revision=None)
+    return Recipe.model_construct(
+        name=stage.id,
+        seed=models[0].seed,
+        model=own,
+        tokenizer=None,
+        stages=(*trained.values(), stage),
+        launch=Launch(),
+        matrix=None,
+        study=None,
+    )
+
+
+def refuse_mistakes(recipe: Recipe, stage: Stage) -> None:
+    """Raise CommandError where the models cannot be asked for this."""
+    found = [message for _, message in stage.check(recipe, len(recipe.stages) - 1)]
+    if found:
+        raise CommandError(
+            "; ".join(dict.fromkeys(found)).replace(
+                "; name a stage that was trained on it in 'from'", "; give a model that was trained on it"
+            )
+        )
+
+
+def context_of(
+    models: Sequence[Trained], recipe: Recipe, stage: Stage, folder: Path, stop: StopSignal | None = None
+) -> Context:
+    """What `run` would give to the stage, on one process."""
+    opener = Opener(models)
+    return Context(
+        stage_id=stage.id,
+        folder=folder,
+        fingerprint="0" * 32,
+        seed=recipe.seed_of(stage),
+        recipe=recipe,
+        events=Told(folder / "events.jsonl"),
+        world=World(),
+        precision="no",
+        cache=StageStore().data,
+        stage_folders={},
+        open_model=opener.open_model,
+        open_tokenizer=opener.open_tokenizer,
+        score=score,
+        stop=stop or StopSignal(),
+    )

@@ -1,0 +1,230 @@
+"""What `model.architecture` may say: a preset with overrides, our own family's words, or a model type's.
+
+What `model.architecture` may say: a preset with overrides, our own family's words, or a transformers `model_type`.
+
+The words and rules of our own family are those of `pipelines.architectures`, read from there; each mistake is said at
+the recipe key it is about.
+
+Where the files that come with Finery lie: in the wheel, or in a checkout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.config import ConfigIssue, as_kind, json_type, misfit, show, unknown_key
+from pipelines.core.model_types import ModelType, model_types
+from pipelines.core.registry import nearest
+from pipelines.core.yaml_positions import read_yaml
+
+OURS = "finery"
+"""The `model_type` of our own family."""
+
+_words: Any = import_module("pipelines.architectures.configuration_rules")
+_rules: Any = import_module("pipelines.architectures.configuration_rules")
+KINDS: dict[str, str] = _words.KINDS
+"""Type words of `kinds` for each of FineryConfig's own fields."""
+DEFAULTS: dict[str, object] = _words.DEFAULTS
+"""FineryConfig's own fields with their default values."""
+
+ANY_FAMILY = ("sequence_classification", "token_classification", "question_answering", "multiple_choice", "reward")
+HEADS: dict[str, tuple[str, ...]] = {
+    "encoder": ("masked_lm", "pretraining", *ANY_FAMILY),
+    "decoder": ("causal_lm", "causal_lm_with_value", *ANY_FAMILY),
+    "encoder-decoder": ("seq2seq_lm", *ANY_FAMILY),
+}
+"""What can stand on each of our families, as `Head.kind` calls it."""
+COUNTED = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+"""Of the words that most model types share, those that are at least 1 in all of them."""
+OVERRULED: dict[str, tuple[str, ...]] = {
+    "family": (
+        "num_decoder_layers", "type_vocab_size", "embedding_norm", "lm_head_bias", "bidirectional_decoder",
+        "length_prediction", "embedding_size", "sparse_prediction", "decoder_start_token_id",
+    ),
+    "attention_pattern": ("sliding_window", "global_attn_every_n_layers", "local_rope_theta"),
+    "position": ("rope_theta", "local_rope_theta", "scale_embedding"),
+}  # fmt: skip
+"""Words of a preset that go with another of its words: a recipe that changes the latter falls back to what is usual."""
+
+RESERVED: dict[str, str] = {
+    "num_labels": "is decided by the stage's task; leave it out",
+    "id2label": "is decided by the stage's task; leave it out",
+    "label2id": "is decided by the stage's task; leave it out",
+    "problem_type": "is decided by the stage's task; leave it out",
+    "architectures": "is decided by the stage, which builds the head that it needs; leave it out",
+    "auto_map": "is written when the model is saved; leave it out",
+    "transformers_version": "is written when the model is saved; leave it out",
+    "dtype": "is not a matter of the shape: weights are float32; use launch.mixed_precision for the computation",
+    "torch_dtype": "is not a matter of the shape: weights are float32; use launch.mixed_precision for the computation",
+    "return_dict": "is decided by the trainer; leave it out",
+    "output_hidden_states": "is decided by the trainer; leave it out",
+    "output_attentions": "is decided by the trainer; leave it out",
+    "is_encoder_decoder": "is fixed by the model_type; leave it out",
+    "name_or_path": "is for pretrained weights; use model.checkpoint for them",
+}
+"""Words of every transformers config that a recipe does not decide here, with what decides them."""
+
+
+def mistakes(value: Mapping[str, object]) -> list[ConfigIssue]:
+    """Every mistake in a `model.architecture`, each with its place below it."""
+    if not value:
+        return [((), "is empty; name a preset, such as {preset: bert-mini}, or a model_type, or our family's words")]
+    found: list[ConfigIssue] = []
+    base: Mapping[str, object] = {}
+    preset = value.get("preset")
+    if preset is not None:
+        known = presets()
+        if isinstance(preset, str) and preset in known:
+            base = _read(preset)
+        else:
+            hint = nearest(str(preset), known)
+            found.append((("preset",), f"is {show(preset)}, which is no preset.{hint} Available: {', '.join(known)}"))
+    model_type = value.get("model_type", base.get("model_type", OURS))
+    if base and model_type != base.get("model_type", OURS):
+        shape_of = base.get("model_type", OURS)
+        sentence = f"is {show(model_type)}, but the preset '{preset}' is a shape of '{shape_of}'; leave out one of them"
+        return [(("model_type",), sentence)]
+    if model_type == OURS:
+        return found + _own_mistakes(value, base, whole=not found)
+    if not isinstance(model_type, str) or model_type not in model_types():
+        hint = nearest(str(model_type), (OURS, *model_types()))
+        some = f"{OURS}, bert, gpt2, llama, modernbert, t5, xlnet and {len(model_types()) - 6} more of transformers"
+        return [*found, (("model_type",), f"is {show(model_type)}, which is no known text model.{hint} Known: {some}")]
+    return found + _foreign_mistakes(value, model_types()[model_type], model_type)
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema of a `model.architecture`: a preset or our family's words, or another `model_type` with its own."""
+    words = {key: {**json_type(kind), "default": DEFAULTS[key]} for key, kind in KINDS.items()}
+    ours = {"preset": {"enum": list(presets())}, "model_type": {"const": OURS}, **words}
+    others = {"model_type": {"type": "string", "not": {"const": OURS}}}
+    return {
+        "anyOf": [
+            {"type": "object", "properties": ours, "additionalProperties": False, "minProperties": 1},
+            {"type": "object", "properties": others, "required": ["model_type"]},
+            {"type": "null"},
+        ]
+    }
+
+
+def heads(value: Mapping[str, object]) -> tuple[str, ...]:
+    """What can stand on a model of this architecture, as `Head.kind` calls it. `value` has passed `mistakes`."""
+    words = resolve(value)
+    model_type = str(words["model_type"])
+    if model_type == OURS:
+        return HEADS[str(words.get("family", DEFAULTS["family"]))]
+    return model_types()[model_type].heads
+
+
+def resolve(value: Mapping[str, object]) -> dict[str, object]:
+    """The words of the config class: the preset's, overridden by the rest, with `model_type` filled in.
+
+    `value` has passed `mistakes`. Other names of a field, such as `hidden_size` for `n_embd`, become the field's own.
+    Under another `family`, `position` or `attention_pattern` than the preset's, words that go with its own are left out.
+    """
+    preset = value.get("preset")
+    base = _overridden(_read(preset), value) if isinstance(preset, str) else {}
+    model_type = str(value.get("model_type", base.get("model_type", OURS)))
+    known = ModelType(KINDS, {}) if model_type == OURS else model_types()[model_type]
+    resolved: dict[str, object] = {"model_type": model_type}
+    for words in (base, value):
+        for key, entry in words.items():
+            if key not in ("preset", "model_type"):
+                resolved[known.aliases.get(key, key)] = as_kind(entry, known.kind(key) or "any")
+    return resolved
+
+
+def _read(preset: str) -> dict[str, object]:
+    place = presets()[preset]
+    return deepcopy(_content(place, place.stat().st_mtime_ns))
+
+
+@lru_cache(64)
+def _content(place: Path, changed: int) -> dict[str, object]:
+    """What a preset's file says; a recipe's check asks several times, and reading it is most of the work."""
+    content: dict[str, object] = read_yaml(place)[0]
+    return content
+
+
+def _overridden(base: Mapping[str, object], value: Mapping[str, object]) -> dict[str, object]:
+    """A preset's words as far as they still mean something beside those of the recipe."""
+    gone = {word for key, words in OVERRULED.items() if _changes(key, base, value) for word in words}
+    if _changes("family", base, value) and base.get("attention_pattern") in ("full", "causal"):
+        gone.add("attention_pattern")
+    return {key: entry for key, entry in base.items() if key not in gone}
+
+
+def _changes(key: str, base: Mapping[str, object], value: Mapping[str, object]) -> bool:
+    own = base.get(key, DEFAULTS[key])
+    return bool(base) and value.get(key, own) != own
+
+
+def _own_mistakes(value: Mapping[str, object], base: Mapping[str, object], whole: bool) -> list[ConfigIssue]:
+    """Mistakes in our family's words; what contradicts each other is only looked for when the `whole` is known."""
+    given = {key: entry for key, entry in value.items() if key not in ("preset", "model_type")}
+    found: list[ConfigIssue] = []
+    for key, entry in given.items():
+        sentence = RESERVED.get(key) or _own_type(key, entry)
+        if sentence:
+            found.append(((key,), sentence))
+    if found or not whole:
+        judged = {key: entry for key, entry in given.items() if (key,) not in {place for place, _ in found}}
+        return found + [(keys, sentence) for keys, sentence in _rules.findings(judged) if len(keys) == 1]
+    full = {**DEFAULTS, **_overridden(base, value), **given}
+    return [(_place(keys, given), sentence) for keys, sentence in _rules.findings(full)]
+
+
+def _own_type(key: str, value: object) -> str | None:
+    """What is wrong with the name of a field of our family, or with the type of its value."""
+    return misfit(value, KINDS[key]) if key in KINDS else unknown_key(key, ("preset", "model_type", *KINDS))
+
+
+def _place(keys: tuple[str, ...], given: Mapping[str, object]) -> tuple[str, ...]:
+    """Where a mistake is said: at the first of its keys that the recipe wrote."""
+    return next(((key,) for key in keys if key in given), (keys[0],))
+
+
+def _foreign_mistakes(value: Mapping[str, object], model_type: ModelType, name: str) -> list[ConfigIssue]:
+    found: list[ConfigIssue] = []
+    for key, entry in value.items():
+        if key in ("preset", "model_type"):
+            continue
+        kind = model_type.kind(key)
+        if key in RESERVED:
+            found.append(((key,), RESERVED[key]))
+        elif kind is None:
+            found.append(((key,), unknown_key(key, ("model_type", *model_type.keys, *model_type.aliases))))
+        elif sentence := misfit(entry, kind):
+            found.append(((key,), sentence))
+        elif key in COUNTED and isinstance(entry, int) and entry < 1:
+            found.append(((key,), f"is {entry}, must be at least 1"))
+        elif key in model_type.aliases and model_type.aliases[key] in value:
+            target = model_type.aliases[key]
+            found.append(((key,), f"is another name of '{target}' in '{name}', which is given too; keep one"))
+    return found
+
+
+def configs_folder() -> Path:
+    """The folder with `architectures/`, `recipes/`, `smoke/` and `launch/`. Raises FileNotFoundError."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "configs", package.parent / "configs"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"the folder configs/ is neither in {package} nor beside it: install Finery again")
+
+
+def presets() -> dict[str, Path]:
+    """Every named architecture with its file."""
+    return {file.stem: file for file in sorted((configs_folder() / "architectures").glob("*.yaml"))}

@@ -1,0 +1,346 @@
+"""A recipe block is the keyword arguments of one frozen pydantic class; values are checked in one set of words.
+
+A recipe block is the keyword arguments of one frozen pydantic class; nothing else happens between YAML and Python.
+
+`Block` collects every mistake inside it instead of stopping at the first; `Pick` chooses the class of a nested
+block from a registry by its name. Both speak in the same words: what was given, what is allowed, the nearest name.
+
+Types of plain values as short words, such as `int|float|null`, and what a recipe says when a value has another.
+
+Words: `int`, `float`, `str`, `bool`, `list`, `dict`, `null`, `any`, and `=choice` for one allowed text. A whole number
+stands where `float` is asked for; a boolean never stands for a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from sys import float_info
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from pipelines.core.registry import Registry, UnknownName, nearest
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+
+
+Position = tuple[str | int, ...]
+ConfigIssue = tuple[Position, str]
+
+
+class ConfigIssues(ValueError):
+    """Several mistakes, each with its place below the value that was checked."""
+
+    def __init__(self, found: Iterable[ConfigIssue]) -> None:
+        self.found = tuple(found)
+        super().__init__(
+            "; ".join(f"{key_path(place)}: {message}" if place else message for place, message in self.found)
+        )
+
+
+def key_path(place: Position) -> str:
+    """`('stages', 1, 'tuner', 'r')` as `stages[1].tuner.r`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def show(value: Any) -> str:
+    """A value as it stands in a recipe, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unknown_key(key: object, allowed: Iterable[str]) -> str:
+    """The sentence for a key that a block does not have."""
+    names = list(allowed)
+    return f"unknown key '{key}'.{nearest(str(key), names)} Allowed: {', '.join(names)}"
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "dict_attributes_type": "a mapping",
+}
+
+
+def sentence(error: Mapping[str, Any]) -> str:
+    """One pydantic error in the words of a recipe."""
+    kind, context, given = error["type"], error.get("ctx", {}), show(error["input"])
+    if kind == "missing":
+        return "is missing"
+    if kind in _EXPECTED:
+        return f"is {given}, must be {_EXPECTED[kind]}"
+    if kind in ("literal_error", "enum"):
+        expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"is {given}, must be one of {expected}.{nearest(str(error['input']), expected.split(', '))}".rstrip(".")
+    bounds = {
+        "greater_than": ("gt", "greater than"),
+        "greater_than_equal": ("ge", "at least"),
+        "less_than": ("lt", "less than"),
+        "less_than_equal": ("le", "at most"),
+    }
+    if kind in bounds:
+        key, words = bounds[kind]
+        return f"is {given}, must be {words} {context[key]}"
+    if kind == "too_short":
+        return f"has {context['actual_length']} entries, must have at least {context['min_length']}"
+    if kind == "too_long":
+        return f"has {context['actual_length']} entries, must have at most {context['max_length']}"
+    if kind == "string_pattern_mismatch":
+        return f"is {given}, must match {context['pattern']}"
+    if kind == "string_too_short":
+        return "is empty"
+    if kind == "value_error":
+        return str(context["error"])
+    message: str = error["msg"]
+    return f"is {given}: {message[0].lower()}{message[1:]}"
+
+
+def flatten(error: ValidationError) -> list[ConfigIssue]:
+    """Every mistake in a pydantic error, those of nested blocks at their own place."""
+    found: list[ConfigIssue] = []
+    for entry in error.errors(include_url=False):
+        cause = entry.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigIssues):
+            found += [(entry["loc"] + place, message) for place, message in cause.found]
+        elif isinstance(cause, ValidationError):
+            found += [(entry["loc"] + place, message) for place, message in flatten(cause)]
+        else:
+            found.append((entry["loc"], sentence(entry)))
+    return found
+
+
+class Block(BaseModel):
+    """Base of every recipe block: frozen, strict, unknown keys are mistakes, fields documented where they stand."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        populate_by_name=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The keys that a recipe may write in this block."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _every_mistake(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise ConfigIssues([((), f"is {show(data)}, must be a mapping with the keys {', '.join(cls.keys())}")])
+        allowed = {*cls.keys(), *cls.model_fields}
+        found: list[ConfigIssue] = [((str(key),), unknown_key(key, cls.keys())) for key in data if key not in allowed]
+        try:
+            block = handler({key: value for key, value in data.items() if key in allowed})
+        except ValidationError as error:
+            raise ConfigIssues(found + flatten(error)) from None
+        if found:
+            raise ConfigIssues(found)
+        return block
+
+    def plain(self) -> dict[str, Any]:
+        """The block as it would stand in a recipe: defaults left out, lists and mappings only."""
+        data: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return data
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+class Consulted(Block):
+    """Base of the blocks that a stage asks while it works, rewards and judges: what they read, for checks and fingerprints."""
+
+    name: str
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Ids of the earlier stages whose models it reads."""
+        return ()
+
+    def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
+        """What is wrong with it in the stage of that id, places relative to the block."""
+        return ()
+
+    def content(self) -> dict[str, str]:
+        """Content hash of everything outside the run that it reads, by its role."""
+        return {}
+
+
+class Pick:
+    """The type of a nested block whose class a registry holds: `tuner: {name: lora, r: 8}`, or just `tuner: lora`."""
+
+    def __init__(self, registry: Registry, key: str) -> None:
+        self.registry = registry
+        self.key = key
+
+    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Block):
+            return value
+        if isinstance(value, str):
+            value = {self.key: value}
+        if not isinstance(value, Mapping):
+            raise ConfigIssues(
+                [
+                    (
+                        (),
+                        f"is {show(value)}, must be the name of {_article(self.registry.kind)} or a mapping with '{self.key}'",
+                    )
+                ]
+            )
+        if self.key not in value:
+            raise ConfigIssues([((), f"'{self.key}' is missing; available: {', '.join(sorted(self.registry))}")])
+        name = value[self.key]
+        if not isinstance(name, str) or name not in self.registry:
+            raise ConfigIssues([((self.key,), self.registry.unknown(name))])
+        try:
+            return self.registry.load(name).model_validate(value, context=info.context)
+        except ValidationError as error:
+            raise ConfigIssues(flatten(error)) from None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self, serialization=core_schema.plain_serializer_function_ser_schema(self._serialize)
+        )
+
+    def _serialize(self, value: Any) -> Any:
+        if not isinstance(value, Block):
+            return value
+        return {self.key: getattr(value, self.key), **value.plain()}
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        choices: list[JsonSchemaValue] = []
+        for name in self.registry:
+            block = self.registry.load(name)
+            choice = dict(handler.resolve_ref_schema(handler(block.__pydantic_core_schema__)))
+            choice["properties"] = {self.key: {"const": name}} | {
+                k: v for k, v in choice.get("properties", {}).items() if k != self.key
+            }
+            choice["required"] = [self.key] + [k for k in choice.get("required", []) if k != self.key]
+            choices.append(choice)
+        return {"anyOf": [*choices, {"enum": list(self.registry)}]}
+
+
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "list": "a list",
+    "dict": "a mapping",
+    "null": "null",
+}
+"""How a sentence names each type."""
+
+
+def fits(value: object, kind: str) -> bool:
+    """Whether a plain value has one of the types in `kind`."""
+    return any(_is(value, word) for word in kind.split("|"))
+
+
+def _is(value: object, word: str) -> bool:
+    if word == "any":
+        return True
+    if word.startswith("="):
+        return isinstance(value, str) and value == word[1:]
+    if value is None or isinstance(value, bool):
+        return word == ("null" if value is None else "bool")
+    if isinstance(value, int):
+        return word == "int" or (word == "float" and abs(value) <= float_info.max)
+    if isinstance(value, float):
+        return word == "float"
+    if isinstance(value, str):
+        return word == "str"
+    if isinstance(value, Mapping):
+        return word == "dict"
+    return isinstance(value, list | tuple) and word == "list"
+
+
+def misfit(value: object, kind: str) -> str | None:
+    """The sentence for a value that has none of the types in `kind`, or None."""
+    if fits(value, kind):
+        return None
+    words = kind.split("|")
+    choices = [word[1:] for word in words if word.startswith("=")]
+    types = [word for word in words if word in WORDS and not (word == "int" and "float" in words)]
+    named = [WORDS[word] for word in types]
+    if not choices:
+        return f"is {show(value)}, must be {' or '.join(named)}"
+    allowed = ", ".join([*choices, *named])
+    return f"is {show(value)}, must be one of {allowed}.{nearest(str(value), choices)}".rstrip(".")
+
+
+def as_kind(value: object, kind: str) -> object:
+    """`value` as strict dataclasses want it: a whole number becomes a float where only `float` is allowed."""
+    words = kind.split("|")
+    if isinstance(value, int) and not isinstance(value, bool) and "float" in words and "int" not in words:
+        return float(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+_JSON = {
+    "int": "integer",
+    "float": "number",
+    "str": "string",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "null": "null",
+}
+
+
+def json_type(kind: str) -> dict[str, object]:
+    """The JSON Schema of a kind."""
+    words = kind.split("|")
+    if "any" in words:
+        return {}
+    choices = [word[1:] for word in words if word.startswith("=")]
+    types = [_JSON[word] for word in words if not word.startswith("=")]
+    if not choices:
+        return {"type": types[0] if len(types) == 1 else types}
+    return {"anyOf": [{"enum": choices}, *({"type": each} for each in types)]} if types else {"enum": choices}
+
+
+__all__ = [
+    "Block",
+    "ConfigIssue",
+    "ConfigIssues",
+    "Pick",
+    "Position",
+    "UnknownName",
+    "flatten",
+    "key_path",
+    "show",
+    "unknown_key",
+]

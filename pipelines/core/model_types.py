@@ -1,0 +1,84 @@
+"""What is known of transformers' own text models: their words, heads, positions, and which look back only.
+
+The words of transformers' own text models, read from model_types.json when one of them is first asked for.
+
+The file is written by `python -m pipelines.core.generate_model_types` from the pinned transformers.
+
+Which models see only what comes before a token, by the words of their config.
+
+How many tokens a model has positions for, which its config does not say in one way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+
+class ModelType(NamedTuple):
+    """What the config class of one `model_type` accepts."""
+
+    keys: dict[str, str]
+    """Field -> type words of `kinds`."""
+    aliases: dict[str, str]
+    """Other names of fields, such as `hidden_size` for `n_embd`."""
+    heads: tuple[str, ...] = ()
+    """What transformers can put on it: `masked_lm`, `causal_lm`, `seq2seq_lm`, `sequence_classification`, …"""
+
+    def kind(self, key: str) -> str | None:
+        """Type words of a field or of an alias; None if there is no such key."""
+        return self.keys.get(self.aliases.get(key, key))
+
+
+@cache
+def model_types() -> dict[str, ModelType]:
+    """Every known `model_type`."""
+    text = files("pipelines.core").joinpath("model_types.json").read_text(encoding="utf-8")
+    types = json.loads(text)["types"]
+    return {name: ModelType(entry["keys"], entry["aliases"], tuple(entry["heads"])) for name, entry in types.items()}
+
+
+def looks_back_only(words: Mapping[str, Any]) -> bool:
+    """Whether the first token of a text knows nothing of the others.
+
+    A decoder alone does; in an encoder-decoder each token of the decoder sees the whole text through the encoder.
+    """
+    model_type = words.get("model_type", "finery")
+    if model_type == "finery":
+        return bool(words.get("family", "encoder") == "decoder")
+    known = model_types().get(str(model_type))
+    if known is None:
+        return False
+    return bool(words.get("is_decoder")) or (
+        "causal_lm" in known.heads and not {"masked_lm", "seq2seq_lm"} & set(known.heads)
+    )
+
+
+AFTER_PADDING = frozenset(
+    {
+        "camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta",
+        "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+    }
+)  # fmt: skip
+"""Families of RoBERTa's kind: their first token stands at `pad_token_id + 1`, so that 514 positions hold 512 tokens."""
+
+
+def usable_positions(config: Any) -> int | None:
+    """Tokens of the longest text that a model of this transformers config can read; None where there is no bound."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions <= 0:  # XLNet says -1
+        return None
+    model_type = getattr(config, "model_type", "")
+    if model_type not in AFTER_PADDING:
+        return positions
+    padding = 1 if model_type == "mpnet" else getattr(config, "pad_token_id", None) or 0
+    return positions - padding - 1
+
+
+def positions_for_text(model: Any) -> int | None:
+    """Tokens of the longest text that an open model can read: its positions but those that its virtual tokens take."""
+    positions = usable_positions(model.config)
+    return None if positions is None else positions - getattr(model, "virtual_tokens", 0)

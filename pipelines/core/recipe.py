@@ -1,0 +1,637 @@
+"""The recipe: what a user writes, checked completely before anything else happens.
+
+`load` reads a YAML file, applies the overrides of the command line, and either returns a frozen `Recipe` or raises
+one RecipeError that names every mistake with its file, line and key. It imports neither torch nor a data library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from pipelines.core import architecture_fields
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, Position, flatten, key_path, show
+from pipelines.core.errors import Mistake, RecipeError
+from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
+from pipelines.core.reward_field import PickReward
+from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
+from pipelines.core.yaml_positions import line_of, read_yaml, read_yaml_text, scalar, write_yaml
+
+if TYPE_CHECKING:
+    from pipelines.core.interfaces import Context
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+TOO_SHORT = re.compile(r"^has \d+ entries, must have at least ")
+SHORT_FORMS = ("tuner", "objective", "train", "reward")
+"""Keys whose block may be written as its name alone."""
+MOST_PARTS = 100
+"""Of an override path."""
+START = "model"
+"""`from: model` reads the recipe's model as it was before any stage."""
+
+
+def _architecture(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{preset: bert-mini}}")])
+    found = architecture_fields.mistakes(value)
+    if found:
+        raise ConfigIssues(found)
+    return dict(value)
+
+
+def _folder_or_name(value: str, info: ValidationInfo) -> str:
+    """A folder beside the recipe becomes absolute; anything else is a name on the Hub."""
+    place = Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()
+    if place.is_dir():
+        return str(place.resolve())
+    if not HUB_ID.match(value):
+        raise ValueError(
+            f"'{value}' is neither a folder (looked for {place}) nor a Hub name such as google-bert/bert-base-uncased"
+        )
+    return value
+
+
+FolderOrName = Annotated[str, AfterValidator(_folder_or_name)]
+"""The type of a field that names a checkpoint or a tokenizer."""
+
+RewardField = Annotated[Any, PickReward(REWARDS, "name")]
+"""The type of a field that holds a reward: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword, words: [good]}`."""
+
+
+class Model(Block):
+    """The model that the first stage reads: a shape to build from scratch, or a checkpoint to take."""
+
+    architecture: Annotated[
+        dict[str, Any] | None, BeforeValidator(_architecture), WithJsonSchema(architecture_fields.json_schema())
+    ] = Field(None, validate_default=False)
+    """A preset with overrides in HF config words, or any transformers `model_type` with its own words."""
+    checkpoint: FolderOrName | None = None
+    """A Hub id, or a folder."""
+    revision: str | None = None
+    """The Hub revision of `checkpoint`: a branch, tag or commit."""
+    trust_remote_code: bool = False
+    """Run Python code that lies beside `checkpoint`, for models that transformers has no class for. From the Hub, `revision` must then
+    be a full commit. Read the code first: it can do whatever you can."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Model:
+        if (self.architecture is None) == (self.checkpoint is None):
+            given = "both were given" if self.checkpoint else "neither was given"
+            raise ConfigIssues(
+                [((), f"needs either 'architecture' (from scratch) or 'checkpoint' (pretrained); {given}")]
+            )
+        if self.revision is not None and self.checkpoint is None:
+            raise ConfigIssues([(("revision",), "names a Hub revision, which only a 'checkpoint' has")])
+        if self.trust_remote_code:
+            self._code_is_pinned()
+        return self
+
+    def _code_is_pinned(self) -> None:
+        """Code of others stays what it was when it was read. Raises Mistakes."""
+        if self.checkpoint is None:
+            raise ConfigIssues(
+                [
+                    (
+                        ("trust_remote_code",),
+                        "is about code that lies beside a 'checkpoint'; leave it out for a model from scratch",
+                    )
+                ]
+            )
+        if Path(self.checkpoint).is_absolute():  # a folder, see `_folder_or_name`
+            return
+        if self.revision is None or COMMIT.fullmatch(self.revision) is None:
+            given = "is missing" if self.revision is None else f"is {show(self.revision)}"
+            why = "trust_remote_code runs the repository's code, so it must be a full commit (40 hexadecimal digits), which nobody can change"
+            raise ConfigIssues([(("revision",), f"{given}: {why}")])
+
+
+class Tokenizer(Block):
+    """Either `train` a vocabulary on the recipe's text, or take a `pretrained` one."""
+
+    train: Annotated[Any, Pick(TOKENIZERS, "name")] = None
+    """The algorithm that learns the vocabulary: `wordpiece`, `bpe`, `byte_bpe` or `unigram`, or a mapping with its settings."""
+    vocab_size: int = Field(8192, ge=100, le=1_000_000)
+    """Entries of the trained vocabulary, special tokens included."""
+    pretrained: FolderOrName | None = None
+    """A Hub id or a folder with a tokenizer."""
+
+    model_config = ConfigDict(validate_default=False)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Tokenizer:
+        if (self.train is None) == (self.pretrained is None):
+            given = "both were given" if self.pretrained else "neither was given"
+            raise ConfigIssues(
+                [((), f"needs either 'train' (an algorithm) or 'pretrained' (a Hub id or folder); {given}")]
+            )
+        if self.pretrained is not None and "vocab_size" in self.model_fields_set:
+            raise ConfigIssues([(("vocab_size",), "belongs to 'train'; a pretrained tokenizer brings its own")])
+        return self
+
+
+def _processes(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
+        return value
+    raise ValueError(f"is {show(value)}, must be auto or a whole number from 1 to 1024")
+
+
+class Launch(Block):
+    """How the processes of a stage are started."""
+
+    profile: Literal["single", "ddp"] = "single"
+    """`single`: one host, its processes joined by data parallelism when there are several; `ddp`: the same, and at least two."""
+    num_processes: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], BeforeValidator(_processes)] = (
+        "auto"
+    )
+    """`auto` is one per GPU, 1 on a CPU."""
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = "auto"
+    """`auto` is bf16 where the hardware computes it natively, else no."""
+
+    @model_validator(mode="after")
+    def _ddp_needs_two(self) -> Launch:
+        if self.profile == "ddp" and self.num_processes == 1:
+            raise ConfigIssues(
+                [(("num_processes",), "is 1, but the profile 'ddp' needs at least 2 (or use the profile 'single')")]
+            )
+        return self
+
+
+class Stage(Block):
+    """Base of every stage: what all of them have, and what `run` asks of them."""
+
+    stage: str
+    id: str = Field("", pattern=ID, validate_default=False)
+    """Name of the stage in the run folder, in `from` and in overrides. Default: the stage's kind, `-2`, `-3` for repeats."""
+    seed: int | None = Field(None, ge=0, lt=2**32)
+    """Seed of everything random in this stage. Default: the recipe's."""
+    source: str | None = Field(None, alias="from")
+    """Id of the stage whose model is read, or `model` for the recipe's own. Default: the stage before."""
+
+    trains: ClassVar[bool] = False
+    """Whether the stage leaves a model of its own behind."""
+    joins: ClassVar[bool] = True
+    """Whether the stage runs on every process of `launch`; otherwise on one."""
+    scores: ClassVar[bool] = False
+    """Whether the model that the stage leaves scores texts. Stages that train or sample go on from the model before it, unless
+    their `from` names it; a reward names it."""
+    samples: ClassVar[bool] = False
+    """Whether the stage has its model write without training it."""
+
+    def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
+        """What is wrong with this stage at this place of the recipe, places relative to the stage."""
+        return ()
+
+    def unavailable_reason(self) -> str | None:
+        """What this machine has not got that the stage needs, completing `the stage ppo …`; None when it has all.
+
+        A recipe is valid all the same. Asked when a run begins, before anything loads.
+        """
+        return None
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]:
+        """Ids of the stages whose results this one needs, the model's first; `model` is the recipe's own."""
+        return (recipe.model_of(self),)
+
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        """Content hash of every piece of outside data the stage reads, by its role. Raises DataError."""
+        return {}
+
+    def modules(self) -> set[str]:
+        """Modules of the kinds of its tasks, which it finds by name when it runs: their code is part of its fingerprint."""
+        return set()
+
+    def subjects(self) -> Mapping[str, Any]:
+        """The tasks that the stage trains, by the id of the model that learns each: its own, or `id/task` of several."""
+        return {}
+
+    def texts(self) -> Iterator[str] | None:
+        """Text that a tokenizer may be trained on, or None when the stage has none."""
+        return None
+
+    def special_tokens(self) -> tuple[str, ...]:
+        """Tokens that a tokenizer trained for this stage must have beside the usual ones."""
+        return ()
+
+    def still_there(self, folder: Path) -> bool:
+        """Whether what a complete stage left outside its own `folder` is still in place."""
+        return True
+
+    def run(self, context: Context) -> None:
+        """Do the work in `context.folder`."""
+        raise NotImplementedError
+
+    def identity(self) -> dict[str, Any]:
+        """The block without what does not change its result: its part of the fingerprint."""
+        plain = self.plain()
+        for key in ("id", "from", "seed"):
+            plain.pop(key, None)
+        return plain
+
+
+class Recipe(Block):
+    """One job: a model, its tokenizer, and the stages it goes through."""
+
+    name: str = Field(pattern=NAME)
+    """Name of the run folder `runs/<name>`: letters, digits, `_`, `.` and `-`."""
+    seed: int = Field(42, ge=0, lt=2**32)
+    """Seed of every stage that has none of its own."""
+    model: Model
+    """The model that the first stage reads."""
+    tokenizer: Tokenizer | None = None
+    """Default: the checkpoint's own; from scratch, a WordPiece vocabulary of 8,192 trained on the recipe's text."""
+    stages: tuple[Annotated[Any, Pick(STAGES, "stage")], ...] = Field(min_length=1)
+    """What happens, in this order."""
+    launch: Launch = Field(default_factory=Launch)
+    """How processes are started."""
+    matrix: Annotated[Matrix, WithJsonSchema(matrix_schema())] = Field(None, validate_default=False)
+    """Makes the recipe a study: override paths with the values they take, or words with named entries; see docs/studies.md."""
+    study: StudyOptions | None = None
+    """How the cells of `matrix` are compared, and how each method gets its learning rate."""
+
+    @model_validator(mode="after")
+    def _stages_fit(self, info: ValidationInfo) -> Recipe:
+        found: list[ConfigIssue] = self._unfit_study()
+        if found:
+            raise ConfigIssues(found)
+        if not (info.context or {}).get("stages_fit", True):
+            return self
+        found += self._unfit_models()
+        if found:
+            raise ConfigIssues(found)
+        if self._lost_sources():  # `validated` says so; the stages could not find their models
+            return self
+        for position, stage in enumerate(self.stages):
+            found += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
+        if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
+            found.append(
+                (
+                    ("tokenizer",),
+                    "is missing: a model from scratch with its own vocab_size needs to be told its tokenizer",
+                )
+            )
+        if found:
+            raise ConfigIssues(found)
+        return self
+
+    def _unfit_study(self) -> list[ConfigIssue]:
+        if self.matrix is not None:
+            return unfit_options(self.study or StudyOptions(), axes_of(self.matrix))
+        return (
+            []
+            if self.study is None
+            else [(("study",), "compares the cells of a matrix, and there is none; leave it out or add 'matrix'")]
+        )
+
+    def _unfit_models(self) -> Iterator[ConfigIssue]:
+        """`from` that names one model of a stage with several wrongly, or a stage that leaves none to train on."""
+        for position, stage in enumerate(self.stages):
+            owner, slash, _ = (stage.source or "").partition("/")
+            named = next((each for each in self.stages[:position] if each.id == owner), None)
+            if named is None:  # the recipe's own model, or an id that `validated` reports
+                continue
+            known = [name for name in named.subjects() if "/" in name]
+            if slash and stage.source not in known:
+                allowed = (
+                    f"Allowed: {', '.join(known)}" if known else f"'{owner}' leaves one model: write from: {owner}"
+                )
+                yield (
+                    ("stages", position, "from"),
+                    f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', known)} {allowed}",
+                )
+            elif stage.trains and not named.trains:
+                models = [START, *(each.id for each in self.stages[:position] if each.trains)]
+                yield (
+                    ("stages", position, "from"),
+                    f"'{owner}' is no stage that trains a model. Allowed: {', '.join(models)}",
+                )
+
+    def _lost_sources(self) -> bool:
+        """Whether a `from` names no earlier stage."""
+        return any(
+            stage.source not in (None, START)
+            and stage.source.partition("/")[0] not in [each.id for each in self.stages[:position]]
+            for position, stage in enumerate(self.stages)
+        )
+
+    def stage(self, stage_id: str) -> Stage:
+        """The stage of that id; of `id/task`, the one that left that model. Raises KeyError."""
+        stage_id = stage_id.partition("/")[0]
+        for stage in self.stages:
+            if stage.id == stage_id:
+                found: Stage = stage
+                return found
+        raise KeyError(stage_id)
+
+    def model_of(self, stage: Stage) -> str:
+        """Id of the stage whose model `stage` reads: `from`, else the nearest earlier stage that trains, else `model`.
+
+        A stage that trains or samples passes over models that score.
+        """
+        if stage.source is not None:
+            return stage.source
+        earlier = self.stages[: self.stages.index(stage)]
+        goes_on = stage.trains or stage.samples
+        return next(
+            (before.id for before in reversed(earlier) if before.trains and not (goes_on and before.scores)), START
+        )
+
+    def lineage(self, stage: Stage) -> Iterator[Stage]:
+        """The stages whose models lead to `stage`, the nearest first; `stage` itself is not among them."""
+        while (source := self.model_of(stage)) != START:
+            stage = self.stage(source)
+            yield stage
+
+    def seed_of(self, stage: Stage) -> int:
+        """The stage's own seed, else the recipe's."""
+        return self.seed if stage.seed is None else stage.seed
+
+    def to_yaml(self) -> str:
+        """The resolved recipe, as `load` would read it."""
+        return write_yaml(self.plain())
+
+
+def load(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe. Raises RecipeError with every mistake in it; of a study, those of every cell."""
+    return checked(read(path, overrides))
+
+
+def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
+    """As `load`, for a text that is at hand; relative paths in it are relative to `folder`."""
+    return checked(read_text(text, file, folder, overrides))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recipe as it was written, its overrides applied, not checked yet."""
+
+    data: dict[str, Any]
+    lines: dict[Position, int]
+    file: str
+    folder: Path
+    """What relative paths are relative to."""
+    overridden: tuple[Position, ...] = ()
+    """Places that the command line changed."""
+
+    @property
+    def ids(self) -> list[str | None]:
+        """Ids of the stages by position, None where there is none."""
+        return stage_ids(self.data)
+
+    def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
+        """The mistakes with file, line and key, in the order of the file."""
+        return RecipeError(_in_order(list(found), self.ids, self.lines, self.file, list(self.overridden)))
+
+
+def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
+    """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be done."""
+    path = Path(path)
+    data, lines = read_yaml(path)
+    return _source(data, lines, str(path), path.resolve().parent, overrides)
+
+
+def read_text(
+    text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()
+) -> Source:
+    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`."""
+    data, lines = read_yaml_text(text, file)
+    return _source(data, lines, file, folder or Path.cwd(), overrides)
+
+
+def _source(data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
+    if not isinstance(data, dict):
+        raise RecipeError(
+            [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
+        )
+    from_command_line: list[Position] = []
+    ids = _name_stages(data)
+    for override in overrides:
+        try:
+            from_command_line.append(_override(data, override, ids))
+        except ConfigIssues as error:
+            raise RecipeError(
+                [Mistake(key_path(place), message, "command line") for place, message in error.found]
+            ) from None
+        ids = _name_stages(data)
+    return Source(data, lines, file, folder, tuple(from_command_line))
+
+
+def checked(source: Source) -> Recipe:
+    """The recipe that was read, or RecipeError with every mistake in it; of a study, those of every cell."""
+    if source.data.get("matrix") is not None:
+        from pipelines.core.study_cells import expand
+
+        return expand(source).recipe
+    try:
+        return validated(source.data, source.folder)
+    except ConfigIssues as error:
+        raise source.error(error.found) from None
+
+
+def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) -> Recipe:
+    """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
+    found = _unfit_sources(data, stage_ids(data))
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(data, context={"folder": folder, "stages_fit": stages_fit})
+    except ValidationError as error:
+        found += flatten(error)
+    places = {place for place, _ in found}
+    within = {place[:depth] for place in places for depth in range(1, len(place))}
+    # A list with wrong entries is not too short for them: pydantic says both.
+    found = [(place, text) for place, text in found if not (place in within and TOO_SHORT.match(text))]
+    if found or recipe is None:
+        raise ConfigIssues(found)
+    return recipe
+
+
+def _in_order(
+    found: list[ConfigIssue], ids: list[str | None], lines: dict[Position, int], file: str, overridden: list[Position]
+) -> list[Mistake]:
+    mistakes = []
+    for place, message in dict.fromkeys(found):
+        line = line_of(place, lines)
+        named: Position = place
+        if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
+            stage_id = ids[place[1]]
+            if stage_id is not None and place[2:] != ("stage",):
+                named = ("stages", stage_id, *place[2:])
+        if any(place[: len(each)] == each for each in overridden):
+            mistakes.append((-1, Mistake(key_path(named), message, "command line")))
+        else:
+            mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
+    return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
+
+
+def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
+    """Ids of the stages by position, None where there is none."""
+    stages = data.get("stages")
+    known = [
+        stage.get("id") if isinstance(stage, Mapping) else None
+        for stage in (stages if isinstance(stages, tuple | list) else ())
+    ]
+    return [each if isinstance(each, str) else None for each in known]
+
+
+def _name_stages(data: dict[str, Any]) -> list[str | None]:
+    """Give every stage without an id its default one; returns the ids by position, None where there can be none."""
+    stages = data.get("stages")
+    if not isinstance(stages, tuple | list):
+        return []
+    data["stages"] = stages = tuple(dict(stage) if isinstance(stage, Mapping) else stage for stage in stages)
+    ids: list[str | None] = []
+    counts: dict[str, int] = {}
+    taken = {stage["id"] for stage in stages if isinstance(stage, dict) and isinstance(stage.get("id"), str)}
+    for stage in stages:
+        if not isinstance(stage, dict):
+            ids.append(None)
+            continue
+        kind = stage.get("stage")
+        if "id" not in stage and isinstance(kind, str) and kind in STAGES:
+            name = kind
+            while name in taken or counts.get(name):
+                counts[kind] = counts.get(kind, 1) + 1
+                name = f"{kind}-{counts[kind]}"
+            counts.setdefault(kind, 1)
+            counts.setdefault(name, 1)
+            stage["id"] = name
+            taken.add(name)
+        ids.append(stage.get("id") if isinstance(stage.get("id"), str) else None)
+    return ids
+
+
+def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[ConfigIssue]:
+    """Repeated ids, and `from` that names no earlier stage."""
+    found: list[ConfigIssue] = []
+    stages = data.get("stages")
+    for position, stage in enumerate(stages if isinstance(stages, tuple) else ()):
+        if not isinstance(stage, dict):
+            continue
+        if ids[position] is not None and ids[position] in ids[:position]:
+            found.append(
+                (("stages", position, "id"), f"'{ids[position]}' is the id of an earlier stage too; ids must differ")
+            )
+        if ids[position] == START:
+            found.append(
+                (("stages", position, "id"), f"'{START}' stands for the recipe's own model; choose another id")
+            )
+        source = stage.get("from")
+        if isinstance(source, str) and "/" in source and source.partition("/")[0] in ids[:position]:
+            continue  # one model of several: the stages themselves know, see `_unfit_models`
+        earlier = [each for each in ids[:position] if each is not None]
+        if isinstance(source, str) and source not in (*earlier, START):
+            owner = source.partition("/")[0]
+            later = " (it is this stage)" if owner == ids[position] else " (it comes later)" if owner in ids else ""
+            hint = nearest(source, earlier)
+            found.append(
+                (
+                    ("stages", position, "from"),
+                    f"'{source}' is no earlier stage{later}.{hint} Allowed: {', '.join((*earlier, START))}",
+                )
+            )
+    return found
+
+
+def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Position:
+    """Apply `key.path=value` of the command line to plain data; returns the place it changed."""
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigIssues([((), f"'{override}' is not an override; write key.path=value, such as stages.mrpc.seed=1")])
+    try:
+        value = scalar(text)
+    except Exception as error:
+        raise ConfigIssues([((path,), f"'{text}' is not a YAML value: {str(error).splitlines()[0]}")]) from None
+    return put_at(data, path, value, ids)
+
+
+def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None]) -> Position:
+    """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
+
+    A stage that is set to null is left out: `stages.pretrain=null`.
+    """
+    parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if len(parts) > MOST_PARTS:
+        raise ConfigIssues([((path[:40],), f"has {len(parts)} parts, an override path at most {MOST_PARTS}")])
+    place: list[str | int] = []
+    here: Any = data
+    while parts:
+        part = parts[0]
+        key: str | int = part
+        if isinstance(here, tuple):
+            of_stages = place == ["stages"]
+            if of_stages and part in ids:
+                key = list(ids).index(part)
+            elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
+                key = int(part)
+            else:
+                known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
+                raise ConfigIssues(
+                    [
+                        (
+                            (path,),
+                            f"'{part}' is not there to be overridden.{nearest(part, known)} Known: {', '.join(known)}",
+                        )
+                    ]
+                )
+            if of_stages and value is None and len(parts) == 1:
+                data["stages"] = tuple(stage for at, stage in enumerate(here) if at != key)
+                return ("stages", part)
+        elif not isinstance(here, dict):
+            raise ConfigIssues([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
+        else:  # keys with dots in them: those of a matrix, and of `require`
+            key = next(
+                (joined for count in range(len(parts), 1, -1) if (joined := ".".join(parts[:count])) in here), part
+            )
+        del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
+        place.append(key)
+        if not parts:
+            _put(data, place, value)
+        else:
+            if isinstance(here, dict) and (key not in here or here[key] is None):
+                _put(data, place, {})
+            here = _get(data, place)
+            if isinstance(here, str) and part in SHORT_FORMS:  # `tuner: lora` grows when `tuner.r` is set
+                here = {"name": here}
+                _put(data, place, here)
+    return tuple(place)
+
+
+def _get(data: Any, place: Sequence[str | int]) -> Any:
+    for key in place:
+        data = data[key]
+    return data
+
+
+def _put(data: Any, place: Sequence[str | int], value: Any) -> Any:
+    """Set `value` at `place`, rebuilding the tuples on the way."""
+    key = place[0]
+    inner = value if len(place) == 1 else _put(data[key], place[1:], value)
+    if isinstance(data, tuple):
+        assert isinstance(key, int)
+        return (*data[:key], inner, *data[key + 1 :])
+    data[key] = inner
+    return data
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a recipe, every registered block included: for editors and forms."""
+    described = Recipe.model_json_schema(by_alias=True)
+    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    described["title"] = "Finery recipe"
+    return described

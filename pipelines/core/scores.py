@@ -1,0 +1,78 @@
+"""How figures of an evaluation are read: which are scores, their bounds, and which are better when smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+COUNTS = ("tokens", "bytes", "pairs", "replaced")
+"""What a figure of held-out text stands on."""
+PEERS = ("unigram", "bigram", "majority")
+"""Guessers whose figures stand beside the model's, under `<peer>_<score>`."""
+SMALLER_IS_BETTER = ("bits_per_byte", "hidden_bits_per_byte", "perplexity", "kl", "kl_k3")
+"""Everything else is better when it is larger."""
+TEXT_SCORES = {
+    "causal_lm": ("bits_per_byte", "perplexity"),
+    "prefix_lm": ("bits_per_byte", "perplexity"),
+    "permutation_lm": ("bits_per_byte", "perplexity"),
+    "next_sentence": ("hidden_bits_per_byte", "accuracy", "pair_accuracy"),
+    "sentence_order": ("hidden_bits_per_byte", "accuracy", "pair_accuracy"),
+    "replaced_token_detection": ("accuracy", "f1"),
+}
+"""By objective, what is measured on held-out text; where it is not named here, the next line holds."""
+HIDDEN_SCORES = ("hidden_bits_per_byte", "accuracy")
+POLICY_SCORES = ("reward", "win_rate", "kl", "kl_k3", "length", "distinct_2", "ended")
+"""What is measured of a model's own completions; of the model beside it, under `<score>_against`."""
+
+SEVERAL = {
+    "seqeval": ("f1", "precision", "recall", "accuracy"),
+    "squad": ("exact_match", "f1"),
+    "squad_v2": ("exact_match", "f1"),
+}
+"""Metrics that give several scores, the one to select models by first. All others give one, under their own name."""
+OF_A_HUNDRED = ("squad", "squad_v2", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match")
+"""Metrics whose scores lie between 0 and 100, as their official scorers print them."""
+
+BOUNDS = {
+    **dict.fromkeys(
+        ("acc", "pair_accuracy", "precision", "recall", "f1", "win_rate", "distinct_2", "ended"), (0.0, 1.0)
+    ),
+    **dict.fromkeys(("matthews_correlation", "pearson", "spearmanr"), (-1.0, 1.0)),
+    **dict.fromkeys(("bleu", "chrf", "rouge", "exact_match"), (0.0, 100.0)),
+    **dict.fromkeys(SMALLER_IS_BETTER, (0.0, math.inf)),
+}
+"""Between what a score whose name begins like this must lie."""
+
+
+def bounds(metric: str, beside: Iterable[str] = ()) -> tuple[float, float]:
+    """Between what values a score can lie; `beside` are the scores that came with it, which tell SQuAD's F1 (0 to 100) from others."""
+    if metric.startswith("f1") and any(name.startswith("exact_match") for name in beside):
+        return BOUNDS["exact_match"]
+    return next((found for name, found in BOUNDS.items() if metric.startswith(name)), (-math.inf, math.inf))
+
+
+def score_names(metrics: Iterable[str]) -> tuple[str, ...]:
+    """The names of the scores that these metrics give."""
+    return tuple(name for metric in metrics for name in SEVERAL.get(metric, (metric,)))
+
+
+def text_scores(objective: str) -> tuple[str, ...]:
+    """The scores of a model that was pretrained with this objective."""
+    return TEXT_SCORES.get(objective, HIDDEN_SCORES)
+
+
+def is_score(metric: str) -> bool:
+    """Whether a figure is the model's own score, and neither a count nor a guesser's."""
+    return metric not in COUNTS and not metric.startswith(tuple(f"{peer}_" for peer in PEERS))
+
+
+def smaller_is_better(metric: str | None) -> bool:
+    """Whether a small value of a figure is a good one: a score's, a guesser's or another model's beside it, a loss."""
+    score = (metric or "").removesuffix("_against")
+    score = next((score.removeprefix(f"{peer}_") for peer in PEERS if score.startswith(f"{peer}_")), score)
+    return score in SMALLER_IS_BETTER or score == "loss" or score.endswith("_loss")
+
+
+def better(metric: str, one: float, other: float) -> bool:
+    """Whether the first of two values of a score is the better one."""
+    return one < other if smaller_is_better(metric) else one > other

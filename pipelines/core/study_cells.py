@@ -1,0 +1,538 @@
+"""The cells of a study: every combination of the matrix as a recipe of its own, checked before anything runs.
+
+What is wrong with a value on its own (an unknown name, a number out of range) is a mistake of the study. A cell whose
+parts are right but do not fit each other is refused with the reason, and the other cells run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipelines.core.config import ConfigIssue, ConfigIssues, Position, flatten, key_path
+from pipelines.core.errors import Mistake, RecipeError
+from pipelines.core.recipe import Recipe, Source, put_at, read, stage_ids, validated
+from pipelines.core.registry import TASKS, nearest
+from pipelines.core.scores import score_names
+from pipelines.core.study_matrix import (
+    Axis,
+    MatrixValue,
+    Search,
+    StudyOptions,
+    axes_of,
+    checked_matrix,
+    combinations,
+    label,
+    leaves_out_stage,
+    reference_axis,
+    unfit_options,
+)
+
+BY_LOSS = ("seq2seq", "causal", "instruction_pairs", "qa")
+"""Kinds of tasks that are not scored while they are learnt: there the loss decides."""
+Values = Mapping[str, Any]
+"""Override paths with a value each."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A recipe in the making: plain data, and where each part of it was written."""
+
+    data: dict[str, Any]
+    folder: Path
+    written: Mapping[Position, Position] = field(default_factory=dict)
+    """Place in the recipe, stages by their ids, -> place in the study's file."""
+
+    def put(self, path: str, value: Any, written: Position) -> Draft:
+        """With one value more. Raises Mistakes, with the place in the study's file."""
+        data = deepcopy(self.data)
+        try:
+            place = by_id(put_at(data, path, value, stage_ids(data)), data)
+        except ConfigIssues as error:
+            raise ConfigIssues([(written, message) for _, message in error.found]) from None
+        return replace(self, data=data, written={**self.written, place: written})
+
+    def recipe(self, base: Sequence[str | None], stages_fit: bool = True) -> Recipe:
+        """The checked recipe. Raises Mistakes with places in the study's file, whose stages have the ids `base`."""
+        try:
+            return validated(self.data, self.folder, stages_fit)
+        except ConfigIssues as error:
+            raise ConfigIssues([(self._place(place, base), message) for place, message in error.found]) from None
+
+    def _place(self, place: Position, base: Sequence[str | None]) -> Position:
+        named = by_id(place, self.data)
+        for depth in range(len(named), 0, -1):
+            if named[:depth] in self.written:
+                return (*self.written[named[:depth]], *named[depth:])
+        if len(named) > 1 and named[0] == "stages" and named[1] in base:
+            return ("stages", list(base).index(str(named[1])), *named[2:])
+        return place
+
+
+def by_id(place: Position, data: Mapping[str, Any]) -> Position:
+    """A place with its stage named by id, so that it stays true when an earlier stage is left out."""
+    if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int):
+        ids = stage_ids(data)
+        if place[1] < len(ids) and ids[place[1]] is not None:
+            return ("stages", str(ids[place[1]]), *place[2:])
+    return place
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the matrix."""
+
+    number: int
+    """From 1, in the order of the matrix."""
+    entries: tuple[MatrixValue, ...]
+    labels: Mapping[str, str]
+    """Name of each axis -> name of this cell's entry."""
+    draft: Draft
+    recipe: Recipe
+    refusal: str = ""
+    """Why it cannot run; empty when it can."""
+
+    @property
+    def folder(self) -> str:
+        """Its run folder, below the study's."""
+        return f"cells/{self.number:02d}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that share the values that a search finds."""
+
+    number: int
+    labels: Mapping[str, str]
+    cell: Cell
+    """The one that the trials are made from: the first that can run."""
+    grid: tuple[Values, ...]
+    """What is tried."""
+
+
+@dataclass(frozen=True)
+class StudyRecipe:
+    """A study, every cell of it checked."""
+
+    recipe: Recipe
+    """The study's own: the recipe of a cell, with `matrix` and `study`."""
+    axes: tuple[Axis, ...]
+    cells: tuple[Cell, ...]
+    groups: tuple[Group, ...]
+    """What is searched for, none without a search."""
+    ids: tuple[str | None, ...]
+    """Ids of the stages as the file has them."""
+
+    @property
+    def options(self) -> StudyOptions:
+        """The key `study`."""
+        return self.recipe.study or StudyOptions()
+
+    @property
+    def refused(self) -> tuple[Cell, ...]:
+        """The cells that cannot run."""
+        return tuple(cell for cell in self.cells if cell.refusal)
+
+    def group_of(self, cell: Cell) -> Group | None:
+        """Where the values of a cell are searched for."""
+        return next((group for group in self.groups if group.labels.items() <= cell.labels.items()), None)
+
+    def final(self, cell: Cell, chosen: Values, matched: Values | None = None) -> Recipe:
+        """The cell's recipe with the values that were found for it, and with those that match its budget."""
+        draft = cell.draft
+        for path, value in chosen.items():
+            draft = draft.put(path, value, ("study", "search", "over", path))
+        for path, value in (matched or {}).items():
+            draft = draft.put(path, value, ("study", "budget"))
+        return draft.recipe(self.ids)
+
+    def budgeted(self, cell: Cell) -> str:
+        """Id of the stage of the cell whose budget is matched. Raises Mistakes where the cell has no such stage."""
+        budget = self.options.budget
+        assert budget is not None
+        trained = [stage.id for stage in cell.recipe.stages if stage.trains]
+        name = budget.stage or (trained[-1] if trained else "")
+        if name not in trained:
+            what = f"'{name}' is no stage that trains" if name else "no stage trains"
+            raise ConfigIssues(
+                [
+                    (
+                        ("study", "budget", "stage"),
+                        f"{what} in the cell {named(cell.labels)}; stages that train: {', '.join(trained) or 'none'}",
+                    )
+                ]
+            )
+        return name
+
+    def partner(self, cell: Cell) -> Cell:
+        """The cell whose budget this one gets: the same entries but for the reference's. Itself where it is one."""
+        budget = self.options.budget
+        assert budget is not None
+        name = str(budget.reference or self.options.reference)
+        axis = reference_axis(name, self.axes)
+        assert axis is not None
+        wanted = {**cell.labels, axis.name: name}
+        return next(each for each in self.cells if each.labels == wanted)
+
+    def probe(self, cell: Cell, chosen: Values, steps: int) -> Recipe:
+        """The cell's recipe up to the stage whose budget is matched, for a few steps."""
+        target = self.budgeted(cell)
+        draft = cell.draft
+        for path, value in chosen.items():
+            draft = draft.put(path, value, ("study", "search", "over", path))
+        for name, value in (("max_steps", steps), ("logging_steps", 1)):  # each step is timed
+            draft = draft.put(f"stages.{target}.arguments.{name}", value, ("study", "budget", "probe_steps"))
+        data = deepcopy(draft.data)
+        ids = stage_ids(data)
+        data["stages"] = tuple(
+            stage
+            for at, stage in enumerate(data["stages"])
+            if at <= ids.index(target) and stage["stage"] not in ("evaluate", "publish")
+        )
+        return replace(draft, data=data).recipe(self.ids)
+
+    def trial(self, group: Group, values: Values, budget: Values | None = None) -> Recipe:
+        """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set aside."""
+        search = self.options.search
+        assert search is not None
+        draft = group.cell.draft
+        for path, value in search.budget.items():
+            draft = draft.put(path, value, ("study", "search", "budget", path))
+        for path, value in (budget or {}).items():
+            draft = draft.put(path, value, ("study", "search", "halving", path))
+        for path, value in values.items():
+            own = next((entry for entry in group.cell.entries if path in entry.search), None)
+            draft = draft.put(
+                path, value, ("study", "search", "over", path) if own is None else (*own.place, "search", path)
+            )
+        return _up_to(draft, search.target).recipe(self.ids)
+
+
+def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyRecipe:
+    """Read and check a study. Raises RecipeError with every mistake in it."""
+    source = read(path, overrides)
+    if source.data.get("matrix") is None:
+        raise source.error([(("matrix",), "is missing, so this is no study but a single run: finery run " + str(path))])
+    return expand(source)
+
+
+def expand(source: Source) -> StudyRecipe:
+    """Every cell of a study. Raises RecipeError."""
+    axes, options = _read_keys(source)
+    ids = tuple(source.ids)
+    base = Draft({key: value for key, value in source.data.items() if key not in ("matrix", "study")}, source.folder)
+    found: list[ConfigIssue] = []
+    cells: list[Cell] = []
+    for number, entries in enumerate(combinations(axes), start=1):
+        labels = {axis.name: entry.label for axis, entry in zip(axes, entries, strict=True)}
+        try:
+            draft = base
+            for path, value, written in sorted(
+                _put_by(entries), key=lambda each: each[1] is None
+            ):  # stages left out come last
+                draft = draft.put(path, value, written)
+            recipe = draft.recipe(ids, stages_fit=False)
+        except ConfigIssues as error:
+            found += error.found
+            continue
+        cells.append(Cell(number, entries, labels, draft, recipe))
+    if found:
+        raise source.error(found)
+    cells = [_refused_or_not(cell, ids, found) for cell in cells]
+    if all(cell.refusal for cell in cells):
+        raise source.error(found)
+    fine = [cell for cell in cells if not cell.refusal]
+    groups = _groups(axes, cells, options.search) if options.search else ()
+    study = StudyRecipe(_base(source, axes, cells, fine[0]), axes, tuple(cells), groups, ids)
+    found = [*_same_destination(fine), *_unfit_trials(study), *_unfit_budgets(study)]
+    if found:
+        raise source.error(found)
+    return study
+
+
+def _put_by(entries: Iterable[MatrixValue]) -> list[tuple[str, Any, Position]]:
+    return [(path, value, entry.place_of(path)) for entry in entries for path, value in entry.values.items()]
+
+
+def _read_keys(source: Source) -> tuple[tuple[Axis, ...], StudyOptions]:
+    """The keys `matrix` and `study`, each right in itself and fitting the other."""
+    found: list[ConfigIssue] = []
+    axes: tuple[Axis, ...] = ()
+    options = StudyOptions()
+    matrix = source.data["matrix"]
+    try:
+        axes = axes_of(checked_matrix(matrix))
+    except ConfigIssues as error:
+        found += [(("matrix", *place), message) for place, message in error.found]
+    try:
+        options = StudyOptions.model_validate(source.data.get("study") or {})
+    except ValidationError as error:
+        found += [(("study", *place), message) for place, message in flatten(error)]
+    if not found:
+        found += unfit_options(options, axes)
+        found += _overridden_in_vain(source, axes, options)
+    if found:
+        raise source.error(found)
+    return axes, options
+
+
+def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOptions) -> list[ConfigIssue]:
+    """Values of the command line that the matrix or the search would replace."""
+    paths = {
+        path: axis.key
+        for axis in axes
+        for entry in axis.entries
+        for path, value in entry.values.items()
+        if not _left_out_in_some(path, value, axis)
+    }
+    paths |= dict.fromkeys(options.search.over if options.search else (), "study.search.over")
+    found: list[ConfigIssue] = []
+    for place in source.overridden:
+        if place[:1] in (("matrix",), ("study",)):
+            continue
+        words = [str(part) for part in by_id(place, source.data)]
+        for path, where in paths.items():
+            parts = path.replace("[", ".").replace("]", "").split(".")
+            if words[: len(parts)] == parts:
+                inside = where if where.startswith("study.") else f"matrix.{where}"
+                found.append(
+                    (
+                        place,
+                        f"is set by '{where}' in the cells, so this value would never be used; change {inside} instead",
+                    )
+                )
+                break
+    return found
+
+
+def _left_out_in_some(path: str, value: Any, axis: Axis) -> bool:
+    """Whether a stage is left out, but not in all cells: what is set in it holds in the others."""
+    return leaves_out_stage(path, value) and not all(path in entry.values for entry in axis.entries)
+
+
+def _refused_or_not(cell: Cell, ids: Sequence[str | None], found: list[ConfigIssue]) -> Cell:
+    try:
+        return replace(cell, recipe=cell.draft.recipe(ids))
+    except ConfigIssues as error:
+        found += error.found
+        return replace(cell, refusal="; ".join(f"{key_path(place)}: {message}" for place, message in error.found))
+
+
+def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tuple[Group, ...]:
+    per = [axis.name for axis in axes if (axis.name in search.per if search.per is not None else not axis.repeats)]
+    groups: dict[tuple[str, ...], Group] = {}
+    for cell in cells:
+        labels = {name: cell.labels[name] for name in per}
+        key = tuple(labels.values())
+        if cell.refusal or key in groups:
+            continue
+        own = {path: values for entry in cell.entries for path, values in entry.search.items()}
+        grids = {path: own.get(path, values) for path, values in search.over.items()}
+        grid = tuple(dict(zip(grids, values, strict=True)) for values in product(*grids.values()))
+        groups[key] = Group(len(groups) + 1, labels, cell, grid)
+    return tuple(groups.values())
+
+
+def _up_to(draft: Draft, target: str) -> Draft:
+    """Only the stages that train, up to the target, which scores itself on the part of train that is set aside."""
+    data = deepcopy(draft.data)
+    ids = stage_ids(data)
+    data["stages"] = tuple(
+        stage
+        for at, stage in enumerate(data["stages"])
+        if at <= ids.index(target) and stage["stage"] not in ("evaluate", "publish")
+    )
+    arguments = data["stages"][-1].setdefault("arguments", {})
+    if not {"eval_strategy", "evaluation_strategy"} & set(arguments):
+        arguments["eval_strategy"] = "epoch"
+    return replace(draft, data=data)
+
+
+def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:
+    """What is wrong with trials: they are checked before anything runs, as cells are."""
+    search, found = study.options.search, []
+    if search is None:
+        return []
+    for group in study.groups:
+        if search.target not in [stage.id for stage in group.cell.recipe.stages]:
+            place: Position = ("study", "search", "over", next(iter(search.over)))
+            known = ", ".join(stage.id for stage in group.cell.recipe.stages if stage.trains)
+            found.append((place, f"'{search.target}' is no stage of every cell; stages that train: {known}"))
+            continue
+        if not study.recipe.stage(search.target).trains:
+            found.append(
+                (
+                    ("study", "search", "over", next(iter(search.over))),
+                    f"'{search.target}' does not train, so there is nothing to search for",
+                )
+            )
+            continue
+        found += _unfit_metric(search, group.cell.recipe.stage(search.target))
+        budgets = [{path: value} for path, values in (search.halving or {}).items() for value in values] or [{}]
+        for values, budget in product(group.grid, budgets):
+            try:
+                study.trial(group, values, budget)
+            except ConfigIssues as error:
+                found += error.found
+    return list(dict.fromkeys(found))
+
+
+def _unfit_metric(search: Search, stage: Any) -> list[ConfigIssue]:
+    """A score to choose by that the searched stage does not measure on its rows set aside."""
+    known = _measured(stage)
+    if search.metric is None or known is None or search.metric in known:
+        return []
+    hint = nearest(search.metric, known)
+    return [
+        (
+            ("study", "search", "metric"),
+            f"'{search.metric}' is not measured on the rows that '{stage.id}' sets aside.{hint} Known: {', '.join(known)}",
+        )
+    ]
+
+
+def _measured(stage: Any) -> list[str] | None:
+    """The scores of a stage on rows set aside; None where they are not known before it runs."""
+    found: list[str] = []
+    subjects: Mapping[str, Any] = stage.subjects()
+    for model, subject in subjects.items():
+        task = subject.task
+        known = TASKS.load(task) if isinstance(task, str) else task.task(model)
+        scores = [] if known.kind in BY_LOSS or getattr(subject, "as_text", False) else list(score_names(known.metrics))
+        prefix = f"{model.rpartition('/')[2]}_" if "/" in model else ""
+        found += [f"{prefix}{name}" for name in (*scores, "loss")]
+    if any("/" in model for model in subjects):
+        found += ["mean", "loss"]
+    return found or None
+
+
+def _unfit_budgets(study: StudyRecipe) -> list[ConfigIssue]:
+    """Cells without the stage whose budget is matched, and steps that something else sets."""
+    if study.options.budget is None:
+        return []
+    found: list[ConfigIssue] = []
+    for cell in study.cells:
+        if cell.refusal:
+            continue
+        try:
+            path = f"stages.{study.budgeted(cell)}.arguments.max_steps"
+        except ConfigIssues as error:
+            found += error.found
+            continue
+        search = study.options.search
+        own = [each for entry in cell.entries for each in entry.values] + list(search.over if search else ())
+        if path in own and study.partner(cell) is not cell:
+            found.append(
+                (
+                    ("study", "budget"),
+                    f"works out the steps of the cell {named(cell.labels)}, but '{path}' sets them; leave one of the two out",
+                )
+            )
+    return list(dict.fromkeys(found))
+
+
+def _same_destination(cells: Sequence[Cell]) -> list[ConfigIssue]:
+    """Two cells that publish to one place would replace each other's checkpoint."""
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        for stage in cell.recipe.stages:
+            to = getattr(stage, "to", None) if stage.stage == "publish" else None
+            if to is not None and seen.setdefault(str(to), cell) is not cell:
+                position = [each.id for each in cell.recipe.stages].index(stage.id)
+                return [
+                    (
+                        ("stages", position, "to"),
+                        f"is {to} in every cell, so each would replace the last one's checkpoint; set stages.{stage.id}.to in the matrix, or publish the best cell with a recipe of its own",
+                    )
+                ]
+    return []
+
+
+def _base(source: Source, axes: Sequence[Axis], cells: Sequence[Cell], first: Cell) -> Recipe:
+    """The study's own recipe: as written where that is a recipe, else as the first cell is; folders in it absolute."""
+    keys = {key: source.data[key] for key in ("matrix", "study") if source.data.get(key) is not None}
+    keys["matrix"] = _absolute(keys["matrix"], axes, cells)
+    for data in (source.data, first.draft.data):
+        try:
+            return validated({**data, **keys}, source.folder)
+        except ConfigIssues:
+            continue
+    raise AssertionError("a cell that is right alone is wrong with its matrix")
+
+
+def _absolute(matrix: Mapping[str, Any], axes: Sequence[Axis], cells: Sequence[Cell]) -> dict[str, Any]:
+    """The matrix with texts that the check resolved, such as folders beside the recipe, as they were resolved."""
+    found: dict[str, Any] = deepcopy(dict(matrix))
+    for axis in axes:
+        for entry in axis.entries:
+            plain = next(cell.recipe.plain() for cell in cells if entry in cell.entries)
+            for path, value in entry.values.items():
+                resolved = _look_up(plain, path)
+                place = entry.place_of(path)[1:]
+                holder: Any = found
+                for key in place[:-1]:
+                    if isinstance(holder[key], tuple):
+                        holder[key] = list(holder[key])
+                    holder = holder[key]
+                holder[place[-1]] = _resolved(value, resolved)
+    resolved_matrix: dict[str, Any] = _tuples(found)
+    return resolved_matrix
+
+
+def _look_up(plain: Any, path: str) -> Any:
+    here = plain
+    for part in path.replace("[", ".").replace("]", "").split("."):
+        if isinstance(here, list):
+            here = next(
+                (
+                    each
+                    for at, each in enumerate(here)
+                    if part in (str(at), each.get("id") if isinstance(each, dict) else None)
+                ),
+                None,
+            )
+        elif isinstance(here, dict):
+            here = here.get(part)
+        else:
+            return None
+    return here
+
+
+def _resolved(written: Any, checked: Any) -> Any:
+    if isinstance(written, str) and isinstance(checked, str):
+        return checked
+    if isinstance(written, Mapping) and isinstance(checked, Mapping):
+        return {key: _resolved(value, checked.get(key)) for key, value in written.items()}
+    if isinstance(written, tuple | list) and isinstance(checked, list) and len(written) == len(checked):
+        return tuple(_resolved(one, other) for one, other in zip(written, checked, strict=True))
+    return written
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(entry) for key, entry in value.items()}
+    return tuple(_tuples(entry) for entry in value) if isinstance(value, tuple | list) else value
+
+
+def named(labels: Mapping[str, str]) -> str:
+    """`method lora, seed 2`."""
+    return ", ".join(f"{name} {text}" for name, text in labels.items())
+
+
+def told(values: Values) -> str:
+    """`learning_rate 0.001`."""
+    return ", ".join(f"{path.rpartition('.')[2]} {label(value)}" for path, value in values.items())
+
+
+def refuse_study(recipe: Recipe, file: str) -> None:
+    """Raise RecipeError when what should be run is a study."""
+    if recipe.matrix is not None:
+        raise RecipeError(
+            [Mistake("matrix", f"makes this recipe a study of many runs; run it with: finery study {file}", file)]
+        )

@@ -1,0 +1,1 @@
+"""Vocabularies that are trained: WordPiece, BPE, byte-level BPE, Unigram."""

@@ -1,0 +1,229 @@
+"""Which model is scored on which benchmark.
+
+With `from`, the model of that stage scores everything. Otherwise each benchmark is scored by the latest earlier stage
+that was trained on it: `glue/mrpc` by the last stage with `task: glue/mrpc`, and the id of a supervised stage by that
+stage. Without `benchmarks`, every task trained before is scored. What nothing was trained on is scored by the recipe's
+own checkpoint, which may have been fine-tuned elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Task
+from pipelines.core.recipe import START, Recipe, Stage
+from pipelines.core.registry import TASKS, nearest
+from pipelines.tasks.scoring import same_classes
+
+WRITTEN = ("seq2seq", "causal", "instruction_pairs")
+"""Kinds of tasks whose answers are texts."""
+
+OTHERS = {
+    "qa": "spans of a text",
+    "multiple_choice": "one of several options",
+    "preference": "the better of two answers",
+}
+"""What the answers to other kinds of tasks without classes are."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One benchmark and the model that is scored on it."""
+
+    name: str
+    """`glue/mrpc`, or the id of the stage that describes an inline task: the key in `metrics.json`."""
+    task: Any
+    """The benchmark as a recipe writes it: a name, or the block of an inline task."""
+    model: str
+    """Id of the stage whose model is scored, `stage/task` where it trained several, or `model` for the recipe's own."""
+    owner: str | None
+    """Id of the model that was trained on the benchmark's task, if there is one."""
+    subject: Any = None
+    """What that model learnt, as its stage says it: `task`, `max_train_samples` and so on."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the task, in the words of the TASK_KINDS table."""
+        if getattr(self.subject, "as_text", False):
+            return "seq2seq"
+        found: str = TASKS.load(self.task).kind if isinstance(self.task, str) else self.task.kind
+        return found
+
+    def trained_length(self, recipe: Recipe) -> int | None:
+        """`max_source_length` or `max_length` of the stage that trained the model; None for the recipe's own model."""
+        return self._trained(recipe, "max_source_length") or self._trained(recipe, "max_length")
+
+    def trained_stride(self, recipe: Recipe) -> int | None:
+        """`doc_stride` of the stage that trained the model."""
+        return self._trained(recipe, "doc_stride")
+
+    def trained_target_length(self, recipe: Recipe) -> int | None:
+        """The same for the texts that the model learnt to write."""
+        return self._trained(recipe, "max_target_length") or self._trained(recipe, "max_length")
+
+    def _trained(self, recipe: Recipe, key: str) -> int | None:
+        length: int | None = getattr(trained_by(recipe.stages).get(self.model), key, None)
+        return length
+
+    def open_task(self) -> Task:
+        """The task itself, ready to be read."""
+        from pipelines.tasks.base import resolve
+        from pipelines.tasks.text_to_text import AsText
+
+        found = resolve(self.task, self.name)
+        return AsText(found) if getattr(self.subject, "as_text", False) else found
+
+
+def choose(recipe: Recipe, stage: Stage, benchmarks: Sequence[str] | None) -> tuple[list[Choice], list[ConfigIssue]]:
+    """What `stage` scores, and what is wrong with asking for it. Places of mistakes are relative to the stage."""
+    earlier = recipe.stages[: recipe.stages.index(stage)]
+    trained = trained_by(earlier)
+    found = _unfit_source(recipe, stage, earlier, trained)
+    if found:
+        return [], found
+    if benchmarks is None:
+        return _everything(recipe, stage, trained)
+    choices: list[Choice] = []
+    for position, name in enumerate(benchmarks):
+        choice = _one(name, recipe, stage, trained)
+        if isinstance(choice, Choice):
+            choice = _unfit(choice, trained) or choice
+        if isinstance(choice, str):
+            found.append((("benchmarks", position), choice))
+        elif choice.name in (each.name for each in choices):
+            again = f"'{name}' scores '{choice.name}' a second time; use another evaluate stage to compare two models"
+            found.append((("benchmarks", position), again))
+        else:
+            choices.append(choice)
+    return choices, found
+
+
+def trained_by(stages: Sequence[Stage]) -> dict[str, Any]:
+    """What each model learnt that these stages trained on a task, by the model's id."""
+    return {model: subject for stage in stages for model, subject in stage.subjects().items()}
+
+
+def _task_name(subject: Any, model: str) -> str:
+    """The benchmark's name; a task that is described in place is named after its model."""
+    return subject.task if isinstance(subject.task, str) else model
+
+
+def _choice(owner: str, subject: Any, model: str) -> Choice:
+    return Choice(_task_name(subject, owner), subject.task, model, owner, subject)
+
+
+def _of(source: str | None, trained: dict[str, Any]) -> list[str]:
+    """The models that a `from` means: one, or all of a stage that trained several."""
+    return [model for model in trained if source is not None and source in (model, model.partition("/")[0])]
+
+
+def _unfit_source(recipe: Recipe, stage: Stage, earlier: Sequence[Stage], trained: dict[str, Any]) -> list[ConfigIssue]:
+    """`from` must lead to a model with a trained head."""
+    source = stage.source
+    if source is None or _of(source, trained):
+        return []
+    allowed = f"Allowed: {', '.join(trained)}" if trained else "no earlier stage trains a task"
+    if source == START:
+        if recipe.model.architecture is None:
+            return []
+        return [(("from",), f"'{START}' is built from scratch, so it knows no task yet. {allowed}")]
+    named = next((each for each in earlier if each.id == source), None)
+    if named is not None and _answers_already(named, stage):
+        return []
+    if named is None:  # `recipe` reports ids that do not exist
+        return []
+    return [(("from",), f"'{source}' is a '{named.stage}' stage, which leaves no model trained on a task. {allowed}")]
+
+
+def _answers_already(named: Stage, stage: Stage) -> bool:
+    """Whether a pretrained decoder is asked to go on with prompts, which it can without being trained on a task."""
+    objective = getattr(named, "objective", None)
+    asked = getattr(stage, "benchmarks", None) or ()
+    decoder = named.stage == "pretrain" and objective is not None and objective.head.kind == "causal_lm"
+    return decoder and bool(asked) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in asked)
+
+
+def _everything(recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> tuple[list[Choice], list[ConfigIssue]]:
+    """Every task trained before, each by the latest stage that trained it."""
+    if models := _of(stage.source, trained):
+        return [_choice(model, trained[model], model) for model in models], []
+    if stage.source is None and trained:
+        latest = {_task_name(each, model): model for model, each in trained.items()}
+        return [_choice(model, trained[model], model) for model in latest.values()], []
+    if stage.source not in (None, START):  # reported already
+        return [], []
+    if recipe.model.checkpoint is not None:
+        return [], [
+            (("benchmarks",), "is missing: no earlier stage trains a task, so say what to score the checkpoint on")
+        ]
+    return [], [
+        ((), "has nothing to score: no earlier stage trains a task; add {stage: supervised, task: …} before it")
+    ]
+
+
+def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Choice | str:
+    """The choice for one named benchmark, or what is wrong with it."""
+    models = _of(stage.source, trained)
+    if name in trained:
+        one = models[0] if len(models) == 1 else stage.source if not models else None
+        return _choice(name, trained[name], one or name)
+    if name not in TASKS:
+        other = next((each for each in recipe.stages if each.id == name), None)
+        if other is not None:
+            several = [model for model in trained if model.partition("/")[0] == name]
+            why = (
+                f"trains several: {', '.join(several)}"
+                if several
+                else f"is a '{other.stage}' stage, which trains no task"
+            )
+            why = "comes later" if other.subjects() and not several else why
+            return f"stage '{name}' {why}. Allowed: {', '.join([*trained, *TASKS])}"
+        known = [*trained, *TASKS]
+        return f"unknown benchmark '{name}'.{nearest(name, known)} Available: {', '.join(known)}"
+    needed = getattr(TASKS.load(name), "trained_by", None) or name  # glue/ax asks the models of glue/mnli
+    fitting = [model for model, each in trained.items() if _task_name(each, model) in (name, needed)]
+    if len(models) > 1:
+        fitting = [model for model in fitting if model in models]
+        if not fitting:
+            return f"'{stage.source}' did not train '{needed}'; its models are {', '.join(models)}"
+    owner = fitting[-1] if fitting else None
+    subject = trained[owner] if owner else None
+    if stage.source is not None and len(models) <= 1:
+        return Choice(name, name, models[0] if models else stage.source, owner, subject)
+    if owner is not None:
+        return Choice(name, name, owner, owner, subject)
+    if recipe.model.checkpoint is not None:
+        return Choice(name, name, START, None)
+    names = dict.fromkeys(_task_name(each, model) for model, each in trained.items())
+    others = f"; trained before: {', '.join(names)}" if trained else ""
+    return (
+        f"no earlier stage trained '{needed}', and the model is built from scratch{others}. "
+        f"Add {{stage: supervised, task: {needed}}} before this stage"
+    )
+
+
+def _unfit(choice: Choice, trained: dict[str, Any]) -> str | None:
+    """Why a model that was trained on another task cannot be scored on this one, as far as no data need be read."""
+    subject = trained.get(choice.model)
+    if subject is None or _task_name(subject, choice.model) == choice.name:
+        return None
+    learnt: Any = _choice(choice.model, subject, choice.model).open_task()
+    asked: Any = choice.open_task()
+    known = learnt.labels and asked.labels  # otherwise the training rows tell them, when the model is opened
+    if learnt.kind == asked.kind and (not known or same_classes(learnt.labels, asked.labels)):
+        return None
+    return (
+        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt '{_task_name(subject, choice.model)}' "
+        f"({_outputs(learnt)}, needed: {_outputs(asked)}); name a stage that was trained on it in 'from'"
+    )
+
+
+def _outputs(task: Any) -> str:
+    if task.kind in WRITTEN:
+        return "texts"
+    if task.kind in OTHERS:
+        return OTHERS[task.kind]
+    return "a number" if task.kind == "regression" else ", ".join(task.labels or ("classes of its own",))

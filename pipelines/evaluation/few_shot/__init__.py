@@ -1,0 +1,1 @@
+"""Language models asked zero- and few-shot questions."""

@@ -1,0 +1,114 @@
+"""Likelihoods from encoder-decoders: the encoder reads the context once, the decoder each continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.data.completions import padding_token
+from pipelines.evaluation.few_shot.likelihood import (
+    MOST_LOGITS,
+    Continuation,
+    Encoded,
+    Likelihood,
+    Reader,
+    read_off,
+    spaced,
+)
+from pipelines.models.predict import Running, answers
+
+
+class EncoderDecoderReader(Reader):
+    """A model whose decoder writes what its encoder's text becomes."""
+
+    head: ClassVar[Head] = Head("seq2seq_lm")
+
+    def __init__(self, model: Any, tokenizer: Any, limit: int | None = None) -> None:
+        super().__init__(model, tokenizer, limit)
+        if getattr(model.config, "bidirectional_decoder", False):
+            raise ModelError(
+                "the model writes all words at once (mask_predict), so it gives texts no likelihood from left to right; ask another model"
+            )
+        self.padding = padding_token(tokenizer)
+
+    def encode(self, asked: Continuation) -> Encoded:
+        context, continuation = spaced(asked)
+        answer = self.plain(continuation + asked.rest)
+        if not answer:
+            raise ModelError(f"the tokenizer makes nothing of the answer {continuation!r}; write another word")
+        return Encoded(self.context(context), tuple(answer))
+
+    def context(self, text: str) -> tuple[int, ...]:
+        text = text.rstrip()
+        return tuple(self.plain(text, special=True) if text else [self.start()])
+
+    def start(self) -> int:
+        """The token that the decoder begins with. Raises ModelError."""
+        for config in (self.model.config, self.model.generation_config):
+            if getattr(config, "decoder_start_token_id", None) is not None:
+                return int(config.decoder_start_token_id)
+        raise ModelError(
+            "the model has no decoder_start_token_id, so its decoder cannot begin; set it in its config.json"
+        )
+
+    def excess(self, encoded: Encoded) -> int:
+        return 0 if self.limit is None else max(0, len(encoded.context) - self.limit)
+
+    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
+        fitting = [each.cut(self.excess(each)) for each in requests]
+        groups: dict[tuple[int, ...], dict[tuple[int, ...], None]] = {}
+        for each in fitting:
+            if self.limit is not None and len(each.answer) > self.limit:
+                self.refuse_too_long(each)
+            groups.setdefault(each.context, {})[each.answer] = None
+        contexts = list(groups)
+
+        def answer(positions: list[int], device: Any) -> list[dict[tuple[int, ...], Likelihood]]:
+            return self._batch([(contexts[at], list(groups[contexts[at]])) for at in positions], device)
+
+        found = dict(
+            zip(contexts, answers(self.model, [len(each) for each in contexts], answer, **running), strict=True)
+        )
+        return [found[each.context][each.answer] for each in fitting]
+
+    def _batch(
+        self, groups: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], device: Any
+    ) -> list[dict[tuple[int, ...], Likelihood]]:
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        ids, real = (
+            torch.from_numpy(each).to(device) for each in filled([context for context, _ in groups], self.padding)
+        )
+        encoded = self.model.get_encoder()(
+            input_ids=ids, attention_mask=real
+        ).last_hidden_state  # (contexts, tokens, dim)
+        rows = [(at, target) for at, (_, targets) in enumerate(groups) for target in targets]
+        found: list[dict[tuple[int, ...], Likelihood]] = [{} for _ in groups]
+        longest = max(len(target) for _, target in rows)
+        size = max(1, MOST_LOGITS // (longest * int(self.model.config.get_text_config(decoder=True).vocab_size)))
+        for low in range(0, len(rows), size):
+            part = rows[low : low + size]
+            owners = torch.tensor([at for at, _ in part], device=device)
+            read, _ = filled([(self.start(), *target[:-1]) for _, target in part], self.padding)
+            logits = self.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoded[owners]),
+                attention_mask=real[owners],
+                decoder_input_ids=torch.from_numpy(read).to(device),
+            ).logits  # (rows, tokens, vocab)
+            for row, (at, target) in enumerate(part):
+                found[at][target] = read_off(logits[row, : len(target)], target)
+        return found
+
+
+def filled(rows: Sequence[Sequence[int]], fill: int) -> tuple[Any, Any]:
+    """The rows, filled up on the right, and 1 where they are real, both (batch, length)."""
+    longest = max(len(row) for row in rows)
+    ids, real = np.full((len(rows), longest), fill, dtype=np.int64), np.zeros((len(rows), longest), dtype=np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)], real[place, : len(row)] = row, 1
+    return ids, real

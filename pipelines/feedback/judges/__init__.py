@@ -1,0 +1,1 @@
+"""Judges: local models, endpoints, reward models, rules."""

@@ -1,0 +1,1 @@
+"""Metrics, their intervals, and tests of differences."""

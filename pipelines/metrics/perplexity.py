@@ -1,0 +1,72 @@
+"""Perplexity and bits per byte: sums of each document, the figures that follow, and their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.metrics.statistics import LEVEL, RESAMPLES
+
+Floats = npt.NDArray[np.float64]
+Sums = Mapping[str, float]
+"""Of some documents, by what was added up: `bits`, `tokens`, …"""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums of each document, one column a quantity."""
+
+    documents: npt.NDArray[np.int64]
+    """Which documents were measured (documents,)."""
+    columns: Mapping[str, Floats]
+    """By quantity (documents,)."""
+
+    @classmethod
+    def of(cls, documents: npt.NDArray[np.int64], values: Mapping[str, Floats]) -> Tally:
+        """The sums of single values (items,) over the documents (items,) that they belong to."""
+        found, place = np.unique(documents, return_inverse=True)
+        sums = {name: np.bincount(place, weights=each, minlength=len(found)) for name, each in values.items()}
+        return cls(found, {name: each.astype(np.float64) for name, each in sums.items()})
+
+    def figures(self, compute: Callable[[Sums], dict[str, float]]) -> dict[str, float]:
+        """What `compute` makes of the sums over all documents."""
+        return compute({name: float(column.sum()) for name, column in self.columns.items()})
+
+    def intervals(
+        self, compute: Callable[[Sums], dict[str, float]], seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+    ) -> dict[str, tuple[float, float]]:
+        """Percentile bootstrap intervals over documents: as many are drawn as there are, with replacement.
+
+        Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3. The same for the same seed.
+        """
+        random = np.random.default_rng(seed)
+        table = np.stack(list(self.columns.values()))  # (quantities, documents)
+        count = table.shape[1]
+        draws: dict[str, list[float]] = {}
+        for _ in range(resamples):
+            times = np.bincount(random.integers(count, size=count), minlength=count)
+            for name, value in compute(dict(zip(self.columns, table @ times, strict=True))).items():
+                draws.setdefault(name, []).append(value)
+        tail = (1 - level) / 2
+        ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in draws.items()}
+        return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+def likelihood(sums: Sums) -> dict[str, float]:
+    """Bits per byte of the predicted text, and perplexity per token."""
+    return {"bits_per_byte": sums["bits"] / sums["bytes"], "perplexity": 2.0 ** (sums["bits"] / sums["tokens"])}
+
+
+def hidden(sums: Sums) -> dict[str, float]:
+    """Bits per byte of the hidden tokens, the share of them that was named, and of the pairs that were judged rightly."""
+    found = {"hidden_bits_per_byte": sums["bits"] / sums["bytes"], "accuracy": sums["right"] / sums["tokens"]}
+    return found | ({"pair_accuracy": sums["pairs_right"] / sums["pairs"]} if sums.get("pairs") else {})
+
+
+def detection(sums: Sums) -> dict[str, float]:
+    """The share of the tokens that was judged rightly, and F1 of the replaced ones."""
+    f1 = 2 * sums["found"] / max(2 * sums["found"] + sums["missed"] + sums["false_alarms"], 1.0)
+    return {"accuracy": sums["right"] / sums["tokens"], "f1": f1}

@@ -1,0 +1,88 @@
+"""ROUGE: the words of two texts, the runs of them that both have, and the longest they share in order.
+
+Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries", sections 2 and 3, with the tokens of Google's
+`rouge_score`: lower case, and words of the letters a to z and digits; no stemming. The score of a corpus is the mean F1 of
+its examples, times 100.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.metrics.base import paired_texts
+
+WORDS = re.compile(r"[a-z0-9]+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return WORDS.findall(text.lower())
+
+
+def shared_runs(one: Sequence[str], other: Sequence[str], length: int) -> float:
+    """F1 of the runs of `length` words; each counts as often as both texts have it."""
+    first, second = (
+        Counter(tuple(text[at : at + length]) for at in range(len(text) - length + 1)) for text in (one, other)
+    )
+    return f1((first & second).total(), first.total(), second.total())
+
+
+def shared_order(one: Sequence[str], other: Sequence[str]) -> float:
+    """F1 of the longest common subsequence."""
+    return f1(longest_common(one, other), len(one), len(other))
+
+
+def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Words of the longest sequence that both texts contain in order, gaps allowed.
+
+    One bit for each word of `one`, one addition for each word of `other` (Hyyrö 2004, "Bit-Parallel LCS-length Computation
+    Revisited", section 3).
+    """
+    places: dict[str, int] = {}
+    for at, word in enumerate(one):
+        places[word] = places.get(word, 0) | 1 << at
+    every = (1 << len(one)) - 1
+    left = every
+    for word in other:
+        matched = left & places.get(word, 0)
+        left = ((left + matched) | (left - matched)) & every
+    return len(one) - left.bit_count()
+
+
+def f1(shared: int, one: int, other: int) -> float:
+    """The harmonic mean of shared / one and shared / other; 0 where nothing is shared."""
+    return 2 * shared / (one + other) if shared else 0.0
+
+
+@dataclass(frozen=True)
+class Rouge:
+    """One of the ROUGE metrics, with one reference for each text and scores in 0 … 100."""
+
+    name: str
+    of_pair: Callable[[Sequence[str], Sequence[str]], float]
+    """F1 of the words of a text and those of its reference."""
+
+    def compute(self, predictions: Any, references: Any, classes: int | None = None) -> dict[str, float]:
+        """The score of a corpus, under the metric's name."""
+        return self.of_counts(self.counts(predictions, references).sum(axis=0))
+
+    def counts(self, predictions: Any, references: Any) -> NDArray[np.float64]:
+        """F1 and 1 for each example, (examples, 2): the score of a corpus is the ratio of their sums."""
+        written, true = paired_texts(predictions, references)
+        scores = [self.of_pair(words(text), words(reference)) for text, reference in zip(written, true, strict=True)]
+        return np.stack([np.asarray(scores), np.ones(len(scores))], axis=1)
+
+    def of_counts(self, sums: NDArray[np.float64]) -> dict[str, float]:
+        """The score of a corpus with these sums (2,)."""
+        return {self.name: 100.0 * float(sums[0]) / float(sums[1])}
+
+    def signature(self) -> str:
+        """How the score was computed, as publications state it."""
+        return f"{self.name}|tokens:rouge_score|stemming:no|F1"

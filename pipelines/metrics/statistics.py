@@ -1,0 +1,229 @@
+"""How far a score can be trusted: bootstrap intervals, tests of a difference, corrections for many tests.
+
+How far a score can be trusted: percentile bootstrap intervals.
+
+Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3: draw as many examples as there are, with
+replacement, score them, and repeat; the middle 95 % of those scores is the interval. It says what another sample of
+test examples might have given, not what another training run might.
+
+The p-value of a difference, from the draws of a bootstrap.
+
+A 95 % interval leaves out zero when fewer than 2.5 % of the draws lie on the other side of it. Twice the share of draws
+there is therefore the p-value that goes with the interval (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
+section 15.4, "achieved significance level"). A thousand draws cannot count a share below a thousandth; where fewer than
+ten lie beyond zero, the tail is that of the normal distribution with the draws' standard deviation (chapter 13), and never
+more than what ten draws would give.
+
+McNemar's test: do two models err on different numbers of the same examples?
+
+McNemar 1947, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12; for
+comparing classifiers Dietterich 1998, "Approximate statistical tests", section 3.1. Only the examples that exactly one of
+the two gets right say anything. If the models were equally good, each of those would fall to either side like a fair
+coin, so their split is binomial: exact for every number of examples, where the chi-squared form needs many.
+
+Approximate randomisation: would the difference be as large if the two models' answers were shuffled between them?
+
+Noreen 1989, "Computer-Intensive Methods for Testing Hypotheses", chapter 2; for scores of whole test sets, such as F1,
+Yeh 2000, "More accurate tests for the statistical significance of result differences", aclanthology.org/C00-2137. If the
+models were equally good, it would not matter which of them gave which of the two answers to an example. So the answers to
+each example are swapped by the toss of a coin, both sides are scored again, and that many times; the p-value is the share
+of the tosses whose difference is at least as large as the real one, which counts as one of them. Any score will do.
+
+Corrections for making many comparisons: one of twenty useless methods would look better at p < 0.05.
+
+Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6: keeps the
+chance of even one false claim among all at the level. Benjamini and Hochberg 1995, "Controlling the false discovery rate",
+JRSS B 57, section 3: keeps the expected share of false claims among the claims at the level, which finds more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.interfaces import Score
+from pipelines.core.registry import METRICS
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+def intervals(
+    score: Score,
+    logits: NDArray[Any],
+    labels: NDArray[Any],
+    seed: int,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+) -> dict[str, tuple[float, float]]:
+    """Lower and upper end of the interval of each score that `score` gives, the same for the same seed."""
+    random = np.random.default_rng(seed)
+    draws: dict[str, list[float]] = {}
+    for _ in range(resamples):
+        drawn = random.integers(len(labels), size=len(labels))
+        for name, value in score(logits[drawn], labels[drawn]).items():
+            draws.setdefault(name, []).append(value)
+    tail = (1 - level) / 2
+    ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in draws.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+def corpus_intervals(
+    metrics: Iterable[str], texts: Any, references: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+) -> dict[str, tuple[float, float]]:
+    """The same for metrics of whole corpora, such as BLEU, which are computed from sums of counts.
+
+    Each example is counted once, and a resample is how often it takes each example: all sums are one product.
+    """
+    random = np.random.default_rng(seed)
+    drawn = random.integers(len(references), size=(resamples, len(references)))
+    times = np.stack([np.bincount(row, minlength=len(references)) for row in drawn])  # (resamples, examples)
+    tail = (1 - level) / 2
+    ends: dict[str, tuple[float, float]] = {}
+    for metric in metrics:
+        module = import_module(METRICS.module(metric))
+        drawn_scores = [module.of_counts(sums) for sums in times @ module.counts(texts, references)]
+        for name in drawn_scores[0]:
+            low, high = np.quantile([scores[name] for scores in drawn_scores], [tail, 1 - tail])
+            ends[name] = float(low), float(high)
+    return ends
+
+
+COUNTABLE = 10
+"""Draws on the other side of zero from which on their share is taken as it is."""
+
+
+def p_of_draws(draws: Any, observed: float) -> float:
+    """Two-sided p-value of the difference `observed`, whose resampled values are `draws` (resamples,)."""
+    values = np.asarray(draws, dtype=np.float64)
+    beyond = (values <= 0).sum() if observed > 0 else (values >= 0).sum()
+    if observed == 0:
+        return 1.0
+    counted = min(1.0, 2 * (int(beyond) + 1) / (len(values) + 1))
+    if beyond >= COUNTABLE:
+        return counted
+    spread = float(values.std())
+    tail = math.erfc(abs(observed) / spread / math.sqrt(2)) if spread > 0 else 0.0
+    least: float = (len(values) + 1) ** -2.0  # not 0: no number of draws shows that something is impossible
+    return min(max(tail, least), 2 * (COUNTABLE + 1) / (len(values) + 1))
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """The counts and the two p-values, both two-sided."""
+
+    only_first: int
+    """Examples that the first model alone gets right."""
+    only_second: int
+    """Examples that the second model alone gets right."""
+    exact: float
+    """From the binomial distribution: never too small, and on few examples often too large."""
+    mid: float
+    """Mid-p: half the probability of the observed split is left out, which errs less on the safe side,
+    and with very few disputed examples slightly on the other.
+    Fagerland, Lydersen and Laake 2013, "The McNemar test for binary matched-pairs data", section 2.4."""
+
+
+def mcnemar(first: Any, second: Any) -> McNemar:
+    """The test on which examples each model got right, both (examples,) of truth values. Raises ValueError."""
+    one, two = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    if one.shape != two.shape or one.ndim != 1:
+        raise ValueError(f"both models must be judged on the same examples, found shapes {one.shape} and {two.shape}")
+    only_first, only_second = int((one & ~two).sum()), int((two & ~one).sum())
+    exact, mid = p_values(only_first, only_second)
+    return McNemar(only_first, only_second, exact, mid)
+
+
+def p_values(only_first: int, only_second: int) -> tuple[float, float]:
+    """(exact, mid) two-sided p-values of such a split; both are 1 where the models never differ."""
+    from scipy.stats import binom
+
+    disputed = only_first + only_second
+    if disputed == 0:
+        return 1.0, 1.0
+    fewer = min(only_first, only_second)
+    tail, point = float(binom.cdf(fewer, disputed, 0.5)), float(binom.pmf(fewer, disputed, 0.5))
+    exact = min(1.0, 2 * tail)
+    return exact, min(1.0, 2 * tail - point)
+
+
+ROUNDS = 1999
+"""Tosses: with the observed one 2,000, so the smallest p-value is 0.0005."""
+Scores = Mapping[str, float]
+TOLERANCE = 1e-12
+"""Of two differences that are equal but for the last bits."""
+
+
+def randomisation(
+    examples: int, scored: Callable[[NDArray[np.bool_]], tuple[Scores, Scores]], seed: int, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Two-sided p-values, by score.
+
+    `scored(swapped)` gives the scores of both models when their answers to the examples where `swapped` (examples,) is
+    true have changed places. The same for the same seed.
+    """
+    random = np.random.default_rng([seed, 0xA11])
+    first, second = scored(np.zeros(examples, dtype=bool))
+    names = [name for name in first if name in second]
+    observed = {name: abs(first[name] - second[name]) for name in names}
+    as_large = dict.fromkeys(names, 1)
+    for _ in range(rounds):
+        one, two = scored(random.random(examples) < 0.5)
+        for name in names:
+            as_large[name] += abs(one[name] - two[name]) >= observed[name] - TOLERANCE
+    return {name: count / (rounds + 1) for name, count in as_large.items()}
+
+
+Correction = Literal["holm", "bh", "none"]
+CORRECTIONS: tuple[Correction, ...] = ("holm", "bh", "none")
+NAMES = {"holm": "Holm", "bh": "Benjamini-Hochberg", "none": "no correction"}
+"""How they are called where people read."""
+LEVEL_CORRECTIONS = 0.05
+"""Below this corrected p-value a difference is called more than noise."""
+
+
+def shown(p_value: float) -> str:
+    """`0.032`, `< 0.001`."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def corrected(p_values: Sequence[float], how: Correction) -> list[float]:
+    """The p-values, so corrected that each can be held against the level by itself. Raises ValueError."""
+    if how not in CORRECTIONS:
+        raise ValueError(f"the correction is '{how}', must be one of {', '.join(CORRECTIONS)}")
+    wrong = [p for p in p_values if not 0 <= p <= 1]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is no p-value: it must lie between 0 and 1")
+    methods: dict[str, Callable[[Sequence[float]], list[float]]] = {
+        "holm": holm,
+        "bh": benjamini_hochberg,
+        "none": list,
+    }
+    return methods[how](p_values)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The smallest p-value times m, the next times m - 1, …; none smaller than the one before it, none above 1."""
+    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
+    found, largest = [0.0] * len(p_values), 0.0
+    for rank, at in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
+        found[at] = largest
+    return found
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """The k-th smallest of m p-values times m / k; none larger than the one behind it."""
+    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
+    found, smallest = [0.0] * len(p_values), 1.0
+    for rank in range(len(order), 0, -1):
+        at = order[rank - 1]
+        smallest = min(smallest, p_values[at] * len(p_values) / rank)
+        found[at] = smallest
+    return found

@@ -1,0 +1,1 @@
+"""Models: opening, heads, tokenizers, logits, sampling."""

@@ -1,0 +1,331 @@
+"""Opening models: built from a recipe's architecture, or read from a folder or the Hub, with the head a stage needs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.models import quantization as quantizing
+from pipelines.models import remote_code
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Model
+
+AUTO_CLASSES = {
+    "masked_lm": "AutoModelForMaskedLM",
+    "pretraining": "AutoModelForPreTraining",
+    "causal_lm": "AutoModelForCausalLM",
+    "seq2seq_lm": "AutoModelForSeq2SeqLM",
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+    "multiple_choice": "AutoModelForMultipleChoice",
+}
+"""The transformers class that each kind of head is opened with."""
+
+
+MERGEABLE = ("LORA", "IA3")
+"""PEFT's types of adapters that can be folded into the weights of their base."""
+
+LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How the names of classes end whose head is one that pretraining trains."""
+
+
+def auto_class(head: Head) -> Any:
+    """The transformers Auto class for a head, our own family registered with it."""
+    import transformers
+
+    from pipelines.architectures.registration import register
+
+    register()
+    if head.kind == "reward":
+        from pipelines.models.heads import RewardHead
+
+        return RewardHead
+    return getattr(transformers, AUTO_CLASSES[head.kind])
+
+
+def head_settings(head: Head) -> dict[str, Any]:
+    """Config entries that a head needs."""
+    names = {
+        "id2label": dict(enumerate(head.labels)),
+        "label2id": {label: position for position, label in enumerate(head.labels)},
+    }
+    if head.kind == "token_classification":
+        return names
+    if head.kind == "reward":
+        return {"num_labels": 1}
+    if head.kind != "sequence_classification":
+        return {}
+    if not head.labels:
+        return {"num_labels": 1, "problem_type": "regression"}
+    return {**names, "problem_type": "single_label_classification"}
+
+
+def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int) -> Any:
+    """A model with random weights. `architecture` is resolved: `model_type` and its config's keys."""
+    from transformers import AutoConfig
+    from transformers.trainer_utils import set_seed
+
+    words = dict(architecture)
+    model_type = words.pop("model_type")
+    words.setdefault("vocab_size", len(tokenizer))
+    if words["vocab_size"] < len(tokenizer):
+        raise ModelError(
+            f"model.architecture.vocab_size is {words['vocab_size']}, but the tokenizer has {len(tokenizer)} entries; leave it out"
+        )
+    for name, token_id in _ends(tokenizer).items():
+        words.setdefault(f"{name}_token_id", token_id)
+    kind = auto_class(head)
+    try:
+        config = AutoConfig.for_model(model_type, **words, **head_settings(head))
+        if getattr(config, "is_encoder_decoder", False):
+            _mark_ends(config, architecture)
+        set_seed(seed)
+        model = kind.from_config(config, attn_implementation=_attention())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        sentence = " ".join(str(error).split())
+        raise ModelError(f"model.architecture cannot be built as {kind.__name__}: {sentence[:400]}") from error
+    model.finery_new_modules = _fresh_modules(model)
+    return model
+
+
+def _ends(tokenizer: Any) -> dict[str, int]:
+    """The ids of padding and of the tokens that a text begins and ends with: [CLS] and [SEP] where it has no others."""
+    found = {
+        "pad": tokenizer.pad_token_id,
+        "bos": tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,
+        "eos": tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id,
+    }
+    return {name: token_id for name, token_id in found.items() if token_id is not None}
+
+
+def _mark_ends(config: Any, given: Mapping[str, Any]) -> None:
+    """The tokens that a decoder begins with, and is made to end with, where the recipe does not say.
+
+    They are those that have the same part in the model type's own vocabulary: BART begins with its end, Marian with
+    padding. Where the type leaves the beginning open it is padding, T5's own choice; in our own family it is the token
+    that every text begins with, so that no step is spent on writing it.
+    """
+    own = type(config)()
+    parts = {
+        getattr(own, f"{name}_token_id", None): getattr(config, f"{name}_token_id", None)
+        for name in ("bos", "eos", "pad")
+    }
+    parts.pop(None, None)
+    if "decoder_start_token_id" not in given:
+        start = getattr(own, "decoder_start_token_id", None)
+        usual = config.bos_token_id if config.model_type == "finery" else config.pad_token_id
+        config.decoder_start_token_id = parts.get(start, usual)
+    if getattr(own, "forced_eos_token_id", None) is not None and "forced_eos_token_id" not in given:
+        config.forced_eos_token_id = config.eos_token_id
+
+
+def open_folder(
+    source: str | Path,
+    head: Head,
+    seed: int,
+    *,
+    revision: str | None = None,
+    trained_head: bool = False,
+    merge: bool = True,
+    quantization: Mapping[str, Any] | None = None,
+    start: Model | None = None,
+) -> Any:
+    """A model from a folder or the Hub, with `head`; weights that the checkpoint lacks are drawn by `seed`.
+
+    An adapter folder is opened on its base, and merged unless told otherwise. Only safetensors are read.
+    `quantization` are the words of a `BitsAndBytesConfig` for the body's matrices; an adapter's base stays as it is.
+    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run, and which revision
+    an adapter's base has. Without it none runs.
+    Raises ModelError when the body does not fit, or `trained_head` is asked for and absent.
+    """
+    from safetensors import SafetensorError
+    from transformers.trainer_utils import set_seed
+
+    source = str(source)
+    if (Path(source) / "adapter_config.json").is_file():
+        return _open_adapter(Path(source), head, seed, merge, trained_head, start)
+    kind = auto_class(head)
+    _refuse_unreadable(source)
+    words = {} if trained_head else head_settings(head)  # a trained head keeps the class names it was trained with
+    where = remote_code.opening(source, revision, start)
+    set_seed(seed)
+    loader = logging.getLogger("transformers.modeling_utils")
+    loader.addFilter(_errors_only)  # missing heads are expected here and judged below
+    try:
+        packed = {} if quantization is None else quantizing.loading(kind, source, where, words, quantization)
+        model, report = kind.from_pretrained(
+            source,
+            **where,
+            use_safetensors=True,
+            dtype="float32",
+            attn_implementation=_attention(),
+            ignore_mismatched_sizes=not trained_head,
+            output_loading_info=True,
+            **packed,
+            **words,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        sentence = " ".join(str(error).split())
+        raise ModelError(
+            remote_code.refusal(source, error) or f"'{source}' cannot be opened as {kind.__name__}: {sentence[:400]}"
+        ) from error
+    finally:
+        loader.removeFilter(_errors_only)
+    remote_code.forget_named(model, where)
+    fresh = _outermost({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
+    prefix = f"{model.base_model_prefix}."
+    lost = [name for name in fresh if name.startswith(prefix) and "pooler" not in name]
+    if lost:
+        raise ModelError(
+            f"'{source}' is no checkpoint for {type(model).__name__}: it has no weights for {', '.join(lost[:3])}"
+        )
+    if trained_head and fresh:
+        raise ModelError(
+            f"'{source}' has no trained {head.kind.replace('_', ' ')} head for {len(head.labels) or 1} outputs "
+            f"(no weights for {', '.join(fresh[:3])}); fine-tune it on the task first"
+        )
+    model.finery_new_modules = fresh
+    return model
+
+
+def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool, start: Model | None) -> Any:
+    """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
+    from safetensors import SafetensorError
+
+    from pipelines.tuners import tuner
+
+    tuner.register()
+    beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
+    own = saved_head(folder) or head
+    try:
+        settings = json.loads((folder / "adapter_config.json").read_text())
+        place = str(beside or settings["base_model_name_or_path"])
+        revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
+        base = open_folder(place, own, seed, revision=revision, start=start)
+        model = tuner.opener(settings["peft_type"]).from_pretrained(base, str(folder))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        sentence = " ".join(str(error).split())
+        raise ModelError(f"the adapter in '{folder}' cannot be opened: {sentence[:400]}") from error
+    if not merge:
+        return model
+    if settings["peft_type"] not in MERGEABLE:
+        if (own != head and not trained_head) or own.kind != head.kind:
+            raise ModelError(
+                f"the adapter in '{folder}' cannot be merged into its base, so it serves only the {own.kind.replace('_', ' ')} "
+                "head it was trained with; read the model that it was trained on instead"
+            )
+        model.finery_new_modules = []
+        return model
+    merged = model.merge_and_unload()
+    _untie(merged)
+    if own != head and not trained_head:
+        with tempfile.TemporaryDirectory() as place:
+            merged.save_pretrained(place)
+            merged = open_folder(place, head, seed, start=start)
+    elif own.kind != head.kind:
+        raise ModelError(
+            f"'{folder}' has a {own.kind} head, but a {head.kind} head is needed; fine-tune it on the task first"
+        )
+    else:
+        merged.finery_new_modules = []
+    merged.name_or_path = ""  # it lies in no folder: a further adapter must be given its base
+    return merged
+
+
+def check_vocabulary(model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer whose ids go beyond the model's embeddings. Raises ModelError."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} entries, but the checkpoint has embeddings for {rows}; "
+            "use the checkpoint's own tokenizer: leave 'tokenizer' out of the recipe"
+        )
+
+
+def _untie(model: Any) -> None:
+    """An output matrix that was trained on its own is no longer the embeddings: let both be saved, and tie nothing."""
+    from torch import nn
+
+    output = model.get_output_embeddings()
+    if output is None or output.weight is model.get_input_embeddings().weight:
+        return
+    model.config.tie_word_embeddings = False
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(weight) in seen:
+                setattr(module, name, nn.Parameter(weight.detach().clone()))
+            seen.add(id(weight))
+
+
+def saved_head(folder: Path) -> Head | None:
+    """The head that a stage's model was trained with, as it wrote it down beside the weights."""
+    path = folder / "head.json"
+    if not path.is_file():
+        return None
+    said = json.loads(path.read_text())
+    return Head(said["kind"], tuple(said["labels"]))
+
+
+def _errors_only(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def _refuse_unreadable(source: str) -> None:
+    """Sentences for folders that can hold no readable checkpoint, where transformers' own would mislead."""
+    folder = Path(source)
+    if not folder.is_dir():
+        if folder.is_absolute() or source.startswith("."):
+            raise ModelError(f"'{source}' is no folder; name a folder with a checkpoint, or a Hub id")
+        return
+    if list(folder.glob("*.bin")) and not list(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"'{source}' holds pickled weights only ({sorted(folder.glob('*.bin'))[0].name}), which are never read "
+            "because a pickle can run code; convert them to safetensors first"
+        )
+
+
+def _outermost(keys: Iterable[str]) -> list[str]:
+    """The modules that hold these weights, without those that lie inside another of them."""
+    modules = {key.rpartition(".")[0] for key in keys}
+    return sorted(name for name in modules if not any(name.startswith(f"{other}.") for other in modules))
+
+
+def _fresh_modules(model: Any) -> list[str]:
+    """Modules of a model from scratch that its pretraining would not have brought: its head and pooler.
+
+    The same modules are trained whole by an adapter with and without pretraining, so that the two compare.
+    """
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+    if type(model).__name__.endswith(LANGUAGE_MODELS):
+        return []
+    prefix = f"{model.base_model_prefix}."
+    weights = {name: weight.shape for name, weight in model.named_parameters()}
+    brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
+    for kind in (AutoModelForMaskedLM, AutoModelForSeq2SeqLM):
+        try:
+            with torch.device("meta"):
+                pretrained = kind.from_config(model.config)
+        except ValueError:  # a family without such a head
+            continue
+        # The body has a name of its own in some classes of a family only: T5's classifier has a `transformer`.
+        brought = {name.removeprefix(prefix): weight.shape for name, weight in pretrained.named_parameters()}
+        break
+    return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
+
+
+def _attention() -> str | None:
+    """Eager attention on a CPU; else transformers decides. Which is faster there depends on length, precision and threads."""
+    import torch
+
+    return None if torch.cuda.is_available() else "eager"

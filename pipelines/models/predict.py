@@ -1,0 +1,175 @@
+"""A model's outputs for batches of examples, on all processes, each example seen once, with progress events.
+
+A model's logits for labelled texts, in the order of the texts, each text seen once.
+
+Texts are tokenised once and batched with texts of their own length, the longest first, so that little is padded and a
+batch too large for the device fails at once. The batches do not depend on the number of processes: process r of n
+computes batches r, r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits.
+In fp32, whatever the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
+
+How far predicting is, as events: a few a second at most, from one process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Rows, World
+from pipelines.core.model_types import positions_for_text
+
+if TYPE_CHECKING:
+    from pipelines.core.interfaces import Context
+
+
+MAX_LENGTH = 128
+"""Tokens a text, where no stage of the recipe says: what the GLUE results of Devlin et al. 2019 were computed with."""
+
+Progress = Callable[[int, int], None]
+"""`progress(done, total)`, in examples."""
+Precision = Literal["no", "bf16"]
+
+
+class Running(TypedDict, total=False):
+    """How a model is asked: what every way of asking takes by name."""
+
+    world: World | None
+    """Which process of how many this is. Default: the only one."""
+    gather: Callable[[Any], list[Any]]
+    """Gives every process what each of them has, by rank."""
+    device: Any
+    """Where the model computes. Default: the CPU."""
+    batch_size: int
+    """Examples at a time. Default: 32."""
+    progress: Progress | None
+    precision: Precision
+    """Of matrix products. Default: fp32."""
+
+
+def device() -> Any:
+    """Where this process predicts: its own GPU, else Apple's, else the CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def predict(model: Any, tokenizer: Any, rows: Rows, max_length: int, **running: Unpack[Running]) -> NDArray[np.float32]:
+    """Logits (examples, outputs) of every row, on every process. Raises DataError without rows."""
+    from pipelines.data.encoding import collate, encode
+
+    examples = encode(tokenizer, rows, max_length)
+    return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, **running))
+
+
+def _logits(outputs: Any, inputs: Any) -> NDArray[np.float32]:
+    """A classifier's answers to a batch (batch, outputs)."""
+    logits: NDArray[np.float32] = outputs.logits.float().cpu().numpy()
+    if logits.ndim != 2 or len(logits) != len(inputs["input_ids"]):
+        raise ModelError(
+            f"the model gives outputs of shape {logits.shape} for {len(inputs['input_ids'])} texts, where a classifier gives "
+            "(texts, outputs); evaluate a model with a sequence classification head"
+        )
+    return logits
+
+
+def forward(
+    model: Any,
+    examples: Any,
+    collate: Callable[[list[dict[str, Any]]], dict[str, Any]],
+    read: Callable[[Any, dict[str, Any]], Any],
+    **running: Unpack[Running],
+) -> list[Any]:
+    """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
+
+    `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
+    """
+
+    def answer(positions: list[int], device: Any) -> Any:
+        inputs = collate([examples[position] for position in positions])
+        outputs = model(**{name: value.to(device) for name, value in inputs.items() if name != "labels"})
+        return read(outputs, inputs)
+
+    return answers(model, examples.lengths.tolist(), answer, **running)
+
+
+def answers(
+    model: Any,
+    lengths: list[int],
+    answer: Callable[[list[int], Any], Sequence[Any]],
+    *,
+    world: World | None = None,
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
+    device: Any = "cpu",
+    batch_size: int = 32,
+    progress: Progress | None = None,
+    precision: Precision = "no",
+) -> list[Any]:
+    """What `answer(positions, device)` finds of each example, in the order of the examples, on every process.
+
+    It is asked batch by batch, without gradients, while the model lies on the device in fp32. `lengths` are the examples'
+    tokens. Raises DataError without examples.
+    """
+    import torch
+
+    world = world or World()
+    if not lengths:
+        raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
+    batches = batched_by_length(lengths, batch_size)
+    model.to(device=device, dtype=torch.float32).eval()
+    mine: list[Sequence[Any]] = []
+    done = 0
+    rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
+    with torch.inference_mode(), rounded:
+        for number, batch in enumerate(batches):
+            done += len(batch)
+            if number % world.size != world.rank:
+                continue
+            mine.append(answer(batch, device))
+            if progress is not None:
+                progress(done, len(lengths))
+    by_rank = gather(mine)
+    found: list[Any] = [None] * len(lengths)
+    for number, batch in enumerate(batches):
+        for position, each in zip(batch, by_rank[number % len(by_rank)][number // len(by_rank)], strict=True):
+            found[position] = each
+    return found
+
+
+def usable_length(model: Any, tokenizer: Any, wanted: int | None) -> int:
+    """`wanted` tokens, or as many as the model has positions for and its tokenizer was made for."""
+    limits = (wanted or MAX_LENGTH, positions_for_text(model), tokenizer.model_max_length)
+    return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
+
+
+def batched_by_length(lengths: list[int], batch_size: int) -> list[list[int]]:
+    """Positions in batches of similar length, the longest first; equal lengths stay in order."""
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+EVERY = 0.5
+"""Seconds between two events."""
+
+
+def progress_events(context: Context, what: str) -> Progress | None:
+    """A `progress(done, total)` that emits `progress` events; None on the processes that write none."""
+    if not context.world.is_main:
+        return None
+    last = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done >= total or now - last >= EVERY:
+            last = now
+            context.events.emit("progress", step=done, total=total, what=what)
+
+    return progress

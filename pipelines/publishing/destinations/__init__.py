@@ -1,0 +1,1 @@
+"""Where a publication goes: a folder, a URL, the Hub."""

@@ -1,0 +1,230 @@
+"""What a publication was made from: `manifest.json`, and the name of the checkpoint that the model began with.
+
+What a checkpoint that a model began with is called: a Hub name, a publication's, a stage's, or a folder's last part.
+
+Nobody is told how the author's disk is arranged, and `model`, the folder in which every stage keeps its model, says nothing.
+
+On a server `FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and likewise `job:NAME`
+and `model:NAME`. What is published names these, and none of the server's folders (`public`).
+
+`manifest.json` of a publication: what the checkpoint was made from, and by what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Context
+from pipelines.core.recipe import START
+from pipelines.publishing.destinations.destination import MARKER
+
+STAGES, RECORD = "stages", "stage.json"
+"""Of a run folder: the folder of its stages; of a stage: what says that it is complete."""
+
+REFERENCES = "FINERY_REFERENCES"
+FOLDERS = (
+    "FINERY_HOME",
+    "FINERY_SHARED_STAGES",
+    "FINERY_DATA",
+    "FINERY_SECRETS",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+    "TMPDIR",
+    "HOME",
+)
+"""Variables that name folders of a server."""
+
+
+def public(value: Any) -> Any:
+    """Plain data as it may be published: on a server with references in place of its paths; elsewhere as it is."""
+    place = os.environ.get(REFERENCES)
+    return value if not place else _public(value, _references(place))
+
+
+def _public(value: Any, known: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _public_text(value, known)
+    if isinstance(value, Mapping):
+        return {_public(key, known): _public(entry, known) for key, entry in value.items()}
+    return type(value)(_public(entry, known) for entry in value) if isinstance(value, list | tuple) else value
+
+
+def _public_text(text: str, known: Mapping[str, str]) -> str:
+    for path in sorted(known, key=len, reverse=True):
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _, name=known[path]: name, text)  # type: ignore[misc]
+    named = [os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])]
+    named += [part for variable in FOLDERS for part in os.environ.get(variable, "").split(os.pathsep)]
+    folders = {
+        form
+        for folder in named
+        for form in (folder.rstrip("/"), os.path.realpath(folder) if folder else "")
+        if form.count("/") > 1
+    }
+    if not folders:
+        return text
+    places = "|".join(map(re.escape, sorted(folders, key=len, reverse=True)))
+    return re.sub(rf"(?:{places})(/|(?![\w.-]))", lambda found: "" if found.group(1) else ".", text)
+
+
+@cache
+def _references(place: str) -> dict[str, str]:
+    found = _read(Path(place))
+    return {
+        form: str(name)
+        for path, name in found.items()
+        if path.startswith("/")
+        for form in (path, os.path.realpath(path))
+    }
+
+
+def is_hub_id(checkpoint: str) -> bool:
+    """Whether a checkpoint is named as on the Hub, and is no folder here."""
+    return not checkpoint.startswith((".", "/", "~")) and checkpoint.count("/") <= 1 and not Path(checkpoint).exists()
+
+
+def name_of(checkpoint: str) -> str:
+    """The name alone: `google-bert/bert-base-uncased`, `my-model`, or `mrpc` for what that stage left."""
+    if is_hub_id(checkpoint):
+        return checkpoint
+    if (reference := _reference(checkpoint)) is not None:
+        return reference
+    folder = Path(checkpoint)
+    published = _read(folder / MARKER).get("to")
+    if isinstance(published, str) and published:
+        return (
+            published.removeprefix("hub:") if published.startswith("hub:") else published.rstrip("/").rpartition("/")[2]
+        )
+    stage = _stage(folder)
+    if stage is not None:
+        return stage
+    return folder.name if folder.name != "model" else folder.parent.name
+
+
+def told(checkpoint: str) -> str:
+    """As it stands in a sentence behind "made from" or "starts from": `` `my-model` ``, or ``the model of stage `mrpc` in run `demo` ``."""
+    name = f"`{name_of(checkpoint)}`"
+    folder = Path(checkpoint)
+    if (
+        is_hub_id(checkpoint)
+        or _reference(checkpoint) is not None
+        or (folder / MARKER).is_file()
+        or _stage(folder) is None
+    ):
+        return name
+    run = next(
+        (
+            place.parent.name
+            for place in folder.parents
+            if place.name == STAGES and (place.parent / "recipe.yaml").is_file()
+        ),
+        None,
+    )
+    return f"the model of stage {name}" + (f" in run `{run}`" if run else "")
+
+
+def _reference(checkpoint: str) -> str | None:
+    place = os.environ.get(REFERENCES)
+    return _references(place).get(checkpoint) if place else None
+
+
+def _stage(folder: Path) -> str | None:
+    """Id of the stage that left a model in this folder: `…/model`, or one a task, `…/tasks/<task>/model`."""
+    for place in folder.parents[:3]:
+        if (place / RECORD).is_file():
+            found = _read(place / RECORD).get("id")
+            return found if isinstance(found, str) and found else None
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+PACKAGES = (
+    "finery",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "safetensors",
+    "numpy",
+    "huggingface_hub",
+)
+OF_THE_RUN = ("hardware", "launch", "started")
+"""What is taken from the run's manifest: nothing that names a path or a host."""
+OF_A_STAGE = ("fingerprint", "reads", "inputs", "versions", "seconds")
+"""What is taken from a stage's own record."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or nothing where there is none."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def manifest_of(context: Context, stage_ids: Iterable[str]) -> dict[str, Any]:
+    """Versions, fingerprints, data hashes and training metrics of the stages that made the model and its scores."""
+    run = read_json(context.events.path.parent / "manifest.json")
+    return {
+        "name": context.recipe.name,
+        "fingerprint": context.fingerprint,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "stages": [_stage_manifest(context, stage_id) for stage_id in stage_ids if stage_id != START],
+        **{key: run[key] for key in OF_THE_RUN if key in run},
+    }
+
+
+def _stage_manifest(context: Context, stage_id: str) -> dict[str, Any]:
+    folder = context.stage_folders[stage_id]
+    stage = context.recipe.stage(stage_id)
+    record = read_json(folder / "stage.json")
+    return {
+        "id": stage_id,
+        "stage": stage.stage,
+        "seed": context.recipe.seed_of(stage),
+        "fingerprint": record.get("fingerprint", folder.name),
+        **{key: record[key] for key in OF_A_STAGE if key in record},
+        "data": record.get("data") or _content(stage, context),
+        "metrics": read_json(folder / "metrics.json"),
+    }
+
+
+def _content(stage: Any, context: Context) -> Mapping[str, str]:
+    try:
+        content: Mapping[str, str] = stage.content(context.recipe)
+    except DataError:  # the data may be gone by now; the stage that read it is complete
+        return {}
+    return content
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+__all__ = ["REFERENCES", "is_hub_id", "name_of", "public", "told"]

@@ -1,0 +1,1 @@
+"""Runs: the order of stages, the run folder, fingerprints, processes and hosts."""

@@ -1,0 +1,358 @@
+"""Several processes and hosts for one stage: torchrun, who joins, barriers, heartbeats, and failures.
+
+A stage over several hosts: the first host announces it, the others join.
+
+The hosts share a folder, named by FINERY_WORLD: whoever starts the attempt sets it, with FINERY_HOSTS (how many),
+FINERY_HOST (which one this is, from 0) and FINERY_ADDRESS (where the first one is reached), on every host. The first host
+runs the recipe; before each stage that runs on all of them it writes `<n>.json` there and starts its share of torchrun's
+workers. The others run `python -m pipelines join`, which starts theirs.
+
+Several processes for one stage: torchrun, one rank a process, gloo on a CPU and NCCL on GPUs.
+
+The driver starts torchrun for the stage and waits. A signal goes to the ranks themselves, which agree on a step, save
+and leave; torchrun's own stop would kill them after thirty seconds, checkpoint written or not. When the driver dies,
+the kernel ends torchrun, and with it the ranks.
+
+What the processes of one stage say to each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.core import errors
+from pipelines.core.errors import (
+    EXIT_DONE,
+    EXIT_STOPPED,
+    CommandError,
+    FineryError,
+    ProcessLost,
+    StageError,
+    Stopped,
+    Unforeseen,
+)
+from pipelines.core.interfaces import StopSignal, World
+from pipelines.core.signals import die_with_parent, stop_on_signals
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of this attempt, as the environment tells them; one when it tells none."""
+
+    count: int = 1
+    number: int = 0
+    address: str = "127.0.0.1"
+    folder: Path | None = None
+
+
+def hosts() -> Hosts:
+    """The hosts that this process works on."""
+    folder = os.environ.get("FINERY_WORLD")
+    count = int(os.environ.get("FINERY_HOSTS", "1"))
+    if not folder or count == 1:
+        return Hosts()
+    return Hosts(count, int(os.environ["FINERY_HOST"]), os.environ["FINERY_ADDRESS"], Path(folder))
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a host needs to start its share of a stage's ranks."""
+
+    run_folder: str
+    stage: str
+    folder: str
+    processes: int
+    """In all."""
+    port: int
+    cwd: str
+
+    def command(self, here: Hosts) -> list[str]:
+        """torchrun for this host's share."""
+        where = (
+            ["--standalone"]
+            if here.count == 1
+            else [
+                f"--nnodes={here.count}",
+                f"--node_rank={here.number}",
+                f"--master_addr={here.address}",
+                f"--master_port={self.port}",
+            ]
+        )
+        return [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *where,
+            f"--nproc_per_node={self.processes // here.count}",
+            "--max_restarts=0",
+            "-m",
+            "pipelines",
+            "stage",
+            self.run_folder,
+            self.stage,
+            self.folder,
+            str(self.processes),
+        ]
+
+
+def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: Hosts) -> Call:
+    """The call for a stage; on several hosts it is announced to the others. Raises StageError when it cannot be shared evenly."""
+    if here.count == 1:
+        return Call(str(run_folder), stage, str(folder), processes, 0, "")
+    if processes % here.count:
+        raise StageError(
+            f"{processes} processes cannot be shared evenly by {here.count} hosts; set launch.num_processes to a multiple of {here.count}"
+        )
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    call = Call(str(run_folder.absolute()), stage, str(folder.absolute()), processes, port, os.getcwd())
+    assert here.folder is not None
+    here.folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(here.folder.glob("*.json")))
+    temporary = here.folder / f".{number}.tmp"
+    temporary.write_text(json.dumps(asdict(call)))
+    temporary.rename(here.folder / f"{number}.json")
+    return call
+
+
+def join(stop: StopSignal | None = None) -> int:
+    """Take part in every stage that is announced, until a signal. Returns the first exit code of a share that is not 0."""
+    here = hosts()
+    if here.folder is None or here.number == 0:
+        raise CommandError(
+            "join needs FINERY_WORLD, FINERY_HOSTS, FINERY_HOST (from 1) and FINERY_ADDRESS; the service sets them"
+        )
+    stop = stop or StopSignal()
+    number = 0
+    with stop_on_signals(stop), stop.deferred():
+        while not stop.requested:
+            announced = here.folder / f"{number}.json"
+            if not announced.is_file():
+                time.sleep(POLL_SECONDS)
+                continue
+            call = Call(**json.loads(announced.read_text()))
+            if (code := _share(call, here, stop)) != EXIT_DONE:
+                return EXIT_STOPPED if stop.requested else code
+            number += 1
+    return EXIT_STOPPED
+
+
+def _share(call: Call, here: Hosts, stop: StopSignal) -> int:
+    tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
+    environment = os.environ | {"FINERY_PARENT_PID": ""}
+    told = False
+    with subprocess.Popen(call.command(here), env=environment, cwd=call.cwd, preexec_fn=tie) as child:
+        while child.poll() is None:
+            if stop.requested and not told:
+                told = True
+                signal_ranks(child.pid)
+            time.sleep(POLL_SECONDS)
+    return abs(int(child.returncode))
+
+
+def signal_ranks(agent: int) -> None:
+    """SIGTERM to torchrun's workers: they agree on a step, save and leave. torchrun's own stop would kill them."""
+    import psutil
+
+    try:
+        for rank in psutil.Process(agent).children(recursive=True):
+            rank.send_signal(signal.SIGTERM)
+    except psutil.NoSuchProcess:
+        return
+
+
+FAILURE = "failure.json"
+"""Written by a rank that ends with an error, read by the driver."""
+
+
+def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, stop: StopSignal) -> None:
+    """Run a stage on `processes` ranks. Raises what the first failing rank raised."""
+    (folder / FAILURE).unlink(missing_ok=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    environment = os.environ | {"FINERY_PARENT_PID": ""}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    here = hosts()
+    command = call_for(run_folder, stage_id, folder, processes, here).command(here)
+    ranks_log = run_folder / "ranks.log"
+    before = ranks_log.stat().st_size if ranks_log.exists() else 0
+    tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
+    with (
+        open(ranks_log, "ab") as log,
+        stop.deferred(),
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=tie) as child,
+    ):
+        told = False
+        try:
+            while child.poll() is None:
+                if stop.requested and not told:
+                    told = True
+                    signal_ranks(child.pid)
+                time.sleep(0.05)
+        except BaseException:
+            child.kill()
+            raise
+    failure = read_failure(folder)
+    killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
+    if killed is None and not stop.requested:
+        if (
+            child.returncode < 0
+        ):  # torchrun itself, which takes its ranks along: what they say then is that they were stopped
+            killed = _named(-child.returncode)
+        elif isinstance(failure, Stopped):  # nobody asked for a stop here
+            killed = "SIGTERM"
+    if killed is not None and (failure is None or isinstance(failure, Unforeseen | Stopped)):
+        why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
+        raise ProcessLost(
+            f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last checkpoint, {ranks_log} has their output"
+        )
+    if failure is not None:
+        raise failure
+    if child.returncode != 0:
+        if stop.requested:
+            raise Stopped(f"stage '{stage_id}' was stopped; its last checkpoint is kept")
+        how = f"its processes ended with exit code {child.returncode} and without a word"
+        raise StageError(f"{how}; `finery resume` continues from the last checkpoint, {ranks_log} has their output")
+
+
+def _killed_by(log: Path, start: int) -> str | None:
+    """The signal that ended a rank from outside, as torchrun reports it: what the others say then is only its echo."""
+    with open(log, "rb") as file:
+        file.seek(start)
+        numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
+    names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
+    return names[0] if names else None
+
+
+def _named(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def write_failure(folder: Path, error: FineryError) -> None:
+    """Leave an error for the driver; the first rank that fails is the one that is heard."""
+    path = folder / FAILURE
+    message = error.message if isinstance(error, StageError) else str(error)
+    try:
+        with open(path, "x") as file:
+            json.dump({"type": type(error).__name__, "message": message}, file)
+    except FileExistsError:
+        return
+
+
+def read_failure(folder: Path) -> FineryError | None:
+    """The error a rank left."""
+    path = folder / FAILURE
+    if not path.is_file():
+        return None
+    try:
+        said = json.loads(path.read_text())
+    except ValueError:
+        return None
+    path.unlink()
+    error: FineryError = getattr(errors, said["type"], StageError)(said["message"])
+    return error
+
+
+def join_world(expected: int) -> World:
+    """Join the other ranks. Raises StageError when the world is not as large as the recipe asked."""
+    import torch
+    from accelerate import PartialState
+
+    state = PartialState(cpu=not torch.cuda.is_available())
+    if state.num_processes != expected:
+        raise StageError(f"{expected} processes were asked for, but {state.num_processes} joined")
+    return World(rank=state.process_index, size=state.num_processes)
+
+
+def barrier(world: World) -> Callable[[], None]:
+    """A function that waits until every process has called it."""
+
+    def wait() -> None:
+        if world.size > 1:
+            import torch.distributed
+
+            torch.distributed.barrier()
+
+    return wait
+
+
+def gather(world: World) -> Callable[[Any], list[Any]]:
+    """A function that returns every process's picklable value, in the order of ranks."""
+
+    def collect(value: Any) -> list[Any]:
+        if world.size == 1:
+            return [value]
+        import torch.distributed
+
+        values: list[Any] = [None] * world.size
+        torch.distributed.all_gather_object(values, value)
+        return values
+
+    return collect
+
+
+class Heartbeat:
+    """Signs of life of one process, as times of change of two files: `RANK` while it runs, `RANK.step` when it moves on.
+
+    A process that hangs in a collective call is alive and does not move on; one that was frozen does neither.
+    """
+
+    FOLDER = "heartbeats"
+    SECONDS = 5.0
+
+    def __init__(self, run_folder: Path, rank: int) -> None:
+        self._alive = run_folder / self.FOLDER / str(rank)
+        self._step = self._alive.with_suffix(".step")
+        self._stepped = float("-inf")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._touch(self._step)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for path in (self._alive, self._step):
+            path.unlink(missing_ok=True)
+
+    def step(self) -> None:
+        """The process moved on; writes at most once a second."""
+        now = time.monotonic()
+        if now - self._stepped >= 1.0:
+            self._stepped = now
+            self._touch(self._step)
+
+    def _beat(self) -> None:
+        while True:
+            self._touch(self._alive)
+            if self._stop.wait(self.SECONDS):
+                return
+
+    @staticmethod
+    def _touch(path: Path) -> None:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        except OSError:  # a full disk ends no training
+            return

@@ -1,0 +1,218 @@
+"""Fingerprints: the same work is recognised and not done twice.
+
+A stage's fingerprint covers its block, its seed, the fingerprints of what it reads, the content of its data, the
+library versions that change results, and the code of the `pipelines` modules it uses. Comments and docstrings may
+change freely; the contract modules compute nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.config import Block
+from pipelines.core.registry import CONTEXT, REGISTRIES
+
+CONTRACT = {"errors", "registry", "blocks", "marks", "recipe", "protocols", "events", "fields", "matrix", "cells"}
+"""Modules of `pipelines` that compute nothing that could change a result."""
+
+CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "context"}
+"""Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`), the kinds of its tasks
+(`Stage.modules`), the parts of the context that it asks for. Of every other registry that it looks names up in, all entries are."""
+MODULE = re.compile(r"(pipelines(?:\.\w+)+)(?::\w+)?")
+"""A text that names a module, or something in one."""
+
+PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "numpy")
+"""Packages whose version can change a result."""
+
+
+def digest(data: Any) -> str:
+    """SHA-256 of canonical JSON, shortened to 32 hexadecimal digits."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that change results."""
+    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def mark_of(
+    identity: Mapping[str, Any], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
+) -> tuple[str, str]:
+    """(the fingerprint of a stage, the hash of its code), from its block, what it reads, its data and its modules."""
+    code_hash = code_of(code)
+    return digest([identity, inputs, dict(content), versions(), code_hash]), code_hash
+
+
+def modules_of(block: Block) -> set[str]:
+    """Modules that hold the classes of a block and of every block inside it."""
+    found = {type(block).__module__}
+    for name in type(block).model_fields:
+        for value in _blocks(getattr(block, name)):
+            found |= modules_of(value)
+    return found
+
+
+def _blocks(value: Any) -> Iterable[Block]:
+    if isinstance(value, Block):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _blocks(entry)
+    elif isinstance(value, tuple | list):
+        for entry in value:
+            yield from _blocks(entry)
+
+
+def code_of(modules: Iterable[str]) -> str:
+    """Hash of the code of `modules` and of every `pipelines` module that they use, directly or not."""
+    return digest({module: _read(module)[0] for module in used_by(modules)})
+
+
+def used_by(modules: Iterable[str]) -> list[str]:
+    """`modules` and every counted module that they use, directly or not: by an import wherever it stands, by a text that names
+    it, by a registry that they look names up in, or as a part of the context (`context.complete`)."""
+    seen: set[str] = set()
+    waiting = [module for module in modules if counts(module)]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting += [each for each in _read(module)[1] if each not in seen]
+    return sorted(seen)
+
+
+def counts(module: str) -> bool:
+    """Whether a module of ours can change a result."""
+    parts = module.split(".")
+    return parts[0] == "pipelines" and len(parts) > 1 and parts[1] not in CONTRACT
+
+
+def _read(module: str) -> tuple[str, tuple[str, ...]]:
+    """(hash of a module's code without comments and docstrings, and of a package's templates; the counted modules that it uses).
+
+    Remembered while the module's file stays the same.
+    """
+    origin, package = _origin(module)
+    if origin is None:
+        return "", ()
+    status = origin.stat()
+    return _parsed(module, origin, package, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _origin(module: str) -> tuple[Path | None, str]:
+    """(the file of a module, the package that it is or stands in)."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return None, ""
+    return Path(spec.origin), module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+
+
+@cache
+def _parsed(module: str, origin: Path, package: str, size: int, changed: int) -> tuple[str, tuple[str, ...]]:
+    tree = _WithoutTypes().visit(ast.parse(origin.read_bytes()))
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            used |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+            if base == "pipelines.core.registry":
+                used |= {module for alias in node.names for module in _entries(alias.name.lower())}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := MODULE.fullmatch(node.value)):
+            used.add(named.group(1))
+        elif isinstance(node, ast.Attribute) and node.attr in CONTEXT and _is_context(node.value):
+            used.add(CONTEXT.module(node.attr))
+        elif isinstance(node, ast.Call):
+            used |= _loaded(node)
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_text(each)] or [ast.Pass()]  # type: ignore[attr-defined]
+    counted = tuple(sorted(name for name in used if counts(name) and _exists(name)))
+    texts = [hash_file(path) for path in sorted(origin.parent.glob("templates/*"))] if package == module else []
+    return digest([hashlib.sha256(ast.dump(tree).encode()).hexdigest(), *texts]), counted
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Takes out what only type checkers read."""
+
+    def visit_If(self, node: ast.If) -> Any:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return [self.visit(each) for each in node.orelse] or ast.Pass()
+        return self.generic_visit(node)
+
+
+def _entries(registry: str) -> set[str]:
+    """The modules of a registry whose entries are found by name when a stage runs."""
+    if registry not in REGISTRIES or registry in CHOSEN:
+        return set()
+    return {REGISTRIES[registry].module(name) for name in REGISTRIES[registry]}
+
+
+def _loaded(call: ast.Call) -> set[str]:
+    """The module behind `TABLE.load("name")` or `TABLE.module("name")`."""
+    match call:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=table), attr="load" | "module"), args=[ast.Constant(value=str(name))]
+        ):
+            registry: Mapping[str, str] = REGISTRIES.get(table.lower(), {})
+            if name in registry and registry is not CONTEXT:  # a part of the context counts where it is used
+                return {registry[name].partition(":")[0]}
+    return set()
+
+
+def _is_context(node: ast.AST) -> bool:
+    """Whether an expression is a stage's context: `context`, `self.context`, `asked.context`."""
+    return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")).lstrip("_") == "context"
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+@cache
+def _exists(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+def hash_folder(folder: Path) -> str:
+    """Content hash of a folder: names and bytes of its files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return digest([[str(path.relative_to(folder)), hash_file(path)] for path in files])
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's bytes; remembered while path, size and time of change stay the same."""
+    status = path.stat()
+    return _hash_file(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _hash_file(path: Path, size: int, changed: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

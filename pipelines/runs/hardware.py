@@ -1,0 +1,192 @@
+"""The machine: what a run ran on, and how fast it is taken to be before anything is measured.
+
+What a run ran on, for its manifest: processor, memory, devices, and energy where the machine tells.
+
+How fast this machine is taken to be before anything is measured, found out without torch.
+
+The rates are what training reaches, not what data sheets promise: a core's was measured with Finery's trainer (four
+layers of width 256, batches of 32, on two cores with AVX-512), a GPU's is a share of its data sheet's peak.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pipelines.runs.distributed import hosts
+
+
+def processor_flags() -> set[str]:
+    """Feature flags of the first processor (Linux on x86); empty elsewhere."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("flags"):
+                return set(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return set()
+
+
+def processor_name() -> str:
+    """The processor's marketing name, as far as the system tells."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def processes(asked: int | Literal["auto"]) -> int:
+    """How many processes a stage runs on: as asked, or one per GPU and 1 on a CPU, on each host."""
+    if asked != "auto":
+        return int(asked)
+    import torch
+
+    return max(1, int(torch.cuda.device_count())) * hosts().count
+
+
+def precision(asked: str) -> Literal["no", "bf16", "fp16"]:
+    """`auto` resolved: bf16 where the hardware multiplies it natively, else no."""
+    if asked != "auto":
+        return asked  # type: ignore[return-value]
+    import torch
+
+    if torch.cuda.is_available():
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
+    return "bf16" if processor_flags() & {"avx512_bf16", "amx_bf16"} else "no"
+
+
+def describe() -> dict[str, Any]:
+    """Hardware as plain data."""
+    import psutil
+    import torch
+
+    found: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": [],
+    }
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            found["gpus"].append({"name": properties.name, "memory_bytes": properties.total_memory})
+    return found
+
+
+def energy_joules() -> float | None:
+    """A counter of the energy used so far, where the machine tells (Intel and AMD RAPL, NVIDIA); None elsewhere."""
+    total, told = 0.0, False
+    for path in Path("/sys/class/powercap").glob("intel-rapl:?"):
+        try:
+            total += int((path / "energy_uj").read_text()) / 1e6
+            told = True
+        except (OSError, ValueError):
+            continue
+    try:
+        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            total += pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index)) / 1e3
+            told = True
+    except Exception:  # an optional package, a driver that is absent or says no: there is no counter then
+        pass
+    return total if told else None
+
+
+CORE = {"no": 50e9, "bf16": 80e9}
+"""FLOP/s that training reaches on one core with AVX-512, by precision. Measured; see the module's docstring."""
+PLAIN_CORE = 25e9
+"""FLOP/s of a core without AVX-512. Assumed: half as wide."""
+GPU_SHARE = 0.3
+"""Share of the peak that training reaches. Assumed; small models, whose kernels are short, reach less."""
+
+GPUS: dict[str, tuple[float, float]] = {
+    "B200": (2250e12, 80e12),
+    "H200": (989e12, 67e12),
+    "H100": (989e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12),
+    "A10": (125e12, 31.2e12),
+    "A40": (150e12, 37.4e12),
+    "A6000": (155e12, 38.7e12),
+    "V100": (125e12, 15.7e12),
+    "T4": (65e12, 8.1e12),
+    "RTX 4090": (165e12, 82.6e12),
+    "RTX 3090": (71e12, 35.6e12),
+}
+"""Peak FLOP/s in 16 bits (dense) and in float32, by what a GPU's name contains. From NVIDIA's data sheets."""
+OLD_GPUS = ("V100", "T4")
+"""GPUs without bfloat16."""
+UNKNOWN_GPU = (100e12, 20e12)
+"""For a GPU that is not in the table."""
+
+MEASURED = "what training reached on such cores in a measurement; --flops-per-second sets another rate"
+ASSUMED = f"assumed, {GPU_SHARE:.0%} of the data sheet's peak; --flops-per-second sets another rate"
+"""Where a rate comes from, for the reader of a plan."""
+
+
+class Device(NamedTuple):
+    """What a run will compute on."""
+
+    name: str
+    kind: Literal["cpu", "gpu"]
+    units: int
+    """GPUs, or cores."""
+    precision: Literal["no", "bf16"]
+    """What `mixed_precision: auto` becomes on it."""
+    rates: dict[str, float]
+    """FLOP/s of one GPU or of one core, by precision."""
+
+    def flops_per_second(self, precision: str, processes: int) -> float:
+        """What `processes` together reach: they share the cores, but have a GPU each."""
+        rate = self.rates["no" if precision == "no" else "bf16"]
+        return rate * (min(processes, self.units) if self.kind == "gpu" else self.units)
+
+
+def this_machine(proc: Path = Path("/proc"), visible: str | None = None) -> Device:
+    """The GPUs that the NVIDIA driver lists and CUDA_VISIBLE_DEVICES leaves, else the processor."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
+    names = _gpus(proc)
+    if visible is not None:
+        asked = [each for each in visible.split(",") if each.strip() not in ("", "-1")]
+        names = names[: len(asked)]
+    if names:
+        return gpu(names[0], len(names))
+    flags = _flags(proc)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    native = bool(flags & {"avx512_bf16", "amx_bf16"})
+    plain = CORE["no"] if "avx512f" in flags else PLAIN_CORE
+    rates = {"no": plain, "bf16": CORE["bf16"] if native else plain}
+    return Device(f"{cores} CPU core{'s' if cores > 1 else ''}", "cpu", cores, "bf16" if native else "no", rates)
+
+
+def gpu(name: str, count: int) -> Device:
+    """A GPU by its name, as far as the table knows it."""
+    half, single = next((peaks for part, peaks in GPUS.items() if part in name), UNKNOWN_GPU)
+    precision: Literal["no", "bf16"] = "no" if any(part in name for part in OLD_GPUS) else "bf16"
+    return Device(f"{count} x {name}", "gpu", count, precision, {"no": GPU_SHARE * single, "bf16": GPU_SHARE * half})
+
+
+def _gpus(proc: Path) -> list[str]:
+    names = []
+    for file in sorted(proc.glob("driver/nvidia/gpus/*/information")):
+        for line in file.read_text().splitlines():
+            if line.startswith("Model:"):
+                names.append(line.partition(":")[2].strip())
+    return names
+
+
+def _flags(proc: Path) -> set[str]:
+    try:
+        lines = (proc / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())

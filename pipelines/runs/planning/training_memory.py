@@ -1,0 +1,401 @@
+"""How many bytes a training step holds at its fullest moment, by formula.
+
+The step is followed as it happens: the forward pass keeps what the backward pass will need, the backward pass lets go
+of it from the last layer to the first while gradients appear, and the optimizer comes last. What a layer keeps is
+counted tensor by tensor in the manner of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+Transformer Models", section 4.1, arxiv.org/abs/2205.05198, whose 34 sbh + 5 as²b is the case of one GPU, 16 bits and an
+inner width of four times the hidden one. `benchmarks/predictions.py` holds the outcome against counted allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelines.architectures.arithmetic import (
+    CHUNK,
+    WORD_HEADS,
+    Linear,
+    Stack,
+    linear_layers,
+    norm,
+    parameter_count,
+    stacks,
+)
+from pipelines.architectures.configuration_rules import completed
+
+FLOAT = 4
+"""Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
+OPTIMIZER_BYTES = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0, "adagrad": 4, "rmsprop": 4}
+"""Bytes of optimizer state for each weight that learns. Adafactor's two vectors a matrix are too small to count."""
+ACTIVATION_VALUES = {
+    "relu": 0,
+    "tanh": 0,
+    "sigmoid": 0,
+    "linear": 0,
+    "gelu_new": 4,
+    "gelu_fast": 7,
+    "gelu_accurate": 4,
+    "gelu_python": 3,
+    "gelu_python_tanh": 4,
+    "quick_gelu": 2,
+    "gelu_10": 2,
+}
+"""Values that an activation keeps beside its result, for each that it is given; 1 where nothing is said."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one process computes at once, and how."""
+
+    batch: int
+    """Sequences."""
+    length: int
+    """Tokens of each; of each source for an encoder-decoder."""
+    target: int
+    """Tokens of each target."""
+    predicted: int
+    """Tokens of each sequence that get a score for each word of the vocabulary."""
+    mixed: bool = False
+    """Whether products are computed in 16 bits."""
+    on_cpu: bool = True
+    """On a CPU attention is eager and keeps every pair's weight; on a GPU a fused kernel computes them again."""
+    recomputed: bool = False
+    """Whether layers keep their input alone (activation checkpointing)."""
+    accumulated: int = 1
+    """Batches a step; gradients of the earlier ones stand while the later ones are computed."""
+    optimizer: str = "adamw_torch_fused"
+    processes: int = 1
+    padded: bool = False
+    """Whether sequences are filled up, so that attention needs a mask even where every token sees all others."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process while it trains, the Python process itself (about half a gigabyte) left out."""
+
+    weights: int
+    gradients: int
+    """All of them, as the optimizer finds them."""
+    optimizer: int
+    activations: int
+    """What the forward pass keeps for the backward pass, 16-bit copies of the weights among it."""
+    peak: int
+    """The fullest moment of the step: less than the sum, since activations go while gradients come."""
+
+    def to_json(self) -> dict[str, int]:
+        """As plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of the forward pass, in bytes."""
+
+    kept: int
+    """For the backward pass."""
+    learnt: int = 0
+    """Gradients that its backward pass leaves."""
+    forward: int = 0
+    """Beside what it keeps, while it is computed."""
+    backward: int = 0
+    """Beside what it kept, while its gradients are computed."""
+
+
+def memory(
+    config: Mapping[str, Any],
+    head: str,
+    num_labels: int,
+    step: Step,
+    *,
+    parameters: int | None = None,
+    trainable: int | None = None,
+    learnt: Mapping[str, int] | None = None,
+) -> Memory:
+    """Bytes of a step of a model of that config.
+
+    `learnt` names the linear layers that learn with how many weights each, updates or themselves; default: everything
+    learns. `parameters` is how many weights there are in all, those of updates included, `trainable` how many learn.
+    """
+    counts, fields = parameter_count(config, head, num_labels), completed(dict(config))
+    everything = counts["total"] if parameters is None else parameters
+    if trainable is None:
+        trainable = counts["total"] if learnt is None else sum(learnt.values())
+    blocks = list(_Tracing(fields, head, num_labels, step, learnt).blocks())
+    weights, gradients = everything * FLOAT, trainable * FLOAT
+    state = trainable * OPTIMIZER_BYTES[step.optimizer]
+    buckets = gradients if step.processes > 1 else 0
+    earlier = gradients if step.accumulated > 1 else 0
+    fullest = max(_fullest(blocks) + earlier, gradients + _scratch(step, gradients, fields))
+    return Memory(
+        weights=weights,
+        gradients=gradients + buckets,
+        optimizer=state,
+        activations=sum(block.kept for block in blocks),
+        peak=weights + state + buckets + fullest,
+    )
+
+
+def _fullest(blocks: list[Block]) -> int:
+    """The most that activations and gradients take together, over the forward and the backward pass."""
+    kept = gradients = most = 0
+    for block in blocks:
+        kept += block.kept
+        most = max(most, kept + block.forward)
+    for block in reversed(blocks):
+        most = max(most, kept + gradients + max(block.backward, block.learnt - block.kept))
+        kept -= block.kept
+        gradients += block.learnt
+    return most
+
+
+def _scratch(step: Step, gradients: int, fields: Mapping[str, Any]) -> int:
+    """What the optimizer needs beside its state: nothing if fused, else temporaries of a matrix, or of all on a GPU."""
+    if step.optimizer == "adamw_torch_fused":
+        return 0
+    return 2 * FLOAT * fields["vocab_size"] * fields["embedding_size"] if step.on_cpu else gradients
+
+
+class _Tracing:
+    """The blocks of one forward pass."""
+
+    def __init__(
+        self, fields: Mapping[str, Any], head: str, num_labels: int, step: Step, learnt: Mapping[str, int] | None
+    ) -> None:
+        self.fields = fields
+        self.head = head
+        self.step = step
+        self.learnt = learnt
+        self.layers = {layer.name: layer for layer in linear_layers(fields, head, num_labels)}
+        self.value = 2 if step.mixed else FLOAT
+        self.mask = 1 if not step.on_cpu else self.value  # torch's dropout keeps a number a value on a CPU
+        self.tokens = {"sequence": step.batch * step.length, "target": step.batch * step.target}
+
+    def blocks(self) -> Iterator[Block]:
+        for stack in stacks(self.fields):
+            yield self._embeddings(stack)
+            for index in range(stack.layers):
+                blocks = list(self._layer(stack, index))
+                yield from self._recomputed(blocks, stack) if self.step.recomputed else blocks
+            yield self._final_norm(stack)
+        yield from self._heads()
+
+    def _recomputed(self, blocks: list[Block], stack: Stack) -> Iterator[Block]:
+        """One layer that keeps its input, and computes the rest when its turn comes."""
+        inside = sum(block.kept for block in blocks)
+        kept = self.tokens[stack.tokens] * self.fields["hidden_size"] * FLOAT
+        yield Block(
+            kept,
+            sum(block.learnt for block in blocks),
+            max(block.kept + block.forward for block in blocks),
+            inside + max(block.backward for block in blocks),
+        )
+
+    # ---- what learns -------------------------------------------------------------------------------------------------
+
+    def _gradient(self, layer: Linear) -> int:
+        weights = layer.parameters if self.learnt is None else self.learnt.get(layer.name, 0)
+        return weights * FLOAT
+
+    def _saves_input(self, layer: Linear) -> bool:
+        return self._gradient(layer) > 0
+
+    def _norm_gradient(self, width: int) -> int:
+        return norm(self.fields, width) * FLOAT if self.learnt is None else 0
+
+    def _copy(self, *layers: Linear) -> int:
+        """The 16-bit copies of matrices, which the backward pass reads."""
+        return sum(2 * layer.inputs * layer.outputs for layer in layers) if self.step.mixed else 0
+
+    def _inputs(self, tokens: int, *layers: Linear) -> int:
+        """What `layers` keep of their common input: itself, or a 16-bit copy each."""
+        saving = [layer for layer in layers if self._saves_input(layer)]
+        copies = len(saving) if self.step.mixed else min(1, len(saving))
+        return copies * tokens * layers[0].inputs * self.value
+
+    # ---- the parts of a model ----------------------------------------------------------------------------------------
+
+    def _embeddings(self, stack: Stack) -> Block:
+        fields, tokens = self.fields, self.tokens[stack.tokens]
+        narrow = fields["embedding_size"]
+        kept = tokens * 8  # the ids
+        if fields["position"] == "relative":
+            length = tokens // self.step.batch
+            kept += length * length * 8  # which bucket each pair is in
+            if stack.causal or self.step.padded:
+                kept += self.step.batch * fields["num_attention_heads"] * length * length * FLOAT
+        if self.learnt is None:
+            kept += self._norm_kept(tokens, narrow) if fields["embedding_norm"] else 0
+            kept += tokens * narrow * self._mask_of("embedding_dropout_prob", FLOAT)
+        projection = self.layers.get(f"{stack.prefix}embeddings.projection")
+        if projection is not None:
+            kept += self._inputs(tokens, projection) + self._copy(projection)
+        words = fields["vocab_size"] * narrow * FLOAT
+        others = fields["type_vocab_size"] * narrow * FLOAT
+        others += fields["max_position_embeddings"] * narrow * FLOAT if fields["position"] == "learned" else 0
+        others += self._norm_gradient(narrow) if fields["embedding_norm"] else 0
+        if self.learnt is not None:
+            return Block(kept)
+        tied = fields["tie_word_embeddings"] and self.head in WORD_HEADS
+        shared = tied or stack.crosses  # then the words' gradient is there already, and another one is added to it
+        return Block(kept, others + (0 if shared else words), tokens * narrow * FLOAT, others + words)
+
+    def _layer(self, stack: Stack, index: int) -> Iterator[Block]:
+        layer, tokens = f"{stack.prefix}layers.{index}", stack.tokens
+        length = self.step.length if tokens == "sequence" else self.step.target
+        yield self._attention(f"{layer}.attention", tokens, tokens, length, length, stack.causal, self._windowed(index))
+        if stack.crosses:
+            source = self.step.length
+            yield self._attention(f"{layer}.cross_attention", tokens, "sequence", length, source, False)
+        yield self._feed_forward(f"{layer}.feed_forward", self.tokens[tokens])
+
+    def _windowed(self, index: int) -> bool:
+        """Whether a layer sees a window only."""
+        every = self.fields["global_attn_every_n_layers"]
+        return self.fields["attention_pattern"] == "sliding_window" and (every is None or index % every != 0)
+
+    def _attention(
+        self, name: str, queries: str, keys: str, length: int, past: int, causal: bool, windowed: bool = False
+    ) -> Block:
+        fields, value = self.fields, self.value
+        asked, seen = self.tokens[queries], self.tokens[keys]
+        query, key, values, output = (self.layers[f"{name}.{each}"] for each in ("query", "key", "value", "output"))
+        dim, wide = fields["hidden_size"], query.outputs
+        crosses = queries != keys
+        kept = self._sublayer(asked) + self._copy(query, key, values, output) + self._inputs(asked, output)
+        if not crosses:
+            kept += self._inputs(asked, query, key, values)
+        else:
+            kept += self._inputs(asked, query) + (self._inputs(seen, key, values) if self.step.mixed else 0)
+        if fields["qk_norm"]:
+            kept += self._head_norms(asked, wide) + self._head_norms(seen, key.outputs)
+        learnt = sum(self._gradient(each) for each in (query, key, values, output)) + self._norm_gradient(dim)
+        flowing = asked * dim * FLOAT + asked * wide * value
+        if fields["attention_pattern"] == "linear" and not crosses:
+            between = self._linear_attention(length, causal)
+            return Block(kept + between, learnt, flowing + between // 4, flowing + between // 2)
+        kept += (asked + 2 * seen) * wide * value  # by head, keys and values repeated for the heads that share them
+        kept += self._scoring(asked, seen, length)
+        pairs = self.step.batch * fields["num_attention_heads"] * length * past
+        additive = fields["attention_scoring"] == "additive"
+        forward = backward = flowing
+        if additive:  # a vector for each pair, and again for the product with a vector that learns
+            each, copies = pairs * fields["head_dim"] * value, 2 if self.learnt is None else 1
+            kept += copies * each - asked * wide * value
+            forward += each
+            backward += (3 - copies) * each
+        if self.step.on_cpu or additive:
+            weight = FLOAT if self._masked(causal or windowed, crosses) else value  # float32 masks make float32 scores
+            dropped = fields["attention_probs_dropout_prob"] > 0
+            copies = pairs * value if dropped or weight != value else 0
+            kept += pairs * (2 if dropped else 1) * weight + copies
+            forward += pairs * weight
+            backward += pairs * weight * (1 if dropped else 2)
+        return Block(kept, learnt, forward, backward)
+
+    def _masked(self, hidden: bool, crosses: bool) -> bool:
+        """Whether numbers are added to the scores: some keys are `hidden`, or distance counts."""
+        positional = self.fields["position"] in ("alibi", "relative") and not crosses
+        return hidden or positional or self.step.padded
+
+    def _head_norms(self, tokens: int, width: int) -> int:
+        """Inputs of the norms of queries or of keys."""
+        heads = width // self.fields["head_dim"]
+        if self.fields["norm_type"] == "rms_norm":
+            return int(tokens * ((2 if self.learnt is None else 1) * width * FLOAT + heads * FLOAT))
+        return int(tokens * (width * self.value + heads * 2 * FLOAT))
+
+    def _scoring(self, asked: int, seen: int, length: int) -> int:
+        """What a way of scoring keeps beside queries, keys and values."""
+        fields, value = self.fields, self.value
+        heads, shared, head_dim = fields["num_attention_heads"], fields["num_key_value_heads"], fields["head_dim"]
+        learns = 1 if self.learnt is None else 0
+        if fields["attention_scoring"] == "general":
+            return int((learns * asked + self.step.batch * head_dim) * heads * head_dim * value)
+        if fields["attention_scoring"] == "cosine":
+            vectors = (1 + learns) * asked * heads + seen * shared
+            return int((vectors * head_dim + 2 * (asked * heads + seen * shared)) * value)
+        return 0
+
+    def _linear_attention(self, length: int, causal: bool) -> int:
+        """Features, and what their sums need. Within a chunk a causal stack writes the pairs out."""
+        fields, value, batch = self.fields, self.value, self.step.batch
+        heads, head_dim = fields["num_attention_heads"], fields["head_dim"]
+        wide, states = heads * head_dim, heads * head_dim * head_dim * value
+        if not causal:
+            return int(batch * (length * wide * (2 * FLOAT + 5 * value) + states))
+        filled = -(-length // CHUNK) * CHUNK
+        padded = filled * wide * (7 if self.step.mixed else 4) * value
+        pairs = heads * filled * CHUNK * value
+        return int(batch * (4 * length * wide * FLOAT + padded + pairs + filled // CHUNK * states))
+
+    def _feed_forward(self, name: str, tokens: int) -> Block:
+        fields, value = self.fields, self.value
+        gated = fields["is_gated_act"]
+        into = [self.layers[f"{name}.{each}"] for each in (("intermediate", "gate") if gated else ("intermediate",))]
+        output = self.layers[f"{name}.output"]
+        inner = tokens * fields["intermediate_size"] * value
+        kept = self._sublayer(tokens) + self._inputs(tokens, *into) + self._copy(*into, output)
+        kept += inner * ACTIVATION_VALUES.get(fields["hidden_act"], 1)
+        if gated:
+            kept += 2 * inner  # the two factors
+        dropped = fields["activation_dropout_prob"] > 0
+        result_is_kept = fields["hidden_act"] in ("relu", "tanh", "sigmoid") and not gated
+        kept += inner if result_is_kept else 0
+        if self._saves_input(output) and (dropped or not result_is_kept):
+            kept += inner
+        kept += inner * self.mask // value if dropped else 0
+        learnt = sum(self._gradient(each) for each in (*into, output)) + self._norm_gradient(fields["hidden_size"])
+        flowing = tokens * fields["hidden_size"] * (FLOAT + value) + inner
+        if self.learnt is not None and self.step.mixed:  # PEFT's updates are computed from a float32 copy
+            flowing += tokens * fields["intermediate_size"] * FLOAT
+        return Block(kept, learnt, flowing, flowing)
+
+    def _sublayer(self, tokens: int) -> int:
+        """The residual sum that a norm reads, and the dropout mask of the sublayer's output."""
+        dim: int = self.fields["hidden_size"]
+        mask = tokens * dim * self._mask_of("hidden_dropout_prob", self.value)
+        if self.fields["norm_position"] == "sandwich":
+            output = self.value if self.fields["norm_type"] == "layer_norm" else FLOAT
+            return self._norm_kept(tokens, dim) + self._norm_kept(tokens, dim, output) + mask
+        return self._norm_kept(tokens, dim) + mask
+
+    def _norm_kept(self, tokens: int, width: int, value: int = FLOAT) -> int:
+        """A norm's input and its statistics; an RMSNorm that learns keeps what it has divided, too."""
+        if self.fields["norm_type"] == "rms_norm":
+            return tokens * (width * (value + (FLOAT if self.learnt is None else 0)) + FLOAT)
+        return tokens * (width * value + 2 * FLOAT)
+
+    def _mask_of(self, dropout: str, value: int) -> int:
+        if not self.fields[dropout] > 0:
+            return 0
+        return value if self.step.on_cpu else 1
+
+    def _final_norm(self, stack: Stack) -> Block:
+        if self.fields["norm_position"] == "post":
+            return Block(0)
+        dim = self.fields["hidden_size"]
+        return Block(self._norm_kept(self.tokens[stack.tokens], dim), self._norm_gradient(dim))
+
+    def _heads(self) -> Iterator[Block]:
+        """Small heads keep next to nothing; scores over the vocabulary are large."""
+        fields, step = self.fields, self.step
+        small = [layer for layer in self.layers.values() if layer.part in ("pooler", "head")]
+        small_learnt = sum(self._gradient(layer) for layer in small)
+        if self.head not in WORD_HEADS:
+            last = self.tokens["target" if fields["family"] == "encoder-decoder" else "sequence"]
+            yield Block(self._copy(*small) + last * fields["hidden_size"] * FLOAT, small_learnt)
+            return
+        rows, vocab, narrow = step.batch * step.predicted, fields["vocab_size"], fields["embedding_size"]
+        kept = rows * (fields["hidden_size"] * (FLOAT + self.value)) + self._copy(*small)
+        if fields["family"] == "encoder":
+            kept += rows * narrow * (FLOAT + self.value * ACTIVATION_VALUES.get(fields["hidden_act"], 1))
+            small_learnt += self._norm_gradient(narrow)
+        yield Block(kept, small_learnt)
+        scores = rows * vocab
+        matrix = vocab * narrow
+        learns = self.learnt is None
+        kept = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)
+        forward = scores * ((FLOAT + 2) if step.mixed else FLOAT)
+        yield Block(kept, matrix * FLOAT if learns else 0, forward, 2 * scores * FLOAT)

@@ -1,0 +1,423 @@
+"""The story of a run, in the order it happens, and of one rank's share of a stage.
+
+The story of a job, in the order it happens. The only file that sees every stage.
+
+One rank of a stage: what torchrun starts. It does the stage's work beside the other ranks and reports to the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    DataError,
+    FineryError,
+    IncompatibleError,
+    StageError,
+    Stopped,
+    Unforeseen,
+    understood,
+)
+from pipelines.core.interfaces import StopSignal, World
+from pipelines.core.recipe import START, Model, Recipe, Stage
+from pipelines.core.signals import stop_on_signals
+from pipelines.core.study_cells import refuse_study
+from pipelines.data import stage_files
+from pipelines.models.checkpoint_content import commit_of
+from pipelines.runs import distributed, fingerprints, hardware
+from pipelines.runs.context import TOKENIZER, context_for, shape_of
+from pipelines.runs.distributed import Heartbeat, join_world, write_failure
+from pipelines.runs.workspace import RunFolder, StageStore
+
+
+def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: StopSignal | None = None) -> Path:
+    """Do what the recipe describes, stage by stage; returns the run folder. Raises FineryError after telling the events."""
+    refuse_study(recipe, str(folder))
+    stop = stop or StopSignal()
+    job = Job(recipe, RunFolder(folder, store or StageStore()), stop)
+    try:
+        with job.place.open(recipe.to_yaml()), stop_on_signals(stop):
+            started = time.monotonic()
+            try:
+                job.begin()
+                job.refuse_what_is_lacking()
+                job.make_tokenizer()
+                for position, stage in enumerate(recipe.stages, start=1):
+                    job.do(position, stage)
+                job.finish(time.monotonic() - started)
+            except BaseException as error:
+                failure = job.fail(error)
+                if failure is error:
+                    raise
+                raise failure from error
+    except OSError as error:  # the run folder or the home itself: there is no place for an event
+        raise understood(error) from error
+    return folder
+
+
+@dataclass
+class Job:
+    """A recipe on its way through its stages."""
+
+    recipe: Recipe
+    place: RunFolder
+    stop: StopSignal
+    at: str | None = None
+    """Id of the stage being worked on."""
+    folders: dict[str, Path] = field(default_factory=dict)
+    """Folders of the complete stages, by id."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Fingerprints, by stage id."""
+    energy: float | None = None
+
+    @cached_property
+    def processes(self) -> int:
+        """How many processes a stage runs on."""
+        return hardware.processes(self.recipe.launch.num_processes)
+
+    @cached_property
+    def precision(self) -> str:
+        """`no`, `bf16` or `fp16`."""
+        return hardware.precision(self.recipe.launch.mixed_precision)
+
+    @cached_property
+    def start(self) -> Model:
+        """The recipe's model at the commit that its revision stands for now: one run reads one state of a repository."""
+        own = self.recipe.model
+        if own.checkpoint is None:
+            return own
+        commit = _commit(own.checkpoint, own.revision)
+        return own if commit == own.revision else own.model_copy(update={"revision": commit})
+
+    @cached_property
+    def special_tokens(self) -> list[str]:
+        """Tokens that the stages need of a trained tokenizer, beside the usual ones."""
+        return list(dict.fromkeys(token for stage in self.recipe.stages for token in stage.special_tokens()))
+
+    @cached_property
+    def segments(self) -> bool:
+        """Whether the tokenizer tells the two texts of a pair apart: a checkpoint's own does what it did."""
+        from pipelines.models.tokenizer import has_segments
+
+        return self.recipe.model.architecture is None or has_segments(shape_of(self.recipe))
+
+    def begin(self) -> None:
+        """The manifest's first lines, and the event that opens the run."""
+        self.energy = hardware.energy_joules()
+        self.place.prune(
+            {f"stages/{number:02d}-{stage.id}" for number, stage in enumerate(self.recipe.stages, start=1)}
+        )
+        self.place.manifest = {
+            "finery": version("finery"),
+            "name": self.recipe.name,
+            "started": datetime.now(UTC).isoformat(),
+            "working_folder": str(Path.cwd()),
+            "versions": fingerprints.versions(),
+            "hardware": hardware.describe(),
+            "launch": {"num_processes": self.processes, "mixed_precision": self.precision},
+            "stages": [],
+        }
+        self.place.save_manifest()
+        self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
+
+    def refuse_what_is_lacking(self) -> None:
+        """Raise Misfit when a stage needs what this machine has not got, before the stages ahead of it take their time."""
+        for stage in self.recipe.stages:
+            tuner = getattr(stage, "tuner", None)
+            if tuner is not None and (why := tuner.unavailable_reason()) is not None:
+                self.at = stage.id
+                raise IncompatibleError(f"the tuner {tuner.name} {why}")
+            if (why := stage.unavailable_reason()) is not None:
+                self.at = stage.id
+                raise IncompatibleError(f"the stage {stage.id} {why}")
+
+    def make_tokenizer(self) -> None:
+        """Train the tokenizer, or copy the pretrained one; reused like a stage."""
+        self.at = TOKENIZER
+        wanted = self.recipe.tokenizer
+        if wanted is not None and wanted.train is None:
+            source = str(wanted.pretrained)
+        elif wanted is None and self.recipe.model.checkpoint is not None:
+            source = self.recipe.model.checkpoint
+        else:
+            source = None
+        if source is not None:
+            start = self.start if wanted is None else None
+            revision = start.revision if start is not None else _commit(source, None)
+            identity: dict[str, Any] = {
+                "pretrained": source,
+                "content": _folder_content(source, revision),
+                "segments": self.segments,
+            }
+            if start is not None and start.trust_remote_code:
+                identity["trust_remote_code"] = True
+            self._complete(
+                TOKENIZER,
+                TOKENIZER,
+                identity,
+                [],
+                {},
+                {"pipelines.models.tokenizer"},
+                partial(self._copy_tokenizer, source, revision, start),
+            )
+            return
+        from pipelines.models.tokenizer import DEFAULT, block
+
+        algorithm, size = (wanted.train, wanted.vocab_size) if wanted is not None else (block(DEFAULT), 8192)
+        reader = next((stage for stage in self.recipe.stages if type(stage).texts is not Stage.texts), None)
+        if reader is None:
+            raise StageError(
+                "there is no text to train a tokenizer on; name a pretrained one: tokenizer: {pretrained: …}"
+            )
+        identity = {
+            "train": algorithm.plain() | {"name": algorithm.name},
+            "vocab_size": size,
+            "extra": self.special_tokens,
+            "segments": self.segments,
+            "rows": getattr(reader, "max_train_samples", None),
+        }
+        self.at = reader.id  # what goes wrong with its rows is this stage's to mend
+        content = reader.content(self.recipe)
+        code = {"pipelines.models.tokenizer"} | fingerprints.modules_of(algorithm)
+        self._complete(
+            TOKENIZER,
+            TOKENIZER,
+            identity,
+            [],
+            content,
+            code,
+            partial(self._train_tokenizer, algorithm, size, reader),
+        )
+
+    def do(self, number: int, stage: Stage) -> None:
+        """Reuse the stage when it is complete with this fingerprint, else do it."""
+        stage_files.use(self.folders)
+        self.at = stage.id
+        if self.stop.requested:
+            raise Stopped("stopped between two stages")
+        identity = stage.identity() | {"seed": self.recipe.seed_of(stage), "precision": self.precision}
+        if "arguments" in type(stage).model_fields and "global_batch_size" not in getattr(stage, "arguments", {}):
+            identity["processes"] = self.processes if stage.joins else 1
+        inputs = [self.marks[TOKENIZER], *(self._mark(read) for read in stage.reads(self.recipe))]
+        if not stage.trains:
+            identity["reads"] = stage.reads(self.recipe)  # its files name these stages
+        code = fingerprints.modules_of(stage) | stage.modules()
+        name = f"stages/{number:02d}-{stage.id}"
+        self._complete(
+            stage.id, name, identity, inputs, stage.content(self.recipe), code, partial(self._run_stage, stage), stage
+        )
+
+    def _complete(
+        self,
+        stage_id: str,
+        name: str,
+        identity: Mapping[str, Any],
+        inputs: list[str],
+        content: Mapping[str, str],
+        code: set[str],
+        work: Any,
+        stage: Stage | None = None,
+    ) -> None:
+        """Reuse or make one stage: whatever happens, it is complete or invisible."""
+        started = time.monotonic()
+        events, store = self.place.events.of(stage_id), self.place.store
+        mark, code_hash = fingerprints.mark_of(identity, inputs, content, code)
+        self.marks[stage_id] = mark
+
+        def reusable() -> Path | None:
+            found = store.complete(mark)
+            return None if found is not None and stage is not None and not stage.still_there(found) else found
+
+        folder = reusable()
+        reused = folder is not None
+        if folder is None:
+            if (lost := store.damage(mark)) is not None:
+                events.emit(
+                    "warning",
+                    message=f"{lost} of the complete stage {store.stages / mark} is missing or changed; it is made again",
+                )
+            with store.attempt(mark) as attempt:
+                folder = reusable()  # another run may have made it while this one waited
+                if folder is None:
+                    self.place.link(name, attempt)
+                    events.emit("started", fingerprint=mark)
+                    try:
+                        work(attempt, mark)
+                    except BaseException:
+                        store.give_up(mark)
+                        if not attempt.exists():
+                            self.place.unlink(name)
+                        raise
+                    record = {
+                        "id": stage_id,
+                        "fingerprint": mark,
+                        "identity": dict(identity),
+                        "inputs": inputs,
+                        "data": dict(content),
+                        "code": code_hash,
+                    }
+                    folder = store.finish(
+                        mark, record | {"seconds": time.monotonic() - started, "versions": fingerprints.versions()}
+                    )
+        self.place.link(name, folder)
+        self.folders[stage_id] = folder
+        for model in sorted((folder / "tasks").glob("*/model")):  # a stage that leaves a model a task
+            part = f"{stage_id}/{model.parent.name}"
+            self.folders[part], self.marks[part] = model.parent, mark
+        seconds = time.monotonic() - started
+        metrics = json.loads((folder / "metrics.json").read_text()) if (folder / "metrics.json").is_file() else {}
+        events.emit("stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=mark, metrics=metrics)
+        self.place.manifest["stages"].append(
+            {
+                "id": stage_id,
+                "fingerprint": mark,
+                "code": code_hash,
+                "data": dict(content),
+                "seconds": round(seconds, 3),
+                "reused": reused,
+            }
+        )
+        self.place.save_manifest()
+
+    def _mark(self, stage_id: str) -> str:
+        """Fingerprint of a stage's model, or of the recipe's own."""
+        if stage_id != START:
+            return self.marks[stage_id]
+        model = self.start
+        if model.checkpoint is not None:
+            code = {"trust_remote_code": True} if model.trust_remote_code else {}
+            return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision), **code})
+        return fingerprints.digest({"architecture": shape_of(self.recipe)})
+
+    def _run_stage(self, stage: Stage, attempt: Path, mark: str) -> None:
+        if self.processes > 1 and stage.joins:
+            distributed.run_ranks(self.processes, self.place.folder, stage.id, attempt, self.stop)
+            return
+        stage.run(context_for(self, stage, attempt, mark, World()))
+
+    def _train_tokenizer(self, algorithm: Any, size: int, reader: Stage, attempt: Path, mark: str) -> None:
+        texts: Iterator[str] | None = reader.texts()
+        if texts is None:
+            raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
+        self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
+
+    def _copy_tokenizer(self, source: str, revision: str | None, start: Model | None, attempt: Path, mark: str) -> None:
+        from pipelines.models.tokenizer import open_tokenizer
+
+        self._save_tokenizer(open_tokenizer(source, revision, start), attempt)
+
+    def _save_tokenizer(self, tokenizer: Any, attempt: Path) -> None:
+        from pipelines.models.tokenizer import without_segments
+
+        (tokenizer if self.segments else without_segments(tokenizer)).save_pretrained(str(attempt / "model"))
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Tell the events; returns the error that the user should see."""
+        failure = error if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit) else understood(error)
+        if isinstance(failure, StageError) and failure.stage is None:
+            failure.stage = self.at
+        kind = "stopped" if isinstance(failure, Stopped) else "failed"
+        reason = failure.reason if isinstance(failure, FineryError) else "internal"
+        events = self.place.events.of(self.at) if self.at else self.place.events
+        with suppress(OSError):  # a full disk must not hide the first error
+            events.emit(kind, message=str(failure), reason=reason)
+        self.write_report()
+        return failure
+
+    def finish(self, seconds: float) -> None:
+        """The manifest's last lines, and the event that closes the run."""
+        self.place.manifest |= {"finished": datetime.now(UTC).isoformat(), "wall_time": round(seconds, 3)}
+        after = hardware.energy_joules()
+        if self.energy is not None and after is not None and after > self.energy:
+            self.place.manifest["energy_joules"] = round(after - self.energy, 1)
+        self.place.save_manifest()
+        self.write_report()
+        self.place.events.emit("finished", seconds=round(seconds, 3))
+
+    def write_report(self) -> None:
+        """`report.html` and `README.md`: a page that cannot be made is a warning, for the run is what counts."""
+        from pipelines.reports.run_page import write_run_report
+
+        try:
+            write_run_report(self.place.folder, self.recipe)
+        except Exception as error:
+            with suppress(OSError):
+                self.place.events.emit(
+                    "warning",
+                    message=f"report.html could not be written ({type(error).__name__}: {error}); everything else is in place",
+                )
+
+
+def _commit(source: str, revision: str | None) -> str | None:
+    """The commit of a Hub repository, where it can be told; asked for by every run, with its own token. Raises DataError."""
+    return revision if Path(source).is_dir() else commit_of(source, revision) or revision
+
+
+def _folder_content(source: str, revision: str | None) -> str:
+    """What tells two checkpoints apart: the bytes of a folder, or the name and commit of a Hub repository."""
+    path = Path(source)
+    return fingerprints.hash_folder(path) if path.is_dir() else f"{source}@{revision or 'main'}"
+
+
+def working_folder(run_folder: Path) -> Path:
+    """The folder a run was started in: relative destinations mean the same after a resume from elsewhere."""
+    try:
+        recorded = Path(json.loads((run_folder / "manifest.json").read_text())["working_folder"])
+    except (OSError, ValueError, KeyError):
+        return Path.cwd()
+    return recorded if recorded.is_dir() else Path.cwd()
+
+
+def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> int:
+    """Run the stage on this rank. Returns the exit code; an error is left for the driver in the stage's folder."""
+    stop = StopSignal()
+    try:
+        with stop_on_signals(stop):
+            world = join_world(processes)
+            recipe = recipes.load(run_folder / "recipe.yaml")
+            job = Job(recipe, RunFolder(run_folder, StageStore()), stop)
+            job.folders = complete_stages(run_folder)
+            stage = recipe.stage(stage_id)
+            mark = folder.name.removesuffix(".partial")
+            with Heartbeat(run_folder, world.rank) as heart:
+                stage.run(replace(context_for(job, stage, folder, mark, world), beat=heart.step))
+    except BaseException as error:
+        failure = understood(error)
+        if isinstance(failure, Unforeseen):
+            traceback.print_exc()
+        write_failure(folder, failure)
+        sys.stderr.flush()
+        # The other ranks may wait for this one for ever: leave without the clean-up that would wait for them too.
+        os._exit(failure.exit_code if isinstance(failure, FineryError) else EXIT_FAILED)
+    return EXIT_DONE
+
+
+def complete_stages(run_folder: Path) -> dict[str, Path]:
+    """Folders of the complete stages that a run links to, by id."""
+    found = {}
+    for link in run_folder.glob("stages/*"):
+        target = link.resolve()
+        if target.is_dir() and not target.name.endswith(".partial"):
+            found[link.name.partition("-")[2]] = target
+            found |= {
+                f"{link.name.partition('-')[2]}/{model.parent.name}": model.parent
+                for model in target.glob("tasks/*/model")
+            }
+    if (run_folder / "tokenizer").exists():
+        found[TOKENIZER] = (run_folder / "tokenizer").resolve()
+    return found

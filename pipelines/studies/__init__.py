@@ -1,0 +1,1 @@
+"""Studies: a recipe with a matrix, its cells, its search, its table."""

@@ -1,0 +1,313 @@
+"""Finished runs side by side: the same benchmarks, each model tested against the first on the same examples.
+
+Whether one model is better than another on the same examples: the tests, each with its p-value.
+
+Finished runs side by side: the same benchmarks, each model held against the first on the same examples.
+
+A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that are
+shown, is at most 0.05.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import CommandError
+from pipelines.core.registry import nearest
+from pipelines.core.scores import smaller_is_better
+from pipelines.evaluation.resampling import Estimate, paired_difference
+from pipelines.metrics import statistics
+from pipelines.metrics.statistics import (
+    CORRECTIONS,
+    LEVEL_CORRECTIONS,
+    ROUNDS,
+    Correction,
+    McNemar,
+    corrected,
+    mcnemar,
+    p_of_draws,
+    randomisation,
+    shown,
+)
+from pipelines.reports.results import SEED, Result, results_of
+
+Test = Literal["bootstrap", "randomisation", "mcnemar"]
+TESTS: tuple[Test, ...] = ("bootstrap", "randomisation", "mcnemar")
+NAMES = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation", "mcnemar": "McNemar (exact)"}
+"""How they are called where people read."""
+BUSY = 2e6
+"""Examples times rounds beyond which an answer in words is shuffled less often: each round counts all of them."""
+
+
+@dataclass
+class Tested:
+    """What the tests say about two models on one benchmark."""
+
+    differences: dict[str, Estimate] = field(default_factory=dict)
+    """By score: the first model's minus the second's, with its bootstrap interval."""
+    p_values: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By score, then by test."""
+    mcnemar: McNemar | None = None
+    """Of the answers that are simply right or wrong."""
+
+
+def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> Tested:
+    """The tests on every score of two models that were scored on the same examples."""
+    found = Tested()
+    for metric in one.metrics:
+        if metric not in one.draws or metric not in other.draws or metric not in other.metrics:
+            continue
+        drawn = one.draws[metric], other.draws[metric]
+        estimate = paired_difference([one.metrics[metric]], [other.metrics[metric]], [drawn[0]], [drawn[1]], SEED)
+        if estimate is None:
+            continue
+        found.differences[metric] = estimate
+        if "bootstrap" in tests:
+            found.p_values.setdefault(metric, {})["bootstrap"] = p_of_draws(drawn[0] - drawn[1], estimate.value)
+    if "randomisation" in tests:
+        for metric, p_value in _shuffled(one, other).items():
+            if metric in found.differences:
+                found.p_values.setdefault(metric, {})["randomisation"] = p_value
+    if "mcnemar" in tests:
+        found.mcnemar = _judged(one, other)
+        if found.mcnemar is not None and one.main in found.differences:
+            found.p_values.setdefault(one.main, {})["mcnemar"] = found.mcnemar.exact
+    return found
+
+
+def _shuffled(one: Result, other: Result) -> dict[str, float]:
+    """Approximate randomisation, split by split."""
+    found: dict[str, float] = {}
+    for suffix, part in one.parts.items():
+        against: Any = other.parts.get(suffix)
+        if against is None or type(against) is not type(part):
+            continue
+        scored = _swapper(part, against)
+        rounds = max(199, min(ROUNDS, int(BUSY / len(part))))
+        found |= {f"{name}{suffix}": value for name, value in randomisation(len(part), scored, SEED, rounds).items()}
+    return found
+
+
+def _swapper(part: Any, against: Any) -> Any:
+    return lambda swapped: (part.mixed(against, swapped), against.mixed(part, swapped))
+
+
+def _judged(one: Result, other: Result) -> McNemar | None:
+    """McNemar's test on the split of the main score."""
+    for suffix, part in one.parts.items():
+        against = other.parts.get(suffix)
+        if one.main.endswith(suffix) and against is not None and part.right is not None and against.right is not None:
+            return mcnemar(part.right, against.right)
+    return None
+
+
+@dataclass
+class Compared:
+    """One model on one benchmark, beside the reference."""
+
+    name: str
+    result: Result
+    same: bool
+    """Whether it was scored on the reference's examples."""
+    tested: Tested
+    corrected: dict[str, float]
+    """By test: the p-value of the main score, corrected."""
+
+
+def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> dict[str, Any]:
+    """What `finery compare` says, as plain data. Raises CommandError where the runs have nothing in common."""
+    tests, how = _asked(test, correction)
+    measured: dict[str, list[tuple[str, Result]]] = {}
+    names = _names(folders)
+    for name, folder in zip(names, folders, strict=True):
+        results = _finished(folder)
+        for result in results:
+            several = sum(other.benchmark == result.benchmark for other in results) > 1
+            measured.setdefault(result.benchmark, []).append((f"{name}:{result.model}" if several else name, result))
+    shared = {name: models for name, models in measured.items() if len(models) > 1}
+    if not shared:
+        told = "; ".join(
+            f"{name}: {', '.join(dict.fromkeys(each.benchmark for each in _finished(folder))) or 'nothing'}"
+            for name, folder in zip(names, folders, strict=True)
+        )
+        raise CommandError(f"the runs have no benchmark in common ({told}); evaluate them on the same ones")
+    notes = [
+        f"{benchmark} was measured by {models[0][0]} alone."
+        for benchmark, models in measured.items()
+        if len(models) == 1
+    ]
+    compared = {benchmark: [_held(each, models[0], tests) for each in models] for benchmark, models in shared.items()}
+    family = [each for models in compared.values() for each in models[1:]]
+    for name in tests:
+        _correct(family, name, how)
+    decided = [each for each in family if tests[0] in each.corrected]
+    told_of = [_side_by_side(benchmark, models, tests[0], how, len(decided)) for benchmark, models in compared.items()]
+    return {
+        "benchmarks": told_of,
+        "notes": notes,
+        "tests": list(tests),
+        "test": tests[0],
+        "correction": how,
+        "comparisons": len(decided),
+        "warnings": [warning for each in told_of for warning in each.pop("warnings")],
+    }
+
+
+def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
+    """The tests that are made, the deciding one first, and the correction. Raises CommandError."""
+    if test not in ("all", *TESTS):
+        raise CommandError(
+            f"--test is '{test}', must be one of all, {', '.join(TESTS)}.{nearest(test, ('all', *TESTS))}"
+        )
+    if correction not in CORRECTIONS:
+        raise CommandError(
+            f"--correction is '{correction}', must be one of {', '.join(CORRECTIONS)}.{nearest(correction, CORRECTIONS)}"
+        )
+    chosen = TESTS if test == "all" else tuple(each for each in TESTS if each == test)
+    return chosen, next(each for each in CORRECTIONS if each == correction)
+
+
+def _held(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> Compared:
+    name, result = model
+    first = result is reference[1]
+    same = first or result.same_examples(reference[1])
+    return Compared(
+        name, result, same, Tested() if first or not same else held_against(result, reference[1], tests), {}
+    )
+
+
+def _correct(family: Sequence[Compared], test: Test, how: Correction) -> None:
+    """Correct the p-values of the main scores, which are what is claimed."""
+    able = [each for each in family if test in each.tested.p_values.get(each.result.main, {})]
+    for each, p_value in zip(
+        able, corrected([each.tested.p_values[each.result.main][test] for each in able], how), strict=True
+    ):
+        each.corrected[test] = p_value
+
+
+def _side_by_side(
+    benchmark: str, models: Sequence[Compared], test: Test, how: Correction, count: int
+) -> dict[str, Any]:
+    reference = models[0]
+    told: list[dict[str, Any]] = []
+    sentences: list[str] = []
+    warnings: list[str] = []
+    for each in models:
+        result, first = each.result, each is reference
+        verdict = "reference" if first else _verdict(each, test)
+        metrics: dict[str, Any] = {}
+        for metric, value in result.metrics.items():
+            difference = None
+            if (found := each.tested.differences.get(metric)) is not None:
+                p_values = each.tested.p_values.get(metric, {})
+                difference = {
+                    "value": found.value,
+                    "interval": [found.low, found.high],
+                    "clear": found.clear,
+                    "p": p_values,
+                    "corrected": each.corrected if metric == result.main else None,
+                }
+            metrics[metric] = {
+                "value": value,
+                "interval": list(result.intervals[metric]) if metric in result.intervals else None,
+                "difference": difference,
+            }
+        split = each.tested.mcnemar
+        told.append(
+            {
+                "name": each.name,
+                "model": result.model,
+                "stage": result.stage,
+                "reference": first,
+                "verdict": verdict,
+                "metrics": metrics,
+                "mcnemar": None
+                if split is None
+                else {
+                    "only_here": split.only_first,
+                    "only_reference": split.only_second,
+                    "exact": split.exact,
+                    "mid": split.mid,
+                },
+                "costs": result.costs,
+                "examples": result.examples,
+            }
+        )
+        if not first:
+            sentences.append(_sentence(each, reference.name, verdict, test, how, count))
+            if verdict == "inside the noise":
+                warnings.append(
+                    f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; do not choose by it"
+                )
+    names = list(dict.fromkeys(metric for each in models for metric in each.result.metrics))
+    return {
+        "benchmark": benchmark,
+        "reference": reference.name,
+        "metrics": names,
+        "models": told,
+        "sentences": sentences,
+        "warnings": warnings,
+    }
+
+
+def _verdict(each: Compared, test: Test) -> str:
+    """`better`, `worse`, `inside the noise`, or nothing where the test cannot be made."""
+    found, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
+    if found is None or p_value is None:
+        return ""
+    if p_value > LEVEL_CORRECTIONS or (test == "bootstrap" and not found.clear):
+        return "inside the noise"
+    gained = found.value
+    if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is
+        return "better" if each.tested.mcnemar.only_first > each.tested.mcnemar.only_second else "worse"
+    return "better" if (gained > 0) != smaller_is_better(each.result.main) else "worse"
+
+
+def _sentence(each: Compared, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
+    metric = each.result.main
+    if not each.same:
+        return f"{each.name} was not scored on the same examples as {reference}, so their difference has no interval."
+    found = each.tested.differences.get(metric)
+    if found is None:
+        return f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the difference has no interval."
+    size = f"{metric} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    if not verdict:
+        return f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply right or wrong."
+    alone, together = each.tested.p_values[metric][test], each.corrected[test]
+    p_value = f"{NAMES[test]} p {shown(alone)}"
+    if count > 1 and how != "none":
+        p_value += f", {shown(together)} after {statistics.NAMES[how]} for {count} comparisons"
+    if verdict == "inside the noise":
+        return f"{each.name} against {reference}: {size}, inside the noise of the examples ({p_value})."
+    return f"{each.name} is {verdict} than {reference} on these examples: {size} ({p_value}). Another training seed may move it."
+
+
+def _finished(folder: Path) -> list[Result]:
+    """What a finished run measured. Raises CommandError."""
+    try:
+        finished = "finished" in json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        finished = False
+    if not finished:
+        raise CommandError(f"{folder} is not a finished run; continue it with: finery resume {folder}")
+    results = results_of(folder, recipes.load(folder / "recipe.yaml"))
+    if not results:
+        raise CommandError(f"{folder} measured nothing: its recipe has no evaluate stage with public labels")
+    return results
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path that tells it from the others."""
+    paths = [folder.absolute().parts for folder in folders]
+    names = []
+    for at, parts in enumerate(paths):
+        for count in range(1, len(parts) + 1):
+            if not any(other[-count:] == parts[-count:] for position, other in enumerate(paths) if position != at):
+                break
+        names.append("/".join(parts[-count:]))
+    return names

@@ -1,0 +1,165 @@
+"""What a study will cost: the plan of one cell of each row, and the time of all, shared stages counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.study_cells import Cell, StudyRecipe, named
+from pipelines.runs import hardware
+from pipelines.runs.fingerprints import digest
+from pipelines.runs.planning.plan import Plan, StagePlan, plan
+from pipelines.studies.readme import count, seconds, size
+from pipelines.studies.search import rungs
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """One row of the study's table."""
+
+    labels: Mapping[str, str]
+    cells: int
+    trained: StagePlan | None
+    """The last stage that trains: what tells the methods apart."""
+
+
+@dataclass(frozen=True)
+class WholePlan:
+    """The costs of a study, one run after the other."""
+
+    name: str
+    device: str
+    rate: str
+    cells: int
+    refused: tuple[tuple[str, str], ...]
+    """(cell, why) of those that cannot run."""
+    trials: int
+    rows: tuple[RowPlan, ...]
+    seconds: float | None
+    """Of all cells; None when a stage is unknown. Processes take some seconds more each to start."""
+    search_seconds: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "device": self.device,
+            "rate": self.rate,
+            "cells": self.cells,
+            "trials": self.trials,
+            "refused": [{"cell": cell, "message": why} for cell, why in self.refused],
+            "seconds": self.seconds,
+            "search_seconds": self.search_seconds,
+            "rows": [
+                {
+                    "labels": dict(row.labels),
+                    "cells": row.cells,
+                    "stage": row.trained.to_json() if row.trained else None,
+                }
+                for row in self.rows
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """As text."""
+        text = [
+            f"{self.name} on {self.device}: a study of {self.cells} cells"
+            + (f" after {self.trials} trials" if self.trials else ""),
+            f"rate: {self.rate}",
+            "",
+        ]
+        for row in self.rows:
+            told = [f"{row.cells} cell{'s' if row.cells != 1 else ''}"]
+            if row.trained is not None:
+                if row.trained.trainable_parameters is not None:
+                    told.append(
+                        f"learns {count(row.trained.trainable_parameters)} of {count(row.trained.all_parameters)}"
+                    )
+                if row.trained.memory is not None:
+                    told.append(f"memory {size(row.trained.memory.peak)}")
+                if row.trained.seconds is not None:
+                    told.append(f"training about {seconds(row.trained.seconds)} each")
+                told += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
+            text.append(f"  {named(row.labels) or 'all'}: {', '.join(told)}")
+        text += [f"  refused: {cell}: {why}" for cell, why in self.refused]
+        if self.trials:
+            text += ["", f"search about {seconds(self.search_seconds) or 'unknown'}"]
+        return [
+            *text,
+            *([] if self.trials else [""]),
+            "cells "
+            + ("unknown" if self.seconds is None else f"about {seconds(self.seconds)}, shared stages counted once"),
+        ]
+
+
+def plan_study(
+    study: StudyRecipe, flops_per_second: float | None = None, device: hardware.Device | None = None
+) -> WholePlan:
+    """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is done once."""
+    kept = [axis.name for axis in study.axes if not axis.repeats]
+    rows: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in study.cells:
+        if not cell.refusal:
+            rows.setdefault(tuple(cell.labels[name] for name in kept), []).append(cell)
+    done: set[str] = set()
+    total, planned, found = _Sum(), [], None
+    for key, cells in rows.items():
+        found = plan(cells[0].recipe, flops_per_second, device)
+        for cell in cells:
+            total.add(cell.recipe, found, done)
+        trained = [each for each, stage in zip(found.stages, cells[0].recipe.stages, strict=True) if stage.trains]
+        planned.append(RowPlan(dict(zip(kept, key, strict=True)), len(cells), trained[-1] if trained else None))
+    assert found is not None
+    searched, trials = _Sum(), 0
+    search = study.options.search
+    for group in study.groups if search is not None else ():
+        assert search is not None
+        left = len(group.grid)
+        steps = rungs(search)
+        budgets = next(iter(search.halving.values())) if search.halving else (1,)
+        for rung, budget in enumerate(steps):
+            recipes = [study.trial(group, values, budget) for values in group.grid[:left]]
+            costs = plan(recipes[0], flops_per_second, device)
+            for recipe in recipes:
+                searched.add(recipe, costs, done)
+            trials += left
+            if rung + 1 < len(steps):
+                left = max(1, -int(-left * budgets[rung] // budgets[rung + 1]))
+    refused = tuple((cell.folder, cell.refusal) for cell in study.refused)
+    return WholePlan(
+        study.recipe.name,
+        found.device,
+        found.rate,
+        len(study.cells),
+        refused,
+        trials,
+        tuple(planned),
+        total.seconds,
+        searched.seconds if search else None,
+    )
+
+
+class _Sum:
+    """Seconds of stages that were not counted before."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = 0.0
+
+    def add(self, recipe: Recipe, costs: Plan, done: set[str]) -> None:
+        for stage, each in zip(recipe.stages, costs.stages, strict=True):
+            mark = _mark(recipe, stage)
+            if mark in done or stage.stage == "publish":
+                continue
+            done.add(mark)
+            self.seconds = None if self.seconds is None or each.seconds is None else self.seconds + each.seconds
+
+
+def _mark(recipe: Recipe, stage: Stage) -> str:
+    """What makes a stage the same work in two recipes, as far as the recipes tell."""
+    reads = [_mark(recipe, recipe.stage(name)) if name != "model" else "" for name in stage.reads(recipe)]
+    model = recipe.model.plain() if not reads or "" in reads else None
+    return digest(
+        [stage.identity(), recipe.seed_of(stage), reads, model, recipe.tokenizer.plain() if recipe.tokenizer else None]
+    )

@@ -1,0 +1,125 @@
+"""The trials of a search: what each scored on the part of train that is set aside, and which values win."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.errors import StageError
+from pipelines.core.scores import smaller_is_better
+from pipelines.core.study_cells import Values
+from pipelines.core.study_matrix import Search, label
+
+PREFIX = "eval_"
+"""What scores on the rows set aside are called in a stage's `metrics.json`."""
+MEAN = "mean"
+"""What a stage on several tasks calls the mean of their scores; each task's own are `mrpc_f1` and `mrpc_loss`."""
+
+
+@dataclass
+class Tried:
+    """One trial."""
+
+    name: str
+    """Its run folder, below the study's."""
+    rung: int
+    at: int
+    """Position of its values in the grid."""
+    values: Values
+    status: str = "queued"
+    message: str = ""
+    reason: str = ""
+    metric: str = ""
+    score: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Everything that was measured on the rows set aside."""
+    chosen: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ran to its end."""
+        return self.status in ("done", "reused")
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "folder": self.name,
+            "rung": self.rung,
+            "values": dict(self.values),
+            "status": self.status,
+            "message": self.message,
+            "metric": self.metric,
+            "score": self.score,
+            "scores": dict(self.scores),
+            "chosen": self.chosen,
+        }
+
+
+def rungs(search: Search) -> list[Values]:
+    """What every trial of a rung gets beside its own values: one rung without halving."""
+    if search.halving is None:
+        return [{}]
+    [(path, budgets)] = search.halving.items()
+    return [{path: budget} for budget in budgets]
+
+
+def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float | None, dict[str, float]]:
+    """(metric, score to choose by, all scores) of a trial on the rows set aside. Raises StageError without any.
+
+    Without a `metric` it is the stage's first score; of several tasks none decides alone, but their mean.
+    """
+    [path] = folder.glob(f"stages/*-{stage}/metrics.json")
+    told = json.loads(path.read_text())
+    scores = {key.removeprefix(PREFIX): _number(value) for key, value in told.items() if key.startswith(PREFIX)}
+    if not scores:
+        raise StageError(
+            f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a supervised stage"
+        )
+    if metric is not None and metric not in scores:
+        raise StageError(
+            f"study.search.metric is '{metric}', but stage '{stage}' measured {', '.join(scores)} on the rows set aside"
+        )
+    measured = [name for name in scores if not _is_loss(name)]
+    chosen = metric or next(name for name in (MEAN, *measured, "loss", *scores) if name in scores)
+    value = scores[chosen]
+    return chosen, value if math.isfinite(value) else None, scores
+
+
+def ranked(trials: Sequence[Tried]) -> list[Tried]:
+    """Trials that have a score, the best first; of equal ones the earlier in the grid."""
+    able = [each for each in trials if each.score is not None]
+    return sorted(able, key=lambda each: (_cost(each), each.at))
+
+
+def _cost(trial: Tried) -> float:
+    assert trial.score is not None
+    return trial.score if smaller_is_better(trial.metric) else -trial.score
+
+
+def _is_loss(name: str) -> bool:
+    return name == "loss" or name.endswith("_loss")
+
+
+def edge(grid: Sequence[Values], chosen: Values) -> str:
+    """A sentence where a number won that is the smallest or largest of its grid: a wider grid may do better."""
+    told = []
+    for path, value in chosen.items():
+        tried = sorted(
+            {each[path] for each in grid if isinstance(each[path], int | float) and not isinstance(each[path], bool)}
+        )
+        if len(tried) > 1 and value in (tried[0], tried[-1]):
+            told.append(
+                f"{path.rpartition('.')[2]} {label(value)} is the {'smallest' if value == tried[0] else 'largest'} that was tried"
+            )
+    return f"{' and '.join(told)}, so a wider grid may do better" if told else ""
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

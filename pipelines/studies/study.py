@@ -1,0 +1,408 @@
+"""A study, in the order it happens: search each method's values, run every cell, put the results side by side.
+
+A study's folder holds its cells as ordinary run folders. What is complete is recognised by its fingerprints and reused,
+so a study that was stopped, killed or changed continues with what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.config import ConfigIssues
+from pipelines.core.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    CommandError,
+    FineryError,
+    understood,
+)
+from pipelines.core.events import EventLog
+from pipelines.core.interfaces import StopSignal
+from pipelines.core.recipe import Recipe
+from pipelines.core.signals import stop_on_signals
+from pipelines.core.study_cells import Cell, Group, StudyRecipe, Values, named, told
+from pipelines.runs import fingerprints, hardware
+from pipelines.runs.workspace import lock, write_json, write_text
+from pipelines.studies import workers as study_survey
+from pipelines.studies.budget import Matched, Unmatched, matched, measured_seconds
+from pipelines.studies.search import Tried, edge, ranked, rungs, score_of
+from pipelines.studies.workers import Ended, Workers, slots
+
+REFUSED = "misfit"
+"""The reason of a run that cannot be done with its model: refused, not failed."""
+BAD_TRIAL = "diverged"
+"""The reason of a trial that only shows that its values are bad ones."""
+
+
+@dataclass
+class CellState:
+    """How far a cell is."""
+
+    cell: Cell
+    status: str = "queued"
+    """`queued`, `running`, `done`, `reused`, `failed`, `refused` or `stopped`."""
+    message: str = ""
+    seconds: float = 0.0
+    chosen: Values = field(default_factory=dict)
+    """What the search found for it."""
+    matched: Matched | None = None
+    """What it may spend, where budgets are matched."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has results."""
+        return self.status in ("done", "reused")
+
+
+@dataclass
+class Study:
+    """A study on its way."""
+
+    plan: StudyRecipe
+    folder: Path
+    workers: Workers
+    processes: int
+    """Of each run."""
+    states: list[CellState] = field(default_factory=list)
+    tried: dict[int, list[Tried]] = field(default_factory=dict)
+    """Trials by number of the group."""
+    edges: dict[int, str] = field(default_factory=dict)
+    """What is to be said of a group whose winner stands at the edge of its grid."""
+
+    def __post_init__(self) -> None:
+        self.events = EventLog(self.folder / "events.jsonl")
+        self.states = [
+            CellState(cell, "refused" if cell.refusal else "queued", cell.refusal) for cell in self.plan.cells
+        ]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal asked to stop."""
+        return self.workers.stop.requested
+
+    def search(self) -> None:
+        """Find the values of each group by its trials, rung by rung."""
+        search = self.plan.options.search
+        if search is None:
+            return
+        survivors = {group.number: list(range(len(group.grid))) for group in self.plan.groups}
+        for rung, budget in enumerate(rungs(search), start=1):
+            trials: dict[str, tuple[Group, Tried]] = {}
+            for group in self.plan.groups:
+                for at in survivors[group.number]:
+                    name = f"search/{group.number:02d}-{at + 1:02d}" + (f"-{rung}" if len(rungs(search)) > 1 else "")
+                    trial = Tried(name, rung, at, group.grid[at])
+                    self.tried.setdefault(group.number, []).append(trial)
+                    trials[name] = (group, trial)
+            recipes = {name: self.plan.trial(group, trial.values, budget) for name, (group, trial) in trials.items()}
+            labels = {name: {**group.labels, "trial": told(trial.values)} for name, (group, trial) in trials.items()}
+            for name, ended in self._do(recipes, labels):
+                trial = trials[name][1]
+                trial.status, trial.message, trial.reason = _status(ended), ended.message, ended.reason
+                if trial.complete:
+                    trial.metric, trial.score, trial.scores = score_of(
+                        self.folder / name, recipes[name].stages[-1].id, search.metric
+                    )
+            if self.stopped:
+                return
+            for group in self.plan.groups:
+                order = ranked([each for each in self.tried[group.number] if each.rung == rung])
+                keep = (
+                    len(order)
+                    if rung == len(rungs(search))
+                    else _kept(len(survivors[group.number]), search.halving or {}, rung)
+                )
+                survivors[group.number] = [each.at for each in order[:keep]]
+        for group in self.plan.groups:
+            self._choose(group)
+
+    def _choose(self, group: Group) -> None:
+        last = max(each.rung for each in self.tried[group.number])
+        order = ranked([each for each in self.tried[group.number] if each.rung == last])
+        mine = [
+            state
+            for state in self.states
+            if not state.cell.refusal and group.labels.items() <= state.cell.labels.items()
+        ]
+        broken = [each for each in self.tried[group.number] if each.status == "failed" and each.reason != BAD_TRIAL]
+        if broken or not order:  # a choice from fewer trials than the others had would not be a fair one
+            reasons = "; ".join(
+                dict.fromkeys(each.message for each in broken or self.tried[group.number] if each.message)
+            )
+            refused = all(each.status == "refused" for each in self.tried[group.number])
+            for state in mine:
+                state.status = "refused" if refused else "failed"
+                state.message = (
+                    reasons
+                    if refused
+                    else f"a trial of its search failed: {reasons}"
+                    if broken
+                    else f"no trial of its search gave a score: {reasons}"
+                )
+            return
+        best = order[0]
+        best.chosen = True
+        for state in mine:
+            state.chosen = best.values
+        if sentence := edge(group.grid, best.values):
+            self.edges[group.number] = sentence
+            self.events.emit("warning", message=f"{named(group.labels)}: {sentence}")
+
+    def recipe_of(self, state: CellState, more: Values | None = None) -> Recipe:
+        """The recipe of a cell with everything that was found for it, and `more`. Raises Mistakes."""
+        return self.plan.final(
+            state.cell, state.chosen, more if more is not None else state.matched.values if state.matched else {}
+        )
+
+    def match(self) -> None:
+        """Give every cell its budget, after measuring steps where time is what is matched."""
+        budget = self.plan.options.budget
+        if budget is None:
+            return
+        kept = [axis.name for axis in self.plan.axes if not axis.repeats]
+
+        def row_of(cell: Cell) -> tuple[str, ...]:
+            return tuple(cell.labels[name] for name in kept)
+
+        rows: dict[tuple[str, ...], list[CellState]] = {}
+        for state in self.states:
+            if state.status == "queued":
+                rows.setdefault(row_of(state.cell), []).append(state)
+        times = (
+            self._probe({key: states[0] for key, states in rows.items()}, budget.probe_steps)
+            if budget.match == "time"
+            else {}
+        )
+        if self.stopped:
+            return
+        for states in rows.values():
+            try:
+                found = matched(
+                    self.plan,
+                    states[0].cell,
+                    lambda cell, more: self.recipe_of(self.states[cell.number - 1], more),
+                    lambda cell: times.get(row_of(cell)),
+                )
+            except (Unmatched, ConfigIssues) as error:
+                for state in states:
+                    state.status, state.message = "refused", f"its budget cannot be matched: {error}"
+                continue
+            for state in states:
+                state.matched = found
+
+    def _probe(self, rows: Mapping[tuple[str, ...], CellState], steps: int) -> dict[tuple[str, ...], float]:
+        """Seconds of a step of each row, measured on its first cell."""
+        names = {f"probe/{state.cell.number:02d}": key for key, state in rows.items()}
+        recipes: dict[str, Recipe] = {}
+        for name, key in names.items():
+            with suppress(ConfigIssues):
+                recipes[name] = self.plan.probe(rows[key].cell, rows[key].chosen, steps)
+        found: dict[tuple[str, ...], float] = {}
+        for name, ended in self._do(
+            recipes, {name: {**rows[key].cell.labels, "measured": f"{steps} steps"} for name, key in names.items()}
+        ):
+            key = names[name]
+            seconds = (
+                measured_seconds(self.folder / name, self.plan.budgeted(rows[key].cell))
+                if ended.code == EXIT_DONE
+                else None
+            )
+            if seconds is not None:
+                found[key] = seconds
+        return found
+
+    def run(self) -> None:
+        """Run every cell that can run."""
+        waiting = {state.cell.folder: state for state in self.states if state.status == "queued"}
+        recipes: dict[str, Recipe] = {}
+        for name, state in waiting.items():
+            try:
+                recipes[name] = self.recipe_of(state)
+            except ConfigIssues as error:  # the values fit the trials, but not the whole cell
+                state.status, state.message = "refused", str(error)
+        for state in self.states:
+            if state.status in ("refused", "failed"):
+                self._tell(state.cell.folder, state.status, state.cell.labels, message=state.message)
+        for name, ended in self._do(recipes, {name: state.cell.labels for name, state in waiting.items()}):
+            state = waiting[name]
+            state.status, state.message, state.seconds = _status(ended), ended.message, ended.seconds
+
+    def _do(
+        self, recipes: Mapping[str, Recipe], labels: Mapping[str, Mapping[str, str]]
+    ) -> Iterator[tuple[str, Ended]]:
+        """Do runs by name, yielding each as it ends; what is complete already ends at once."""
+        left = []
+        for name, recipe in recipes.items():
+            if self.stopped:
+                return
+            folder = self.folder / name
+            try:
+                reused = study_survey.complete(recipe, folder, self.processes)
+            except Exception:  # the run itself says what is wrong, in full
+                reused = False
+            if reused:
+                self._tell(name, "reused", labels[name])
+                yield name, Ended(name, EXIT_DONE, 0.0, reason="reused")
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / "recipe.yaml", recipe.to_yaml())
+            left.append((name, folder))
+        for ended in self.workers.do(left, started=lambda name: self._tell(name, "running", labels[name])):
+            self._tell(
+                ended.name, _status(ended), labels[ended.name], message=ended.message, seconds=round(ended.seconds, 3)
+            )
+            yield ended.name, ended
+
+    def _tell(self, name: str, status: str, labels: Mapping[str, str], **more: Any) -> None:
+        self.events.emit(
+            "cell",
+            cell=name,
+            status=status,
+            labels=dict(labels),
+            **{key: value for key, value in more.items() if value},
+        )
+
+    def exit_code(self) -> int:
+        """0 when every cell is done or refused, 75 after a stop, else 1."""
+        if self.stopped or any(state.status in ("queued", "stopped") for state in self.states):
+            return EXIT_STOPPED
+        failed = any(state.status == "failed" for state in self.states)
+        bad = any(
+            each.status == "failed" and each.reason != BAD_TRIAL for trials in self.tried.values() for each in trials
+        )
+        nothing = not any(state.complete for state in self.states)
+        return EXIT_FAILED if failed or bad or nothing else EXIT_DONE
+
+
+def _status(ended: Ended) -> str:
+    if ended.code == EXIT_DONE:
+        return "reused" if ended.reason == "reused" else "done"
+    if ended.code == EXIT_STOPPED:
+        return "stopped"
+    return "refused" if ended.code == EXIT_USAGE or ended.reason == REFUSED else "failed"
+
+
+def _kept(count: int, halving: Mapping[str, Any], rung: int) -> int:
+    """How many of `count` values go on from a rung: n·b/b', rounded up."""
+    [budgets] = halving.values()
+    return max(1, -int(-count * budgets[rung - 1] // budgets[rung]))
+
+
+def run_study(
+    plan: StudyRecipe,
+    folder: Path,
+    parallel: int | None,
+    source: Mapping[str, Any],
+    stop: StopSignal | None = None,
+    workers: Workers | None = None,
+) -> int:
+    """Do what a study asks for; returns the exit code.
+
+    `source` says where it came from, for its manifest; `workers` do the runs, by default as processes of their own.
+    """
+    if parallel is not None and parallel < 1:
+        raise CommandError(f"--parallel is {parallel}, must be at least 1")
+    stop = stop or StopSignal()
+    try:
+        with _opened(folder, plan), stop_on_signals(stop), stop.deferred():
+            asked = plan.recipe.launch.num_processes
+            study = Study(
+                plan, folder, workers or Workers(slots(parallel, asked), stop), 1 if asked == "auto" else int(asked)
+            )
+            return _through(study, source)
+    except OSError as error:
+        raise understood(error) from error
+
+
+def _through(study: Study, source: Mapping[str, Any]) -> int:
+    from pipelines.studies.table import write_results
+
+    began, events = time.monotonic(), study.events
+    manifest = {
+        "finery": version("finery"),
+        "name": study.plan.recipe.name,
+        "started": datetime.now(UTC).isoformat(),
+        "working_folder": str(Path.cwd()),
+        **source,
+        "versions": fingerprints.versions(),
+        "hardware": hardware.describe(),
+        "slots": len(study.workers.slots),
+        "cells": len(study.states),
+        "searched": len(study.plan.groups),
+    }
+    write_json(study.folder / "manifest.json", manifest)
+    events.emit(
+        "started",
+        name=study.plan.recipe.name,
+        cells=len(study.states),
+        trials=sum(len(each.grid) for each in study.plan.groups),
+    )
+    try:
+        study.search()
+        if not study.stopped:
+            study.match()
+        if not study.stopped:
+            study.run()
+        code = study.exit_code()
+        seconds = round(time.monotonic() - began, 3)
+        write_results(study, code, seconds)
+    except BaseException as error:
+        failure = understood(error) if isinstance(error, Exception) else error
+        events.emit("failed", message=str(failure), reason=getattr(failure, "reason", "internal"))
+        if isinstance(failure, FineryError) and failure is not error:
+            raise failure from error
+        raise
+    write_json(
+        study.folder / "manifest.json",
+        manifest | {"finished": datetime.now(UTC).isoformat(), "wall_time": seconds, "exit_code": code},
+    )
+    if code == EXIT_STOPPED:
+        events.emit("stopped", message="the study stopped; what is done is kept", reason="stopped")
+    elif code == EXIT_FAILED:
+        failed = sum(state.status == "failed" for state in study.states)
+        events.emit("failed", message=f"{failed} of {len(study.states)} cells failed", reason="internal")
+    else:
+        events.emit("finished", seconds=seconds)
+    return code
+
+
+@contextmanager
+def _opened(folder: Path, plan: StudyRecipe) -> Iterator[None]:
+    """The study's folder, other writers kept out, the resolved recipe in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder / ".lock", wait=False):
+        write_text(folder / "recipe.yaml", plan.recipe.to_yaml())
+        yield
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder is a study's."""
+    try:
+        return "matrix" in _yaml(folder / "recipe.yaml")
+    except (OSError, FineryError, TypeError):
+        return False
+
+
+def _yaml(path: Path) -> Any:
+    from pipelines.core.yaml_positions import read_yaml
+
+    return read_yaml(path)[0]
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """The manifest of a study, empty when there is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found

@@ -1,0 +1,1 @@
+"""Labelled tasks: a folder for each kind, with its settings and rows, its training and its evaluation."""

@@ -1,0 +1,142 @@
+"""GPT's auxiliary objective: while a decoder learns a task, it goes on to name the next tokens of the task's texts.
+
+GPT's auxiliary objective: while a decoder learns a task, it goes on to name the next tokens of the task's texts.
+
+Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.2, equation 5:
+L3 = L2 + λ · L1, with the loss of the task L2 and that of the language model L1 on the same texts, λ = 0.5 in the paper
+(section 4.1). Both come from one pass through the body. The language model's output matrix is that of the pretrained
+model: the embeddings where the two are tied, else a copy that learns along and is dropped at the end.
+
+The output matrix of a language model, for a model that has another head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import Head
+from pipelines.objectives.attention_masks import sees_ahead
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipelines.tasks.training import Subject
+
+
+MODEL_TYPES = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
+"""Decoders whose logits are nothing but the output matrix times what the body says."""
+HEAD = "auxiliary_lm_head"
+"""The module that a model carries while it learns."""
+
+
+def useless(subject: Subject, name: str) -> Iterable[ConfigIssue]:
+    """A mistake where the loss is asked for beside a task without one answer a text."""
+    if subject.auxiliary_lm is not None:
+        kind = subject.resolved(name).kind
+        yield ("auxiliary_lm",), f"is for tasks with one answer a text, but this task's kind is {kind}; leave it out"
+
+
+def misfit(architecture: Mapping[str, Any]) -> str | None:
+    """Why a model of this resolved architecture has no such loss, as a sentence without its subject."""
+    model_type = architecture.get("model_type", "finery")
+    if sentence := sees_ahead(architecture):
+        return sentence
+    if model_type not in MODEL_TYPES:
+        return f"is offered for {', '.join(MODEL_TYPES)}, not for {model_type}; leave it out"
+    return None
+
+
+def attach(model: Any, open_model: Callable[..., Any]) -> None:
+    """Give `model` the output matrix of the causal language model that it stems from. Raises ModelError."""
+
+    if sentence := misfit(model.config.to_dict()):
+        raise ModelError(f"auxiliary_lm {sentence}")
+    language = open_model(Head("causal_lm"), trained_head=True)
+    words = model.get_input_embeddings().weight.shape[0]
+    if language.get_input_embeddings().weight.shape[0] < words:  # an input format has brought tokens of its own
+        language.resize_token_embeddings(words, mean_resizing=False)
+    setattr(model, HEAD, AuxiliaryHead.of(language))
+
+
+def detach(model: Any) -> None:
+    """Take it away again."""
+    from pipelines.models.log_probabilities import without_wrappers
+
+    delattr(without_wrappers(model), HEAD)
+
+
+def with_next_tokens(collate: Callable[[Any], dict[str, Tensor]]) -> Callable[[Any], dict[str, Tensor]]:
+    """`collate` with `lm_labels` (batch, length) beside the task's labels: at each position the token that follows."""
+
+    def together(examples: Any) -> dict[str, Tensor]:
+        from pipelines.models.log_probabilities import IGNORED
+
+        batch = collate(examples)
+        filling = batch["attention_mask"] == 0
+        labels = batch["input_ids"].masked_fill(filling, IGNORED).roll(-1, dims=1).masked_fill(filling, IGNORED)
+        labels[:, -1] = IGNORED
+        return batch | {"lm_labels": labels}
+
+    return together
+
+
+def with_language_loss(loss: Callable[[Any, Any], tuple[Tensor, Any]]) -> Callable[[Any, Any], tuple[Tensor, Any]]:
+    """The task's `loss` and that of the language model, each summed over its items (2,)."""
+
+    def both(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        import torch
+        from torch.nn import functional
+
+        from pipelines.models.log_probabilities import IGNORED, without_wrappers
+
+        inputs = dict(inputs)
+        labels = inputs.pop("lm_labels")
+        bare = without_wrappers(model)
+        with kept(bare.base_model) as said:
+            task, outputs = loss(model, inputs)
+        hidden = said[0][labels != IGNORED]  # (tokens, dim)
+        logits = getattr(bare, HEAD)(hidden, bare.get_input_embeddings().weight)
+        language = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
+        return torch.stack([task, language]), outputs
+
+    return both
+
+
+@contextmanager
+def kept(body: Any) -> Iterator[list[Tensor]]:
+    """What the body says inside the `with` block (batch, length, dim), as the only entry of a list."""
+    said: list[Tensor] = []
+    hook = body.register_forward_hook(lambda module, arguments, output: said.append(output[0]))
+    try:
+        yield said
+    finally:
+        hook.remove()
+
+
+class AuxiliaryHead(nn.Module):  # type: ignore[misc]
+    """Logits over the vocabulary, by the embeddings of the model it stands on, or by a matrix of its own."""
+
+    def __init__(self, weight: Tensor | None, bias: Tensor | None, scale: float) -> None:
+        super().__init__()
+        self.weight = None if weight is None else nn.Parameter(weight.detach().clone())
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        self.scale = scale
+
+    @classmethod
+    def of(cls, model: Any) -> AuxiliaryHead:
+        """The head of a causal language model, without its matrix where that is the embeddings."""
+        output, config = model.get_output_embeddings(), model.config
+        tied = output.weight is model.get_input_embeddings().weight
+        scale = config.hidden_size**-0.5 if getattr(config, "scale_logits", False) else 1.0
+        return cls(None if tied else output.weight, output.bias, scale)
+
+    def forward(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
+        """(tokens, dim) and (vocab, dim) to (tokens, vocab)."""
+        return functional.linear(hidden * self.scale, embeddings if self.weight is None else self.weight, self.bias)

@@ -1,0 +1,394 @@
+"""A labelled task: its columns, its classes, its splits, and which rows are held out.
+
+What a label's cell says: the name of a class however it was written, and the order that class names stand in.
+
+Which training rows are set aside to select models by, and to choose what else must not be chosen on the reported split.
+
+A tenth of the rows, at most 2,000, drawn by the stage's seed.
+
+A labelled task: which columns of which data are the question, which is the answer, and how answers are scored.
+
+`Task` is the one class behind every task: those that a recipe names (`glue/mrpc`, the TASKS table) and those that it
+describes in place (a block of the TASK_KINDS table). `TaskField` is the type of a recipe's key that takes either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from pipelines.core.config import Block, ConfigIssues, Pick, show
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head, Rows
+from pipelines.core.registry import TASK_KINDS, TASKS, nearest
+from pipelines.data.sources import Source, check_columns, find
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def class_name(cell: Any) -> str | None:
+    """A label's cell as the name of a class; None when it cannot be one."""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float):  # a column with gaps turns whole numbers into 1.0
+        return str(int(cell)) if cell.is_integer() else None
+    if isinstance(cell, int | str):
+        return str(cell).strip()
+    return None
+
+
+def natural_order(name: str) -> tuple[Any, ...]:
+    """Sorting key: whole numbers first and by value, then words, numbers in them by value (`b2` before `b10`)."""
+    if re.fullmatch(r"[+-]?[0-9]+", name):
+        return (0, int(name), name)
+    parts = re.split(r"([0-9]+)", name)
+    return (1, *((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts)), (-2, name))
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds nothing: null, not-a-number, or white space."""
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+SELECTION_SHARE = 0.1
+SELECTION_MOST = 2000
+
+
+def drawn(count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(numbers of the rows that are trained on, in the order drawn; of those set aside, ascending) of `count` rows, at least two."""
+    aside = min(max(1, round(count * SELECTION_SHARE)), SELECTION_MOST)
+    order = np.random.default_rng([seed, 0x5E1EC7]).permutation(count)
+    return order[aside:], np.sort(order[:aside])
+
+
+HELD_OUT_SHARE = 0.1
+HELD_OUT_MOST = 2_000
+HELD_OUT_SEED = 20_260_101
+"""Of the rows that stand in for a missing validation split, and of the order of rows that the file holds class by class:
+fixed, so that every run is measured on the same rows."""
+
+
+@dataclass(frozen=True)
+class SplitLocation:
+    """Where the rows of one split lie."""
+
+    path: str
+    name: str | None
+    split: str | None
+    """None: the split named as the role (`train`, `validation`, `test`), or the only one there is."""
+
+    def open(self, role: str) -> tuple[Source, str]:
+        """The source and its split. Raises DataError."""
+        source = find(self.path, self.name)
+        if self.split is not None:
+            return source, self.split
+        splits = source.splits()
+        if role in splits:
+            return source, role
+        if len(splits) == 1:
+            return source, splits[0]
+        raise DataError(f"{source.describe()} has no split '{role}'; splits found: {', '.join(splits)}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A labelled task on texts or pairs of texts (protocols.Task). The label of a `seq2seq` task is a text as well."""
+
+    name: str
+    """`glue/mrpc`, or the id of the stage that describes the task."""
+    kind: Literal[
+        "classification",
+        "regression",
+        "seq2seq",
+        "causal",
+        "token_classification",
+        "qa",
+        "multiple_choice",
+        "preference",
+    ]
+    columns: tuple[str, ...]
+    """One column of texts, or two of pairs."""
+    label: str
+    metrics: tuple[str, ...]
+    """Names in METRICS, the first is the one to select models by."""
+    places: Mapping[str, SplitLocation]
+    """Where each split lies: `train`, the evaluation splits, and others that can be predicted."""
+    labels: tuple[str, ...] | None = None
+    """Class names in the order of their ids; None: found in the training rows, in natural order."""
+    evaluation_splits: Mapping[str, str] = field(default_factory=lambda: {"": "validation"})
+    """Suffix of the metric names -> split."""
+    hidden_label: int | None = None
+    """The label that stands for an answer that is not public."""
+    trained_by: str | None = None
+    """The task whose model this one asks, where it has no training rows of its own."""
+    empty_texts: bool = False
+    """Whether empty texts are part of the data, not a mistake in it."""
+    sorted_by_label: bool = False
+    """Whether the file holds one class after another: its rows are then read in a fixed random order, so that the first
+    N of them (`max_train_samples`) hold every class."""
+
+    @cached_property
+    def head(self) -> Head:
+        """The head the task is learnt with. Reads the training rows when the class names are not given."""
+        if self.kind == "seq2seq":
+            return Head("seq2seq_lm")
+        if self.kind == "regression":
+            return Head("sequence_classification")
+        return Head("sequence_classification", self.labels or self._found_labels())
+
+    @property
+    def splits(self) -> list[str]:
+        """Every split that can be asked for."""
+        held_out = [HELD_OUT] if self._holds_out else []
+        return [*self.places, *held_out]
+
+    @property
+    def _holds_out(self) -> bool:
+        """Whether the validation split has to be taken from train."""
+        return HELD_OUT in self.evaluation_splits.values() and HELD_OUT not in self.places
+
+    def _needs_labels(self, split: str) -> bool:
+        """Whether rows of the split are learnt from or scored."""
+        return split in ("train", *self.evaluation_splits.values())
+
+    def rows(self, split: str, limit: int | None = None) -> Rows:
+        """The rows of a split, the first `limit` of them. Raises DataError."""
+        data, index, described = self._first(split, limit)
+        texts = [self._texts(data, column, index, described) for column in self.columns]
+        return Rows(texts[0], texts[1] if len(texts) == 2 else None, self._labels(data, index, split, described), index)
+
+    def _first(self, split: str, limit: int | None) -> tuple[Dataset, Sequence[int], str]:
+        """The rows of a split, the first `limit` of them, their numbers in the file, and what it is, for messages."""
+        data, index, described = self._read(split)
+        if limit is not None:
+            index = index[:limit]
+        return (data.select(index) if self.sorted_by_label or len(index) < len(data) else data), index, described
+
+    def content(self) -> dict[str, str]:
+        """Content hash of the training rows and of each split that is evaluated, by split. Raises DataError."""
+        wanted = [split for split in ("train", *self.evaluation_splits.values()) if split in self.splits]
+        hashes: dict[str, str] = {}
+        for split in wanted:
+            stored = split if split in self.places else "train"
+            source, inner = self.places[stored].open(stored)
+            hashes[split] = source.content_hash(inner)
+            if self._holds_out:
+                rule = f"{hashes[split]} {split} {HELD_OUT_SHARE} {HELD_OUT_MOST} {HELD_OUT_SEED}"
+                hashes[split] = hashlib.sha256(rule.encode()).hexdigest()
+        return hashes
+
+    def _read(self, split: str) -> tuple[Dataset, Sequence[int], str]:
+        """The data that holds the split, the numbers of the rows that belong to it, and what it is, for messages."""
+        if split not in self.splits:
+            if split == "train" and self.trained_by:
+                raise DataError(f"task '{self.name}' has no training rows; it is asked of '{self.trained_by}'")
+            hint = nearest(split, self.splits)
+            raise DataError(f"task '{self.name}' has no split '{split}'.{hint} Splits: {', '.join(self.splits)}")
+        stored = split if split in self.places else "train"
+        source, inner = self.places[stored].open(stored)
+        data = source.load(inner)
+        described = source.describe() if len(source.splits()) == 1 else f"{source.describe()}, split '{inner}'"
+        wanted = (*self.columns, self.label) if self._needs_labels(split) else self.columns
+        data = flattened(data, wanted)
+        check_columns(wanted, list(data.column_names), described)
+        if self._holds_out and stored == "train":
+            held_out = held_out_rows(len(data))
+            rest = sorted(set(range(len(data))) - set(held_out))
+            if not held_out or not rest:
+                raise DataError(f"{described} has {len(data)} rows, too few to hold some out; give a 'validation' file")
+            return data, held_out if split == HELD_OUT else rest, described
+        return data, mixed_rows(len(data)) if self.sorted_by_label else range(len(data)), described
+
+    def _texts(self, data: Dataset, column: str, index: Sequence[int], described: str) -> list[str]:
+        cells = data[column][:]
+        for number, cell in zip(index, cells, strict=True):
+            if not isinstance(cell, str):
+                given = "nothing" if is_missing(cell) else f"{str(cell)[:40]!r} ({type(cell).__name__})"
+                self._refuse(described, number, f"holds {given} in the column '{column}', must be a text")
+            if not self.empty_texts and not cell.strip():
+                self._refuse(described, number, f"holds an empty text in the column '{column}'")
+        texts: list[str] = cells
+        return texts
+
+    def _labels(
+        self, data: Dataset, index: Sequence[int], split: str, described: str
+    ) -> Sequence[int] | Sequence[float] | Sequence[str] | None:
+        if self.label not in data.column_names:
+            return None
+        cells = data[self.label][:]
+        if self.hidden_label is not None and all(cell == self.hidden_label for cell in cells):
+            return None
+        if not self._needs_labels(split) and all(is_missing(cell) for cell in cells):
+            return None
+        if self.kind == "seq2seq":
+            return self._texts(data, self.label, index, described)
+        if self.kind == "regression":
+            return [self._number(cell, number, described) for number, cell in zip(index, cells, strict=True)]
+        names = self._class_names(data, cells, index, described)
+        ids = {name: position for position, name in enumerate(self.head.labels)}
+        for number, name in zip(index, names, strict=True):
+            if name not in ids:
+                known = ", ".join(self.head.labels[:20])
+                origin = "'labels' names" if self.labels else "the training rows have"
+                self._refuse(
+                    described,
+                    number,
+                    f"has the label '{name}', which is none of those that {origin} ({known})",
+                    "correct it, or add rows with that label to the training data",
+                )
+        return [ids[name] for name in names]
+
+    def _found_labels(self) -> tuple[str, ...]:
+        """Class names of the training data: those its features declare, else those that occur."""
+        if "train" not in self.places:
+            raise DataError(f"task '{self.name}' has no training rows to find class names in; name them with 'labels'")
+        source, inner = self.places["train"].open("train")
+        data = source.load(inner)
+        check_columns((self.label,), list(data.column_names), source.describe())
+        if declared := getattr(data.features[self.label], "names", None):
+            return tuple(declared)
+        found = set(self._class_names(data, data[self.label][:], range(len(data)), source.describe()))
+        if len(found) < 2:
+            raise DataError(f"{source.describe()} has the single label '{found.pop()}'; classes must be at least two")
+        if len(found) > 1000 and len(found) > len(data) // 2:
+            raise DataError(
+                f"{source.describe()} has {len(found)} different labels in {len(data)} rows of the column "
+                f"'{self.label}'; is it the right column? (for numbers, use 'kind: regression')"
+            )
+        return tuple(sorted(found, key=natural_order))
+
+    def _class_names(self, data: Dataset, cells: Sequence[Any], index: Sequence[int], described: str) -> list[str]:
+        declared = getattr(data.features[self.label], "names", None) or self._ids_of_labels(cells)
+        names: list[str] = []
+        for number, cell in zip(index, cells, strict=True):
+            if is_missing(cell):
+                self._refuse(described, number, f"has no label in the column '{self.label}'")
+            if declared and isinstance(cell, int):
+                if not 0 <= cell < len(declared):
+                    self._refuse(described, number, f"has the label {cell}, must be one of 0 to {len(declared) - 1}")
+                names.append(declared[cell])
+                continue
+            name = class_name(cell)
+            if name is None:
+                what = "a number; a class needs a text or a whole number, and numbers need 'kind: regression'"
+                what = what if isinstance(cell, float) else "neither a text nor a whole number"
+                self._refuse(described, number, f"has the label {str(cell)[:40]!r}, which is {what}")
+            names.append(name)
+        return names
+
+    def _ids_of_labels(self, cells: Sequence[Any]) -> tuple[str, ...] | None:
+        """The names in `labels` when the cells are their ids, not names such as `1` and `2` themselves."""
+        present = [cell for cell in cells if not is_missing(cell)]
+        if not self.labels or not all(isinstance(cell, int) and not isinstance(cell, bool) for cell in present):
+            return None
+        return None if any(str(cell) in self.labels for cell in set(present)) else self.labels
+
+    def _number(self, cell: Any, number: int, described: str) -> float:
+        if is_missing(cell):
+            self._refuse(described, number, f"has no number in the column '{self.label}'")
+        try:
+            value = float(cell)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            given = f"{str(cell)[:40]!r} in the column '{self.label}'"
+            self._refuse(described, number, f"holds {given}, must be a finite number")
+        return value
+
+    def _refuse(self, described: str, number: int, problem: str, remedy: str = "correct or remove the row") -> NoReturn:
+        raise DataError(f"{described}, row {number + 1} (the first is 1), {problem}; {remedy}")
+
+
+def flattened(data: Dataset, columns: Sequence[str]) -> Dataset:
+    """The data with the entries of objects as columns of their own where `columns` name such: `translation.en`."""
+    return data.flatten() if any("." in name and name not in data.column_names for name in columns) else data
+
+
+HELD_OUT = "validation"
+"""The split that is drawn from train where a task in place names none."""
+
+
+def inline_places(train: str, validation: str | None, test: str | None, name: str | None) -> dict[str, SplitLocation]:
+    """Where the splits of a task described in place lie."""
+    given = {"train": train, "validation": validation, "test": test}
+    return {split: SplitLocation(path, name, None) for split, path in given.items() if path is not None}
+
+
+def check_columns_differ(columns: tuple[str, ...], label: str) -> None:
+    """Raise Mistakes when a column is used twice."""
+    if label in columns:
+        raise ConfigIssues([(("label",), f"is '{label}', a text column too: the answer would be in the question")])
+    if len(set(columns)) < len(columns):
+        raise ConfigIssues([(("columns",), f"names '{columns[0]}' twice; give one column, or two different ones")])
+
+
+def held_out_rows(count: int) -> list[int]:
+    """Numbers of the rows that stand in for a missing validation split: 10 %, at most 2,000, by a fixed seed."""
+    return sorted(
+        Random(HELD_OUT_SEED).sample(range(count), min(HELD_OUT_MOST, count, max(1, round(count * HELD_OUT_SHARE))))
+    )
+
+
+def mixed_rows(count: int) -> list[int]:
+    """Numbers of all rows in an order that depends on nothing but their number."""
+    return Random(HELD_OUT_SEED).sample(range(count), count)
+
+
+class InlineTask(Protocol):
+    """What a block of the TASK_KINDS table can do."""
+
+    def task(self, name: str) -> Task:
+        """The task that the block describes, under that name."""
+
+
+class _TaskField:
+    """Validates a task's name, or a task described in place."""
+
+    pick = Pick(TASK_KINDS, "kind")
+
+    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            if value not in TASKS:
+                raise ConfigIssues([((), f"is {show(value)}: {TASKS.unknown(value)}")])
+            return value
+        if not isinstance(value, Block | Mapping):
+            example = "{kind: classification, columns: [text], label: label, train: train.csv}"
+            raise ConfigIssues([((), f"is {show(value)}, must be a task's name or a task such as {example}")])
+        return self.pick(value, info)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self, serialization=core_schema.plain_serializer_function_ser_schema(self.pick._serialize)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = self.pick.__get_pydantic_json_schema__(schema, handler)
+        choices = [choice for choice in described["anyOf"] if "properties" in choice or "$ref" in choice]
+        return {"anyOf": [{"enum": list(TASKS)}, *choices]}
+
+
+TaskField = Annotated[Any, _TaskField()]
+"""The type of a recipe's key that takes a task's name or a task described in place."""
+
+
+def resolve(value: str | InlineTask, stage_id: str) -> Task:
+    """The task that a TaskField holds; one described in place is named after its stage."""
+    if isinstance(value, str):
+        task: Task = TASKS.load(value)
+        return task
+    return value.task(stage_id)

@@ -1,0 +1,1 @@
+"""Answers in words by a decoder: prompts, instructions, dialogues."""

@@ -1,0 +1,210 @@
+"""Evaluating a decoder on answers: how likely it finds the right ones, and what it writes itself.
+
+How likely a decoder finds the right answers, given what is asked.
+
+The bits of an answer include those of the end of the text behind it: they are what it costs to say it, and that it is over.
+Over its bytes they compare whatever the tokenizer; over its tokens, as perplexity, they are what training minimises.
+
+What a decoder said about a split: how likely it finds the right answers, and the answers that it writes.
+
+Asking a decoder to go on: how likely it finds the right answers, and what it writes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Score, Task
+from pipelines.core.recipe import START
+from pipelines.data import chat_templates
+from pipelines.data.chat_formats import Dialogue
+from pipelines.data.completions import Together, encode_completions, padding_token
+from pipelines.evaluation.benchmark_selection import trained_by
+from pipelines.metrics.perplexity import Tally, likelihood
+from pipelines.metrics.statistics import corpus_intervals
+from pipelines.models.predict import Running, answers
+from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.predictions import SplitPredictions, constant_text
+from pipelines.tasks.scoring import score_texts
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.evaluation.benchmark_selection import Choice
+    from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.tasks.evaluation import Predictions
+
+
+MOST_LOGITS = 2**26
+"""Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
+IGNORED = -100
+
+
+def likelihoods(
+    model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], max_length: int, **running: Unpack[Running]
+) -> Tally:
+    """Bits, tokens and bytes of the answers of each row that has any within `max_length` tokens, on every process. fp32."""
+    import torch
+
+    examples = encode_completions(tokenizer, dialogues, range(len(dialogues)), max_length)
+    together = Together(padding_token(tokenizer))
+    lengths = examples.lengths.tolist()
+    fitting = MOST_LOGITS // (max(lengths, default=1) * model.config.get_text_config().vocab_size)
+    running["batch_size"] = max(1, min(running.get("batch_size", 32), fitting))
+
+    def answer(positions: list[int], device: Any) -> list[tuple[float, float]]:
+        """Bits and tokens of each."""
+        inputs = {name: value.to(device) for name, value in together([examples[at] for at in positions]).items()}
+        labels = inputs.pop("labels")
+        logits = model(**inputs).logits.float()
+        nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        bits = nats.double().sum(1).cpu().numpy() / np.log(2.0)
+        return list(zip(bits, (labels != IGNORED).sum(1).cpu().numpy(), strict=True))
+
+    bits, tokens = np.asarray(answers(model, lengths, answer, **running), dtype=np.float64).T
+    return Tally.of(
+        np.asarray(examples.index), {"bits": bits, "tokens": tokens, "bytes": examples.sizes.astype(np.float64)}
+    )
+
+
+@dataclass(frozen=True)
+class Continued:
+    """What is scored of a split."""
+
+    texts: NDArray[Any] | None
+    """What the model wrote (examples,); None where nothing was asked."""
+    tally: Tally
+    """Bits, tokens and bytes of the right answers, by row."""
+
+
+@dataclass(frozen=True)
+class Completed(SplitPredictions):
+    """Answers in words, and the likelihood of the right ones."""
+
+    texts: NDArray[Any] | None
+    tally: Tally
+
+    @property
+    def said(self) -> Continued:
+        """Texts and likelihood."""
+        return Continued(self.texts, self.tally)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The right answers (examples,)."""
+        return np.asarray(self.rows.labels, dtype=object)
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        found = self.tally.intervals(likelihood, seed)
+        if self.texts is None:
+            return found
+        return found | corpus_intervals(task.metrics, graded(task, self.texts), graded(task, self.labels), seed)
+
+    def doubt(self, task: Task) -> str | None:
+        return None if self.texts is None else constant_text(self.benchmark, self.split, self.texts)
+
+    def table(self) -> Any:
+        """As for other written texts, with bits and tokens of the right answer; no rows where nothing was written."""
+        import pyarrow as pa
+
+        bits, tokens = (np.full(len(self.rows), np.nan) for _ in range(2))
+        bits[self.tally.documents], tokens[self.tally.documents] = (
+            self.tally.columns["bits"],
+            self.tally.columns["tokens"],
+        )
+        texts = [] if self.texts is None else list(self.texts)
+        table = pa.table(
+            {
+                **self.columns(),
+                "source": pa.array(list(self.rows.texts), pa.string()),
+                "reference": pa.array(list(self.labels), pa.string()),
+                "hypothesis": pa.array(texts or [None] * len(self.rows), pa.string()),
+                "completion_bits": pa.array(bits, pa.float64()),
+                "completion_tokens": pa.array(tokens, pa.float64()),
+            }
+        )
+        return table if texts else table.slice(0, 0)
+
+
+def score_completions(task: Task) -> Score:
+    """The task's metrics of written texts, and perplexity and bits per byte where likelihoods are given."""
+    return partial(_score, task)
+
+
+def _score(task: Task, said: Any, references: Any) -> dict[str, float]:
+    texts = said.texts if isinstance(said, Continued) else said
+    scores: dict[str, float] = {}
+    if texts is not None and task.metrics:
+        scores |= score_texts(task)(graded(task, texts), graded(task, references))
+    return scores | (said.tally.figures(likelihood) if isinstance(said, Continued) else {})
+
+
+def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
+    """What of each text the task compares (examples,). Raises DataError where nothing is found in any reference."""
+    choose: Any = getattr(task, "graded", list)
+    found = choose([str(each) for each in texts])
+    if len(found) != len(texts):
+        raise DataError(f"'{task.name}' has {len(found)} answers for {len(texts)} texts; they must be as many")
+    return np.asarray(found, dtype=object)
+
+
+class Continuations(TaskEvaluation):
+    """Perplexity and bits per byte of the answers, and a written answer to each prompt where the rows have prompts."""
+
+    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+        if stage.generation.model_fields_set & {"iterations", "length_beam"}:
+            yield (
+                ("generation",),
+                "sets iterations or length_beam, which are for mask-predict; a decoder writes one token after another",
+            )
+
+    def ask(self, asked: EvaluationRequest) -> Predictions:
+        from pipelines.models.generate import continue_prompts, how
+        from pipelines.tasks.evaluation import Predictions
+
+        template = template_of(asked)
+        tokenizer = asked.tokenizer if asked.choice.model == START else asked.context.open_tokenizer(asked.choice.model)
+        length, name = asked.length(), asked.choice.name
+        settings = how(asked.model, tokenizer, asked.stage.generation)
+        said, called = [], None
+        for suffix, split, rows in asked.splits():
+            given: Any = rows
+            dialogues = [each.in_turns() for each in given.dialogues] if template else list(given.dialogues)
+            if any(each.templated for each in dialogues):
+                called = chat_templates.adopt(tokenizer, template)
+            tally = likelihoods(asked.model, tokenizer, dialogues, length, **asked.running(split))
+            asks = all(len(each.messages) > 1 for each in dialogues)
+            texts = (
+                continue_prompts(asked.model, tokenizer, dialogues, settings, **asked.running(f"{split}, writing"))
+                if asks
+                else None
+            )
+            said.append(Completed(name, split, suffix, rows, texts, tally))
+        details = {"chat_template": called, "train_on": "completions"}
+        return Predictions(
+            said,
+            length,
+            generation=settings.words() if any(each.texts is not None for each in said) else None,
+            details=details,
+        )
+
+    def score(self, task: Task) -> Score:
+
+        return score_completions(task)
+
+
+def template_of(asked: EvaluationRequest) -> str | None:
+    """The chat template that the stage names, else that of the stage that trained the model; None leaves it to the tokenizer."""
+    return asked.stage.chat_template or getattr(trainer_of(asked), "chat_template", None)
+
+
+def trainer_of(asked: EvaluationRequest) -> Any:
+    """What the model learnt, as its stage says it; None for a model that was trained on no task."""
+    return trained_by(asked.context.recipe.stages).get(asked.choice.model)

@@ -1,0 +1,199 @@
+"""Answers in words: prompts and completions, instructions, or whole dialogues."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head, Rows
+from pipelines.core.registry import nearest
+from pipelines.data import chat_formats
+from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
+from pipelines.data.references import DataPath
+from pipelines.data.stage_files import PathOrStage
+from pipelines.tasks.base import Task, inline_places
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TEXT_METRICS = ("rouge1", "rouge2", "rougeL")
+"""How answers in words are compared with others."""
+PATTERN_METRICS = ("exact_match",)
+"""How answers are compared of which a pattern takes the decisive part."""
+LIKELIHOOD = ("perplexity", "bits_per_byte")
+"""What is measured of every task of this kind, whatever it writes."""
+
+
+def _pattern(value: str) -> str:
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        raise ValueError(f"'{value}' is no regular expression: {error}") from None
+    if groups != 1:
+        raise ValueError(
+            f"'{value}' has {groups} groups, must have one, such as '####\\s*(.+)': what stands in it is compared"
+        )
+    return value
+
+
+class Causal(Block):
+    """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
+
+    kind: Literal["causal"]
+    format: FormatName | None = None
+    """How rows are written: `messages`, `sharegpt`, `alpaca`, `prompt_completion` or `text`. Default: told by the columns."""
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    """The columns behind the format's names, where they are called otherwise: `{prompt: question, completion: answer}`."""
+    answer_pattern: Annotated[str, AfterValidator(_pattern)] | None = None
+    """What of an answer is compared: the group of a regular expression, such as `####\\s*(.+)`. Default: all of it, by ROUGE."""
+    train: PathOrStage
+    """The training rows: a file, folder or pattern, a data set's name, or `{from: ID}` for what a feedback stage has revised."""
+    validation: DataPath | None = None
+    """The rows that scores are measured on. Default: 10 % of `train`, at most 2,000 rows, which are not learnt from."""
+    test: DataPath | None = None
+    """Rows to answer; they are read as the others."""
+    name: str | None = None
+    """The configuration, where `train`, `validation` and `test` name a data set that has several."""
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Causal:
+        formats = [self.format] if self.format else list(COLUMNS)
+        known = list(dict.fromkeys(role for each in formats for part in COLUMNS[each] for role in part))
+        wrong = [role for role in self.columns if role not in known]
+        if wrong:
+            whose = f"of the format {self.format}" if self.format else "of any format"
+            raise ConfigIssues(
+                [(("columns", wrong[0]), f"is no column {whose}.{nearest(wrong[0], known)} Known: {', '.join(known)}")]
+            )
+        if self.format == "text" and self.answer_pattern:
+            raise ConfigIssues(
+                [
+                    (
+                        ("answer_pattern",),
+                        "takes the decisive part of an answer, but plain texts answer nothing; leave it out",
+                    )
+                ]
+            )
+        return self
+
+    def task(self, name: str) -> Task:
+        """The task under that name."""
+        return CausalTask(
+            name=name,
+            kind=self.kind,
+            columns=(),
+            label="",
+            metrics=PATTERN_METRICS if self.answer_pattern else () if self.format == "text" else TEXT_METRICS,
+            places=inline_places(self.train, self.validation, self.test, self.name),
+            format=self.format,
+            names=dict(self.columns),
+            answer_pattern=self.answer_pattern,
+        )
+
+
+@dataclass(frozen=True)
+class Dialogues(Rows):
+    """Rows of dialogues: `texts` are what is asked and `labels` the last answers, as people read them."""
+
+    dialogues: Sequence[Dialogue] = ()
+    """What is rendered and learnt, one a row."""
+    format: str = ""
+    """The format the rows were read in."""
+
+
+@dataclass(frozen=True)
+class CausalTask(Task):
+    """A task whose rows are dialogues."""
+
+    format: str | None = None
+    """None: told by the columns."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The columns behind the format's names."""
+    answer_pattern: str | None = None
+    """What of an answer is compared; None: all of it."""
+    skip_empty: bool = False
+    """Whether rows with an empty answer are left out instead of refused."""
+
+    def _needs_labels(self, split: str) -> bool:
+        """The columns are known once the format is."""
+        return False
+
+    @property
+    def head(self) -> Head:
+        """The head that names the next token."""
+        return Head("causal_lm")
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Every score that an evaluation may give."""
+        return (*self.metrics, *LIKELIHOOD)
+
+    def rows(self, split: str, limit: int | None = None) -> Dialogues:
+        """The dialogues of a split, the first `limit` of them. Raises DataError."""
+        data, index, described = self._read(split)
+        if limit is not None:
+            index = index[: limit if not self.skip_empty else len(index)]
+        if len(index) < len(data):
+            data = data.select(index)
+        name, columns = self._format_of(data, described)
+        dialogues: list[Dialogue] = []
+        kept: list[int] = []
+        for number, cells in zip(index, _rows(data, columns), strict=True):
+            if limit is not None and len(dialogues) == limit:
+                break
+            try:
+                said = chat_formats.read(name, cells)
+            except Unreadable as problem:
+                self._refuse(described, number, str(problem))
+            if empty := _emptiness(said):
+                if self.skip_empty:
+                    continue
+                self._refuse(described, number, empty)
+            dialogues.append(said)
+            kept.append(number)
+        prompts, answers = [each.prompt for each in dialogues], [each.completion for each in dialogues]
+        return Dialogues(prompts, None, answers, kept, dialogues, name)
+
+    def _format_of(self, data: Dataset, described: str) -> tuple[str, dict[str, str]]:
+        """The format of the rows, and the column behind each of its names."""
+        columns = list(data.column_names)
+        try:
+            name = self.format or chat_formats.detect(columns, data[0] if len(data) else {}, self.names)
+            return name, chat_formats.columns_of(name, columns, self.names)
+        except Unreadable as problem:
+            raise DataError(f"{described} {problem}") from None
+
+    def graded(self, texts: Sequence[str]) -> list[str]:
+        """What of each answer is compared: the first match of `answer_pattern`, thousands separators and spaces left out.
+
+        An answer without a match is compared as nothing, which no reference is.
+        """
+        if self.answer_pattern is None:
+            return list(texts)
+        found = (re.search(self.answer_pattern, text) for text in texts)
+        return [
+            "" if match is None else re.sub(r"(?<=\d),(?=\d)", "", match.group(1)).strip().rstrip(".")
+            for match in found
+        ]
+
+
+def _emptiness(said: Dialogue) -> str | None:
+    """What is missing from a dialogue, as a sentence without its subject."""
+    wanted = [each for each, learnt in zip(said.messages, said.learnt, strict=True) if learnt]
+    if not wanted:
+        return "has no answer that is to be learnt: every message of the assistant has weight 0"
+    if all(str(each["content"]).strip() or each.get("tool_calls") for each in wanted):
+        return None
+    return "has an empty answer"
+
+
+def _rows(data: Dataset, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The cells of every row, by the format's names."""
+    cells = [data[column][:] for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]

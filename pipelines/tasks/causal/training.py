@@ -1,0 +1,240 @@
+"""Learning to answer: prompts and their completions, several in one block where they are packed.
+
+Several dialogues in one block, none of which sees another.
+
+Blocks are filled by best fit: the longest first, each into the fullest block that has room for it (Ding et al. 2024,
+"Fewer Truncations Improve Language Modeling", section 3.2, arxiv.org/abs/2404.10830). No dialogue is cut for it.
+
+Batches of packed dialogues: positions start again with each, and the mask lets none see another.
+
+Learning to answer: prompts and completions, instructions and dialogues, for tasks of the kind `causal`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import HeadKind
+from pipelines.core.recipe import START
+from pipelines.data import chat_templates
+from pipelines.data.completions import IGNORED, Completions
+from pipelines.objectives.attention_masks import additive, earlier, restarted, sees_ahead, takes_masks
+from pipelines.tasks import training
+from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.base import Task
+    from pipelines.tasks.training import Subject
+
+
+@dataclass(frozen=True)
+class Packs:
+    """Blocks of dialogues."""
+
+    examples: Completions
+    members: list[list[int]]
+    """Positions of the dialogues of each block."""
+    lengths: npt.NDArray[np.int64]
+    """Tokens of each block."""
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return {"parts": [self.examples[member] for member in self.members[position]]}
+
+    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> Packs:
+        """The blocks at `positions`, in that order."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        return Packs(self.examples, [self.members[place] for place in chosen.tolist()], self.lengths[chosen])
+
+
+def pack_completions(examples: Completions, block: int) -> Packs:
+    """Blocks of at most `block` tokens that hold every example once, the same for the same examples."""
+    rooms: list[tuple[int, int]] = []  # (room that is left, block), in order
+    members: list[list[int]] = []
+    for position in np.argsort(-examples.lengths, kind="stable").tolist():
+        length = int(examples.lengths[position])
+        place = bisect_left(rooms, (length, -1))
+        if place == len(rooms):
+            members.append([position])
+            insort(rooms, (block - length, len(members) - 1))
+            continue
+        room, number = rooms.pop(place)
+        members[number].append(position)
+        insort(rooms, (room - length, number))
+    lengths = [int(examples.lengths[each].sum()) for each in members]
+    return Packs(examples, members, np.asarray(lengths, dtype=np.int64))
+
+
+def numbered(
+    packs: Sequence[dict[str, Any]], key: str, fill: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows of `key` one after another, and the number of the dialogue that each token is of, -1 beyond the last, both
+    (batch, length)."""
+    rows = [np.concatenate([np.asarray(part[key], dtype=np.int64) for part in each["parts"]]) for each in packs]
+    owners = [np.repeat(np.arange(len(each["parts"])), [len(part[key]) for part in each["parts"]]) for each in packs]
+    longest = max(len(row) for row in rows)
+    values, numbers = (
+        np.full((len(rows), longest), fill, dtype=np.int64),
+        np.full((len(rows), longest), -1, dtype=np.int64),
+    )
+    for place, (row, owner) in enumerate(zip(rows, owners, strict=True)):
+        values[place, : len(row)], numbers[place, : len(owner)] = row, owner
+    return values, numbers
+
+
+def named_next(labels: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Each label at the place before it, from which it is named, unless that is in another dialogue: (batch, length)."""
+    moved = np.full_like(labels, IGNORED)
+    moved[:, :-1] = np.where(numbers[:, 1:] == numbers[:, :-1], labels[:, 1:], IGNORED)
+    return moved
+
+
+def as_tensors(**arrays: npt.NDArray[Any]) -> dict[str, Tensor]:
+    """The arrays as a batch."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The collator of packed dialogues."""
+
+    pad_id: int
+
+    def __call__(self, packs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`input_ids`, `labels` and `position_ids` (batch, length), and an `attention_mask` (batch, 1, query, key) to be added."""
+        ids, numbers = numbered(packs, "input_ids", self.pad_id)
+        labels, _ = numbered(packs, "labels", IGNORED)
+        same = numbers[:, :, None] == numbers[:, None, :]
+        length = ids.shape[1]
+        allowed = same & earlier(length) & ((numbers >= 0)[:, None, :] | np.eye(length, dtype=np.bool_))
+        return as_tensors(
+            input_ids=ids,
+            attention_mask=additive(allowed),
+            position_ids=restarted(numbers),
+            labels=named_next(labels, numbers),
+        )
+
+
+VIRTUAL = ("prefix", "prompt", "p_tuning")
+"""Tuners that put tokens or keys before the text, for which a ready mask has no place."""
+
+
+class Completing(TaskTraining):
+    """Cross-entropy of the answers' tokens, the prompts' left out unless `train_on: all`."""
+
+    head_kind: ClassVar[HeadKind] = "causal_lm"
+    smoothed: ClassVar[tuple[str, ...]] = ("causal",)
+
+    def columns(self, task: Task) -> tuple[str, ...]:
+        causal: Any = task
+        return (
+            causal.format or "told by the columns",
+            *(f"{role}={column}" for role, column in sorted(causal.names.items())),
+        )
+
+    def texts(self, rows: Any) -> Iterator[str]:
+        """Every message of every dialogue."""
+        return (str(message["content"]) for each in rows.dialogues for message in each.messages)
+
+    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from training.useless_pair_keys(subject, name)
+        task: Any = subject.resolved(name)
+        if subject.auxiliary_lm is not None:
+            yield (
+                ("auxiliary_lm",),
+                "is for tasks with one answer a text, but here the answers are words already; leave it out",
+            )
+        if subject.chat_template is not None and task.format == "text":
+            yield ("chat_template",), "joins messages, but the task's format is text, which has none; leave it out"
+        tuner = getattr(subject, "tuner", None)
+        if subject.packing and tuner is not None and tuner.name in VIRTUAL:
+            yield (
+                ("packing",),
+                f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place in; leave it out",
+            )
+        shape = recipe.model.architecture
+        if shape is None:
+            return
+        words = architecture_fields.resolve(shape)
+        if (why := unfit(words, architecture_fields.heads(shape))) is not None:
+            yield ("task",), why
+        elif subject.packing and (why := takes_masks(words)) is not None:
+            yield ("packing",), why
+
+    def prepare(
+        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+    ) -> PreparedTask:
+        from pipelines.data.completions import Together, encode_completions, padding_token
+        from pipelines.tasks.first_batch import examined, tell
+
+        words = {"model_type": model.config.model_type, **model.config.to_dict()}
+        why = sees_ahead(words) or (takes_masks(words) if subject.packing else None)
+        if why is not None:
+            raise ModelError(f"a task of the kind causal {why}")
+        rows: Any = training_rows(subject, task)
+        dialogues = [each.in_turns() for each in rows.dialogues] if subject.chat_template else list(rows.dialogues)
+        template = None
+        if any(each.templated for each in dialogues):
+            template = chat_templates.adopt(tokenizer, subject.chat_template, inherited_template(context))
+        limit = subject.max_length if longest is None else min(subject.max_length, longest)
+        train_on = subject.train_on or "completions"
+        examples = encode_completions(tokenizer, dialogues, rows.index, limit, train_on, stops_of(model))
+        tell(context, examined(tokenizer, dialogues, examples, limit, task.name, rows.format, template))
+        pad = padding_token(tokenizer)
+        loss = partial(completion_loss, smoothing=subject.label_smoothing_factor)
+        if subject.packing:
+            return PreparedTask(pack_completions(examples, limit), Packed(pad), loss)
+        return PreparedTask(examples, Together(pad), loss)
+
+
+def unfit(words: Any, heads: Iterable[str]) -> str | None:
+    """Why a model of this resolved architecture cannot continue texts, as a sentence without its subject."""
+    if "causal_lm" not in heads and "seq2seq_lm" in heads:
+        return (
+            "is of the kind causal, which decoders learn; an encoder-decoder learns the same rows as pairs: "
+            "{kind: instruction_pairs, train: …}"
+        )
+    why = sees_ahead(words)
+    return None if why is None else f"is of the kind causal, which {why}"
+
+
+def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
+    """Cross-entropy summed over the learnt tokens (); the head computes logits for these alone: (learnt, vocab)."""
+    from pipelines.models.log_probabilities import IGNORED, logits_of
+    from pipelines.objectives.losses import cross_entropy
+
+    inputs = dict(inputs)
+    labels = inputs.pop("labels")  # (batch, length)
+    outputs, logits = logits_of(model, inputs, labels != IGNORED)
+    return cross_entropy(logits, labels[labels != IGNORED], smoothing), outputs
+
+
+def stops_of(model: Any) -> tuple[int, ...]:
+    """The tokens at which the model's own generation ends."""
+    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
+
+
+def inherited_template(context: Context) -> str | None:
+    """The chat template that the model read by this stage was trained with, where an earlier stage gave it one."""
+    source = context.recipe.model_of(context.recipe.stage(context.stage_id))
+    found = None if source == START else context.open_tokenizer(source).chat_template
+    return found if isinstance(found, str) else None

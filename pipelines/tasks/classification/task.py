@@ -1,0 +1,61 @@
+"""Classification: texts or pairs of texts, and a column of classes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.core.config import Block, ConfigIssues
+from pipelines.data.references import DataPath
+from pipelines.tasks.base import Task, check_columns_differ, class_name, inline_places
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+def class_names(value: Any) -> Any:
+    """Class names may be written as numbers or truth values, as they stand in the data."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(name if (name := class_name(entry)) is not None else entry for entry in value)
+
+
+class Classification(Block):
+    """Which of several classes a text, or a pair of texts, belongs to."""
+
+    kind: Literal["classification"]
+    columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
+    """The column of the text, or the two columns of a pair."""
+    label: Column
+    """The column of the classes: texts, whole numbers or truth values."""
+    labels: Annotated[tuple[str, ...] | None, BeforeValidator(class_names)] = None
+    """Class names in the order of their ids. Default: those in the training rows, in natural order."""
+    train: DataPath
+    """The training rows: a file, folder or pattern, or a data set's name."""
+    validation: DataPath | None = None
+    """The rows that scores are measured on. Default: 10 % of `train`, at most 2,000 rows, which are not learnt from."""
+    test: DataPath | None = None
+    """Rows to predict; they need no labels."""
+    name: str | None = None
+    """The configuration, where `train`, `validation` and `test` name a data set that has several."""
+
+    @model_validator(mode="after")
+    def _labels_fit(self) -> Classification:
+        check_columns_differ(self.columns, self.label)
+        if self.labels is not None and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
+            raise ConfigIssues(
+                [(("labels",), f"is [{', '.join(self.labels)}], must name at least two classes, each once")]
+            )
+        return self
+
+    def task(self, name: str) -> Task:
+        """The task under that name."""
+        return Task(
+            name=name,
+            kind=self.kind,
+            columns=self.columns,
+            label=self.label,
+            labels=self.labels,
+            metrics=("accuracy", "f1"),
+            places=inline_places(self.train, self.validation, self.test, self.name),
+        )

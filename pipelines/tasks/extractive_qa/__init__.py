@@ -1,0 +1,1 @@
+"""Extractive question answering: where in a text the answer stands."""

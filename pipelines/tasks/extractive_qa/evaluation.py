@@ -1,0 +1,404 @@
+"""Evaluating extractive question answering: from the logits of windows to the best spans, and their scores.
+
+From the logits of windows to an answer: the n best spans of all windows of a context.
+
+The algorithm is that of BERT's `run_squad.py` (Devlin et al. 2019, section 4.2 and 4.3, arxiv.org/abs/1810.04805): the best
+first and last tokens of each window are combined; a span lies in the context, is no longer than `max_answer_length` tokens,
+and begins in the window where its first token has the most context around it; spans of all windows compete by the sum of
+their two logits, and of spans with the same text the best counts. "No answer" has the least sum at the blanks of all windows.
+Answers are cut out of the context by their characters, so nothing is put together from tokens.
+
+What a model said about questions whose answers are spans: texts, where they stand, and how sure it was.
+
+Asking where the answer to a question stands in a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.decoding import SpanSettings
+from pipelines.core.files import write_json
+from pipelines.core.interfaces import Score, Task
+from pipelines.metrics.squad_v2 import at_threshold, best_threshold, by_answerability
+from pipelines.metrics.statistics import corpus_intervals
+from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.extractive_qa.task import SHORTEST, widest_stride
+from pipelines.tasks.predictions import SplitPredictions, constant_answer
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.evaluation.benchmark_selection import Choice
+    from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.tasks.evaluation import Predictions
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a context that may be the answer."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    window: int
+    """Which window of its row, from 0."""
+    start_token: int
+    end_token: int
+    """Places of the first and last token in the window."""
+    answer_start: int
+    """Characters of the context before it."""
+
+    @property
+    def score(self) -> float:
+        """What spans compete by."""
+        return self.start_logit + self.end_logit
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the model said about one window of a context."""
+
+    logits: NDArray[np.float32]
+    """(2, tokens): of being the first and the last token of the answer."""
+    context: NDArray[np.int32]
+    """(tokens of the context, 3): place in the window, first character, character behind the last."""
+    blank: int
+    """The place that stands for "no answer here"."""
+
+
+@dataclass(frozen=True)
+class SpanAnswer:
+    """What a row's windows come to."""
+
+    best: Sequence[Span]
+    """The best spans, each with a text of its own, the best first; empty where no window offers one."""
+    null_score: float
+    """The score of "no answer"."""
+
+    @property
+    def answer(self) -> str:
+        """The best text; empty where there is none."""
+        return self.best[0].text if self.best else ""
+
+    @property
+    def difference(self) -> float:
+        """How much better "no answer" scores than the best span: the official `score_diff`."""
+        return self.null_score - (self.best[0].score if self.best else 0.0)
+
+
+def best_spans(windows: Sequence[Window], text: str, settings: SpanSettings) -> SpanAnswer:
+    """The best answers that the windows of one context offer."""
+    widest = _widest_context(windows)
+    offered = [
+        _offered(window, settings, owner == number)
+        for number, (window, owner) in enumerate(zip(windows, widest, strict=True))
+    ]
+    number = np.concatenate([np.full(len(scores), at) for at, (_, _, scores) in enumerate(offered)])
+    starts, ends, scores = (np.concatenate([each[part] for each in offered]) for part in range(3))
+    best: list[Span] = []
+    seen: set[str] = set()
+    for place in np.argsort(-scores, kind="stable"):
+        span = _span(int(number[place]), int(starts[place]), int(ends[place]), windows, text)
+        if span.text and span.text not in seen:
+            seen.add(span.text)
+            best.append(span)
+            if len(best) == settings.n_best_size:
+                break
+    null = min(float(window.logits[0, window.blank]) + float(window.logits[1, window.blank]) for window in windows)
+    return SpanAnswer(best, null)
+
+
+def _offered(
+    window: Window, settings: SpanSettings, own: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """(first tokens, last tokens, scores) of the spans that a window offers, as numbers of the context's tokens.
+
+    `own` are the context's tokens that have the most context in this window.
+    """
+    rank = np.full(window.logits.shape[1], -1)
+    rank[window.context[:, 0]] = np.arange(len(window.context))
+    first, last = (rank[np.argsort(-logits, kind="stable")[: settings.n_best_size]] for logits in window.logits)
+    first, last = first[first >= 0], last[last >= 0]
+    first = first[own[first]]
+    start, end = (grid.ravel() for grid in np.meshgrid(first, last, indexing="ij"))
+    # a context's tokens stand side by side, so numbers are as far apart as places
+    fits = (end >= start) & (end - start < settings.max_answer_length)
+    start, end = start[fits], end[fits]
+    places, logits = window.context[:, 0], window.logits.astype(np.float64)
+    return start, end, logits[0, places[start]] + logits[1, places[end]]
+
+
+def _widest_context(windows: Sequence[Window]) -> list[NDArray[np.int64]]:
+    """For each window the number of the window in which each of its context's tokens has the most context around it.
+
+    That is min(tokens before it, tokens behind it) + length / 100, as `_check_is_max_context` of `run_squad.py` has it. A
+    token is known by its characters; of tokens with the same characters the first counts.
+    """
+    keys = [window.context[:, 1].astype(np.int64) << 32 | window.context[:, 2] for window in windows]
+    if len(windows) == 1:
+        return [np.zeros(len(keys[0]), dtype=np.int64)]
+    token = np.unique(np.concatenate(keys), return_inverse=True)[1]
+    owner = np.zeros(token.max(initial=0) + 1, dtype=np.int64)
+    best = np.full(len(owner), -np.inf)
+    parts = np.split(token, np.cumsum([len(key) for key in keys])[:-1])
+    for number, part in enumerate(parts):
+        before = np.arange(len(part))
+        scores = np.minimum(before, before[::-1]) + 0.01 * len(part)
+        better = scores > best[part]
+        owner[part[better]] = number
+        best[part[better]] = scores[better]
+    return [owner[part] for part in parts]
+
+
+def _span(number: int, first: int, last: int, windows: Sequence[Window], text: str) -> Span:
+    window = windows[number]
+    start_token, begin, _ = (int(value) for value in window.context[first])
+    end_token, _, end = (int(value) for value in window.context[last])
+    said = text[begin:end]
+    begin += len(said) - len(said.lstrip())  # some tokens take the space before their word
+    return Span(
+        said.strip(),
+        float(window.logits[0, start_token]),
+        float(window.logits[1, end_token]),
+        number,
+        start_token,
+        end_token,
+        begin,
+    )
+
+
+def grouped(rows: NDArray[np.int64], windows: Sequence[Any]) -> list[list[Any]]:
+    """The windows of each row, in order. `rows` (windows,) is the row of each."""
+    found: list[list[Any]] = [[] for _ in range(int(rows.max(initial=-1)) + 1)]
+    for row, window in zip(rows, windows, strict=True):
+        found[row].append(window)
+    return found
+
+
+@dataclass(frozen=True)
+class Spanned(SplitPredictions):
+    """Answers to questions. `rows` are QuestionRows."""
+
+    found: Sequence[SpanAnswer]
+    """What the windows of each question offer."""
+    asked: Sequence[str]
+    """The questions as the model read them: without the end of those that are too long."""
+    may_be_none: bool
+    """Whether questions may have no answer."""
+    threshold: float
+    """How much better "no answer" must score than the best span to be said."""
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The right answers of each question as an array of tuples, None where they are not public."""
+        if self.rows.labels is None:
+            return None
+        answers = np.empty(len(self.rows), dtype=object)
+        answers[:] = [tuple(texts) for texts in self.rows.labels]  # type: ignore[arg-type]
+        return answers
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        """How much better "no answer" scores than the best span, of each question."""
+        return np.array([each.difference for each in self.found])
+
+    @property
+    def best(self) -> NDArray[Any]:
+        """The best text of each question, whatever "no answer" scores."""
+        return np.array([each.answer for each in self.found], dtype=object)
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """The answers, empty for "no answer"."""
+        return at_threshold(self.best, self.differences, self.threshold) if self.may_be_none else self.best
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        return corpus_intervals(task.metrics, self.said, self.labels, seed)
+
+    def doubt(self, task: Task) -> str | None:
+        return constant_answer(self.benchmark, self.split, self.said)
+
+    def facts(self) -> dict[str, Any]:
+        """What the official script prints beside the scores of questions that may have no answer."""
+        if not self.may_be_none or self.labels is None:
+            return {}
+        return by_answerability(self.said, self.labels) | best_threshold(self.best, self.differences, self.labels)
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        tops = [each.best[0] if each.best else None for each in self.found]
+        logits = [[] if top is None else [top.start_logit, top.end_logit] for top in tops]
+        answers = None if self.labels is None else [list(texts) for texts in self.labels]
+        columns = {
+            **self.columns(),
+            "id": pa.array(list(self.ids), pa.string()),
+            "text": pa.array(list(self.asked), pa.string()),
+            "text_pair": pa.array(list(self.rows.pairs or ()), pa.string()),
+            "answers": pa.nulls(len(self.rows), pa.list_(pa.string()))
+            if answers is None
+            else pa.array(answers, pa.list_(pa.string())),
+            "answer": pa.array(list(self.said), pa.string()),
+            "answer_start": pa.array([None if top is None else top.answer_start for top in tops], pa.int64()),
+            "window": pa.array([None if top is None else top.window for top in tops], pa.int64()),
+            "start_token": pa.array([None if top is None else top.start_token for top in tops], pa.int64()),
+            "end_token": pa.array([None if top is None else top.end_token for top in tops], pa.int64()),
+            "logits": pa.array(logits, pa.list_(pa.float32())),
+        }
+        if self.may_be_none:
+            columns["null_score_difference"] = pa.array(self.differences, pa.float64())
+        return pa.table(columns)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """What a file of predictions calls each question."""
+        ids: Sequence[str] = self.rows.ids  # type: ignore[attr-defined]
+        return ids
+
+    def write_beside(self, folder: Path) -> None:
+        """The official prediction file, and where questions may have no answer how sure of that the model was."""
+        name = "-".join([self.benchmark.replace("/", "-"), *([self.split] if self.suffix else [])])
+        write_json(folder / f"{name}.predictions.json", dict(zip(self.ids, self.said, strict=True)))
+        if self.may_be_none:
+            odds: Mapping[str, float] = dict(zip(self.ids, self.differences.tolist(), strict=True))
+            write_json(folder / f"{name}.null_odds.json", odds)
+
+
+class Spans(TaskEvaluation):
+    """The best span of all windows of each context, or "no answer" where a task allows for that."""
+
+    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+        length = stage.max_length or choice.trained_length(recipe)
+        stride = stage.spans.doc_stride
+        if length is not None and length < SHORTEST:
+            yield ("max_length",), f"is {length}, must be at least {SHORTEST} for a question and a part of its context"
+        elif length is not None and stride is not None and stride > widest_stride(length):
+            yield (
+                ("spans", "doc_stride"),
+                f"is {stride}, must be at most {widest_stride(length)} with windows of {length} tokens",
+            )
+
+    def ask(self, asked: EvaluationRequest) -> Predictions:
+        from functools import partial
+
+        from pipelines.core.errors import ModelError
+        from pipelines.core.model_types import looks_back_only
+        from pipelines.models.predict import forward
+        from pipelines.tasks.evaluation import Predictions
+        from pipelines.tasks.extractive_qa.task import stride_of
+        from pipelines.tasks.extractive_qa.training import collate_questions, encode_questions, questions_in
+
+        settings, length, name = asked.stage.spans, asked.length(), asked.choice.name
+        if length < SHORTEST:
+            raise ModelError(
+                f"the model '{asked.choice.model}' reads {length} tokens at once, too few for a question and its context"
+            )
+        stride = stride_of(
+            length,
+            asked.choice.trained_stride(asked.context.recipe) if settings.doc_stride is None else settings.doc_stride,
+        )
+        config = asked.model.config
+        back = looks_back_only({"model_type": config.model_type, **config.to_dict()})
+        task: Any = asked.task
+
+        def find(rows: Any, split: str) -> list[Any]:
+            """The best spans of each question."""
+            windows = encode_questions(asked.tokenizer, rows, length, stride, last_blank=back, keep_contexts=True)
+            logits = forward(
+                asked.model, windows, partial(collate_questions, asked.tokenizer), _both_ends, **asked.running(split)
+            )
+            parts = zip(logits, windows.contexts or (), windows.blanks.tolist(), strict=True)
+            by_row = grouped(windows.rows, [Window(*part) for part in parts])
+            return [best_spans(each, text, settings) for each, text in zip(by_row, rows.pairs, strict=True)]
+
+        threshold, chosen = settings.null_score_diff_threshold, {}
+        if threshold is None:
+            aside = set_aside(asked) if task.version_2 else None
+            threshold = 0.0 if aside is None else best_of(find(aside, "train, set aside"), aside)
+            chosen = {} if aside is None else {"threshold_chosen_on": {"split": "train", "set_aside": len(aside)}}
+        said = []
+        for suffix, split, given in asked.splits():
+            rows: Any = given
+            found = find(rows, split)
+            questions = questions_in(asked.tokenizer, rows.texts, length)
+            said.append(Spanned(name, split, suffix, rows, found, questions, task.version_2, threshold))
+        details = {
+            "spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen
+        } | _facts(said)
+        return Predictions(said, length, details=details)
+
+    def score(self, task: Task) -> Score:
+        from pipelines.tasks.scoring import score_texts
+
+        return score_texts(task)
+
+
+def set_aside(asked: EvaluationRequest) -> Any:
+    """The training rows that the model was not trained on; None where there are none, or all of them have an answer."""
+    from dataclasses import replace
+
+    from pipelines.tasks.base import drawn
+
+    recipe, subject = asked.context.recipe, asked.choice.subject
+    stage: Any = next((each for each in recipe.stages if each.id == asked.choice.model), None)
+    words = getattr(stage, "arguments", {})
+    if (
+        subject is None
+        or words.get("eval_strategy", words.get("evaluation_strategy", "no")) == "no"
+        or subject.task != asked.choice.task
+    ):
+        return None
+    rows: Any = asked.task.rows("train", subject.max_train_samples)
+    if len(rows) < 2 or all(rows.labels):
+        return None
+    places = drawn(len(rows), recipe.seed_of(stage))[1][: subject.max_eval_samples].tolist()
+    part = {
+        name: [getattr(rows, name)[at] for at in places]
+        for name in ("texts", "pairs", "labels", "index", "starts", "ids")
+    }
+    return None if all(part["labels"]) else replace(rows, **part)
+
+
+def best_of(found: list[Any], rows: Any) -> float:
+    """The threshold that gives the best F1 on these rows: nothing is answered above it."""
+    from pipelines.metrics.squad_v2 import best_threshold
+
+    differences = [each.difference for each in found]
+    best = best_threshold([each.answer for each in found], differences, rows.labels)
+    unanswered = sum(not each for each in rows.labels)
+    if best["best_f1"] <= 100.0 * unanswered / len(rows):  # answering none is as good as anything
+        return float(min(differences)) - 1.0
+    return float(best["best_f1_thresh"])
+
+
+def _facts(said: list[Any]) -> dict[str, Any]:
+    """Official figures beside the scores, where there are some."""
+    found = {f"{key}{each.suffix}": value for each in said for key, value in each.facts().items()}
+    return {"official": found} if found else {}
+
+
+def _both_ends(outputs: Any, inputs: Any) -> list[Any]:
+    """For each window (2, tokens) without padding. Raises ModelError for a model without both, or whose training diverged."""
+    import torch
+
+    from pipelines.core.errors import ModelError
+
+    if outputs.get("start_logits") is None or outputs.get("end_logits") is None:
+        raise ModelError(
+            "the model gives no start and end of an answer; evaluate a model with a question answering head"
+        )
+    both = torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float().cpu().numpy()
+    real = inputs["attention_mask"].numpy().astype(bool)
+    found = [logits[:, mask] for logits, mask in zip(both, real, strict=True)]
+    if not all(bool(torch.isfinite(torch.from_numpy(logits)).all()) for logits in found):
+        raise ModelError(
+            "the model gives NaN or infinity for a window: its training diverged, so lower its learning rate"
+        )
+    return found

@@ -1,0 +1,65 @@
+"""Instructions for encoder-decoders: rows of the kind `causal` as pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import model_validator
+
+from pipelines.core.config import ConfigIssues
+from pipelines.core.interfaces import Head, Rows
+from pipelines.tasks.base import Task
+from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
+
+
+class InstructionPairs(Causal):
+    """Answers in words, for encoder-decoders: the last answer of each row, given all that stands before it."""
+
+    kind: Literal["instruction_pairs"]  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _something_is_asked(self) -> InstructionPairs:
+        if self.format == "text":
+            raise ConfigIssues(
+                [
+                    (
+                        ("format",),
+                        "is text, which asks nothing; pairs need messages, sharegpt, alpaca or prompt_completion",
+                    )
+                ]
+            )
+        return self
+
+    def task(self, name: str) -> Task:
+        """The task under that name."""
+        asked = Causal.model_construct(
+            **{**{key: getattr(self, key) for key in type(self).model_fields}, "kind": "causal"}
+        )
+        causal = asked.task(name)
+        assert isinstance(causal, CausalTask)
+        return PairsTask(**{key: getattr(causal, key) for key in CausalTask.__dataclass_fields__} | {"kind": "seq2seq"})
+
+
+@dataclass(frozen=True)
+class PairsTask(CausalTask):
+    """A task of the kind `seq2seq` whose sources and targets are read from dialogues."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Every score that an evaluation gives."""
+        return self.metrics
+
+    @property
+    def head(self) -> Head:
+        """The head that writes."""
+        return Head("seq2seq_lm")
+
+    def rows(self, split: str, limit: int | None = None) -> Rows:  # type: ignore[override]
+        """What is asked, and the last answers. Raises DataError."""
+        found: Dialogues = super().rows(split, limit)
+        texts: Sequence[str] = found.texts
+        return Rows(texts, None, found.labels, found.index)

@@ -1,0 +1,1 @@
+"""Multiple choice: the best of several options."""

@@ -1,0 +1,143 @@
+"""Evaluating multiple choice: a logit for each option, and the accuracy of the best.
+
+What a model said about questions with options: a logit an option.
+
+Asking for the best of several options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Score, Task
+from pipelines.metrics.accuracy import compute as accuracy
+from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.multiple_choice.task import LETTERS
+from pipelines.tasks.predictions import Decided, constant_prediction
+from pipelines.tasks.scoring import checked_logits
+
+if TYPE_CHECKING:
+    from pipelines.tasks.evaluation import Predictions
+
+
+@dataclass(frozen=True)
+class Chosen(Decided):
+    """The best option of each question: `logits` (questions, options), `rows` are ChoiceRows, labels the right options' numbers."""
+
+    def outputs(self, task: Task) -> int:
+        return int(self.logits.shape[1])
+
+    def doubt(self, task: Task) -> str | None:
+        return constant_prediction(self.benchmark, self.split, self.logits, tuple(LETTERS))
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        labels = self.labels
+        return pa.table(
+            {
+                **self.columns(),
+                "text": pa.array(list(self.rows.texts), pa.string()),
+                "options": pa.array([list(row) for row in self.rows.options], pa.list_(pa.string())),  # type: ignore[attr-defined]
+                "label": pa.nulls(len(self.rows), pa.int64()) if labels is None else pa.array(labels.astype(np.int64)),
+                "prediction": pa.array(self.logits.argmax(axis=1).astype(np.int64)),
+                "logits": pa.array(list(self.logits.astype(np.float32)), pa.list_(pa.float32())),
+            }
+        )
+
+
+def score_options(task: Task) -> Score:
+    """The task's accuracy as a function of logits (questions, options) and the numbers of the right options (questions,)."""
+    name = task.name
+
+    def of(logits: Any, labels: Any) -> dict[str, float]:
+        logits, labels = np.asarray(logits), np.asarray(labels)
+        if logits.ndim != 2:
+            raise ModelError(
+                f"'{name}' needs a logit for each option, but the model gives {logits.shape}; evaluate a multiple choice model"
+            )
+        logits = checked_logits(logits, logits.shape[1], name)
+        if len(labels) != len(logits):
+            raise DataError(f"'{name}' has {len(logits)} predictions but {len(labels)} labels; they must be as many")
+        if len(labels) == 0:
+            raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+        wrong = (labels < 0) | (labels >= logits.shape[1])
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise DataError(
+                f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … {logits.shape[1] - 1}"
+            )
+        return accuracy(logits.argmax(axis=1), labels)
+
+    return of
+
+
+class Options(TaskEvaluation):
+    """A logit for each option of each question."""
+
+    def ask(self, asked: EvaluationRequest) -> Predictions:
+        import numpy as np
+
+        from pipelines.models.predict import forward
+        from pipelines.tasks.evaluation import Predictions
+        from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
+
+        length, name = asked.length(), asked.choice.name
+        said, shared = [], {}
+        for suffix, split, given in asked.splits():
+            rows: Any = given
+            examples = encode_choices(asked.tokenizer, rows, length)
+            running = asked.running(split)
+            if (found := _by_article(asked, rows, examples, running)) is not None:
+                logits, shared[split] = found
+                said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
+                continue
+            running["batch_size"] = max(
+                1, running["batch_size"] // max(rows.choices, 1)
+            )  # as many texts as of other tasks
+            logits = forward(asked.model, examples, partial(collate_choices, asked.tokenizer), _logits, **running)
+            said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
+        return Predictions(said, length, details={"articles_read_once": shared} if shared else {})
+
+    def score(self, task: Task) -> Score:
+
+        return score_options(task)
+
+
+def _by_article(
+    asked: EvaluationRequest, rows: Any, examples: Any, running: Any
+) -> tuple[list[Any], dict[str, int]] | None:
+    """(the logits, how many tokens were read) where what the questions of an article share needs to be read once only, else None."""
+    from pipelines.data.completions import padding_token
+    from pipelines.tasks.multiple_choice.shared_articles import articles_of, can_share, pays, read_articles
+
+    if len(rows) == 0 or examples.token_type_ids is not None or not can_share(asked.model):
+        return None
+    articles = articles_of(rows.texts, examples)
+    if not pays(articles):
+        return None
+    logits, shares = read_articles(asked.model, articles, rows.choices, padding_token(asked.tokenizer), **running)
+    whole = sum(len(sequence) for question in examples.input_ids for sequence in question)
+    return logits, {
+        "articles": len(articles),
+        "tokens": sum(each.tokens for each in articles) if shares else whole,
+        "tokens_of_all": whole,
+    }
+
+
+def _logits(outputs: Any, inputs: Any) -> Any:
+    """(questions, options). Raises ModelError for a model that scores something else."""
+    from pipelines.core.errors import ModelError
+
+    logits = outputs.logits.float().cpu().numpy()
+    wanted = tuple(inputs["input_ids"].shape[:2])
+    if logits.shape != wanted:
+        raise ModelError(
+            f"the model gives outputs of shape {logits.shape}, where a multiple choice head gives {wanted}; evaluate one"
+        )
+    return logits

@@ -1,0 +1,124 @@
+"""Learning to choose the best of several options: one sequence an option.
+
+Questions with options as token ids: one sequence an option, tokenised once, padded when a batch is put together.
+
+Learning to choose the best of several options: tasks of the kind `multiple_choice`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import HeadKind, Rows
+from pipelines.data.encoding import CHUNK, Examples, collate, encode
+from pipelines.tasks import auxiliary_lm, training
+from pipelines.tasks.multiple_choice.task import ChoiceRows
+from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, texts_of, training_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.base import Task
+    from pipelines.tasks.training import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceExamples(Examples):
+    """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of sequences a question.
+
+    `lengths` are the tokens of each question's longest sequence, `truncated` counts sequences.
+    """
+
+
+def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceExamples:
+    """Tokenise each option of `rows` beside the text that all of them share, special tokens included.
+
+    Sequences longer than `max_length` lose tokens from the end of their longer text, which is the context.
+    """
+    ids: list[list[npt.NDArray[np.int32]]] = []
+    types: list[list[npt.NDArray[np.int32]]] = []
+    truncated = 0
+    choices = rows.choices
+    at_once = max(1, CHUNK // max(choices, 1))
+    for start in range(0, len(rows), at_once):
+        shared = [text for text in rows.texts[start : start + at_once] for _ in range(choices)]
+        beside = [option for row in rows.options[start : start + at_once] for option in row]
+        found = encode(tokenizer, Rows(shared, beside, None, range(len(shared))), max_length)
+        ids += _grouped(found.input_ids, choices)
+        if found.token_type_ids is not None:
+            types += _grouped(found.token_type_ids, choices)
+        truncated += found.truncated
+    longest = (max(len(sequence) for sequence in question) for question in ids)
+    return ChoiceExamples(
+        input_ids=ids,
+        token_type_ids=types or None,
+        labels=None if rows.labels is None else list(rows.labels),
+        index=list(rows.index),
+        lengths=np.fromiter(longest, dtype=np.int64, count=len(ids)),
+        truncated=truncated,
+    )
+
+
+def _grouped(sequences: list[list[int]], choices: int) -> list[list[npt.NDArray[np.int32]]]:
+    arrays = [np.asarray(sequence, dtype=np.int32) for sequence in sequences]
+    return [arrays[start : start + choices] for start in range(0, len(arrays), choices)]
+
+
+def collate_choices(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """A batch as long as its longest sequence: `input_ids` and the like (batch, choices, length), `labels` (batch,)."""
+    import torch
+
+    keys = [key for key in ("input_ids", "token_type_ids") if key in examples[0]]
+    choices = len(examples[0]["input_ids"])
+    flat: list[dict[str, Any]] = [
+        {key: example[key][choice] for key in keys} for example in examples for choice in range(choices)
+    ]
+    batch = {key: value.reshape(len(examples), choices, -1) for key, value in collate(tokenizer, flat).items()}
+    if "labels" in examples[0]:
+        batch["labels"] = torch.tensor([example["labels"] for example in examples])
+    return batch
+
+
+class Choosing(TaskTraining):
+    """Cross-entropy over the options, each of which is scored beside the context. Devlin et al. 2019, "BERT", section 4.4."""
+
+    head_kind: ClassVar[HeadKind] = "multiple_choice"
+    smoothed: ClassVar[tuple[str, ...]] = ("multiple_choice",)
+
+    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from auxiliary_lm.useless(subject, name)
+        yield from training.useless_pair_keys(subject, name)
+
+    def texts(self, rows: Any) -> Iterator[str]:
+        yield from texts_of(rows)
+        for options in rows.options:
+            yield from options
+
+    def prepare(
+        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+    ) -> PreparedTask:
+        from pipelines.objectives.losses import classification_loss
+        from pipelines.tasks.multiple_choice.task import ChoiceRows
+
+        rows = training_rows(subject, task)
+        assert isinstance(rows, ChoiceRows)
+        limit = subject.max_length if longest is None else min(subject.max_length, longest)
+        examples = encode_choices(tokenizer, rows, limit)
+        sequences = len(examples) * rows.choices
+        tell_truncated(
+            context, examples.truncated, sequences, f"sequences are cut to {limit} tokens", "max_length sets the limit"
+        )
+        loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor)
+        together: Any = partial(collate_choices, tokenizer)
+        return PreparedTask(examples, together, loss, LABELS, score=context.score(task), metric=task.metrics[0])

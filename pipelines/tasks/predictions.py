@@ -1,0 +1,345 @@
+"""`predictions.parquet`: what a model predicted for each example, one row an example, and doubts about it.
+
+What a reader should be told before believing a score.
+
+`predictions.parquet`: what the model said about each example, one row an example, in the order of the files.
+
+Columns: benchmark, split, index (row in the split), text, text_pair (null for single texts), label (null where it is
+not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are int64, or float64 once one of the
+benchmarks in the file is a regression. Benchmarks whose answers are texts have source, reference (null where it is not
+public) and hypothesis instead of the columns from text to logits; in a file with both kinds the others are null. Tasks on
+words have tokens, tags, predicted_tags and logits (words by classes, one after the other); questions about a context have id,
+text (the question), text_pair, answers, answer, answer_start, window, start_token, end_token and logits (start, end) of the
+best span, and null_score_difference; questions with options have text, options, label, prediction and logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.files import whole_file
+from pipelines.core.interfaces import Rows, Score, Task
+from pipelines.metrics.statistics import corpus_intervals, intervals
+from pipelines.tasks.scoring import decide
+from pipelines.tasks.text_to_text import AsText
+
+
+def constant_prediction(benchmark: str, split: str, logits: NDArray[Any], classes: tuple[str, ...]) -> str | None:
+    """A sentence where the model says the same about every example."""
+    predictions = decide(logits)
+    if len(predictions) < 2 or predictions.min() != predictions.max():
+        return None
+    what = f"the class '{classes[int(predictions[0])]}'" if classes else f"{float(predictions[0]):g}"
+    return (
+        f"{benchmark}: the model predicts {what} for every one of the {len(predictions)} examples of '{split}'; "
+        "it has not learnt to tell them apart (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
+def constant_text(benchmark: str, split: str, texts: NDArray[Any]) -> str | None:
+    """A sentence where the model writes the same for every example."""
+    if len(texts) < 2 or any(text != texts[0] for text in texts):
+        return None
+    return (
+        f"{benchmark}: the model writes {str(texts[0])[:60]!r} for every one of the {len(texts)} examples of '{split}'; "
+        "it has not learnt to read its sources (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
+def constant_answer(benchmark: str, split: str, answers: NDArray[Any]) -> str | None:
+    """A sentence where the model gives one answer to every question."""
+    if len(answers) < 2 or any(answer != answers[0] for answer in answers):
+        return None
+    what = f"answers {str(answers[0])[:60]!r} to" if answers[0] else "finds no answer to"
+    return (
+        f"{benchmark}: the model {what} every one of the {len(answers)} questions of '{split}'; "
+        "it has not learnt to read its texts (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
+def constant_tag(benchmark: str, split: str, tags: NDArray[Any], names: tuple[str, ...]) -> str | None:
+    """A sentence where the model gives every word of every text the same tag."""
+    found = {int(tag) for row in tags for tag in row if tag >= 0}
+    if len(found) != 1 or sum(len(row) for row in tags) < 2:
+        return None
+    return (
+        f"{benchmark}: the model gives every word of '{split}' the tag '{names[found.pop()]}'; "
+        "it has not learnt to tell them apart (try more steps, another learning rate, or a pretrained model)"
+    )
+
+
+def no_better_than_majority(
+    benchmark: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    majority: Mapping[str, float],
+    guess: str = "always guessing the most frequent class",
+) -> str | None:
+    """A sentence where a score's interval contains, or lies below, what always guessing one class scores."""
+    within = [name for name in scores if name in majority and intervals[name][0] <= majority[name]]
+    if not within:
+        return None
+    listed = ", ".join(
+        f"{name} {scores[name]:.3f} [{intervals[name][0]:.3f}, {intervals[name][1]:.3f}] against {majority[name]:.3f}"
+        for name in within
+    )
+    return f"{benchmark}: not shown to be better than {guess}: {listed}"
+
+
+def no_better_than_ngrams(
+    name: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    peers: Mapping[str, Mapping[str, float]],
+) -> str | None:
+    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens needs."""
+    for metric in ("bits_per_byte", "hidden_bits_per_byte"):
+        better = [
+            f"{peer} {peers[peer][metric]:.3f}"
+            for peer in peers
+            if metric in scores and intervals[metric][1] >= peers[peer][metric]
+        ]
+        if better:
+            low, high = intervals[metric]
+            what = metric.replace("_", " ")
+            return f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} [{low:.3f}, {high:.3f}] against {', '.join(better)}"
+    return None
+
+
+def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
+    """A sentence where the text that should be held out is what the model was pretrained on."""
+    same = [
+        each
+        for each in chosen.datasets
+        if (each.path, each.name, each.split) == (reference.path, reference.name, reference.split)
+    ]
+    if not same:
+        return None
+    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"
+
+
+@dataclass(frozen=True)
+class SplitPredictions:
+    """One evaluation split of one benchmark, with what the model said about it. Each kind of answer is a class."""
+
+    benchmark: str
+    split: str
+    suffix: str
+    """What the names of this split's metrics end with: nothing, or `_mm`."""
+    rows: Rows
+
+    @property
+    def labels(self) -> Any:
+        """The labels as an array (examples, …), None where they are not public."""
+        raise NotImplementedError
+
+    @property
+    def said(self) -> Any:
+        """What is scored against them (examples, …)."""
+        raise NotImplementedError
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        """Bootstrap intervals of the scores. Only asked where there are labels."""
+        return intervals(score, self.said, self.labels, seed)
+
+    def outputs(self, task: Task) -> int:
+        """How many classes there are to guess among; 1 where answers are no classes."""
+        return len(task.head.labels) or 1
+
+    def write_beside(self, folder: Path) -> None:
+        """Write what else the stage leaves: files in the formats of official scorers."""
+
+    def doubt(self, task: Task) -> str | None:
+        """What a reader should be told before believing the scores."""
+        return None
+
+    def table(self) -> Any:
+        """The split's part of `predictions.parquet`, one row an example."""
+        raise NotImplementedError
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that every table begins with."""
+        import pyarrow as pa
+
+        return {
+            "benchmark": pa.array([self.benchmark] * len(self.rows), pa.string()),
+            "split": pa.array([self.split] * len(self.rows), pa.string()),
+            "index": pa.array(np.asarray(self.rows.index, dtype=np.int64)),
+        }
+
+
+@dataclass(frozen=True)
+class Decided(SplitPredictions):
+    """What is told by logits."""
+
+    logits: NDArray[Any]
+    """(examples, outputs), in the order of `rows`."""
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The labels as an array, None where they are not public."""
+        return None if self.rows.labels is None else np.asarray(self.rows.labels)
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """What is scored: the logits."""
+        return self.logits
+
+
+@dataclass(frozen=True)
+class Predicted(Decided):
+    """Classes, or numbers."""
+
+    def doubt(self, task: Task) -> str | None:
+        return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)
+
+
+@dataclass(frozen=True)
+class Written(SplitPredictions):
+    """Texts."""
+
+    texts: NDArray[Any]
+    """What the model wrote (examples,), in the order of `rows`."""
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """What is scored: the written texts."""
+        return self.texts
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The references as an array of texts, None where they are not public."""
+        return None if self.rows.labels is None else np.asarray(self.rows.labels, dtype=object)
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        if isinstance(task, AsText) and self.labels is not None:
+            return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed)
+        return corpus_intervals(task.metrics, self.texts, self.labels, seed)
+
+    def doubt(self, task: Task) -> str | None:
+        if isinstance(task, AsText) and self.labels is not None:
+            unread = task.read(list(self.texts), list(self.labels))[2]
+            if unread:
+                return f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and count as wrong"
+        return constant_text(self.benchmark, self.split, self.texts)
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        references = self.labels
+        return pa.table(
+            {
+                **self.columns(),
+                "source": pa.array(list(self.rows.texts), pa.string()),
+                "reference": pa.nulls(len(self.rows), pa.string())
+                if references is None
+                else pa.array(list(references), pa.string()),
+                "hypothesis": pa.array(list(self.texts), pa.string()),
+            }
+        )
+
+
+def write_predictions(path: Path, predicted: Sequence[SplitPredictions]) -> None:
+    """Write every split into one file, atomically."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = [each.table() for each in predicted if not isinstance(each, Predicted)]
+    decided = [each for each in predicted if isinstance(each, Predicted)]
+    if decided or not tables:
+        tables.insert(0, _decisions_table(decided))
+    with whole_file(path) as temporary:
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
+
+
+def _decisions_table(predicted: Sequence[Predicted]) -> Any:
+    import pyarrow as pa
+
+    numbers = any(each.logits.shape[1] == 1 for each in predicted)
+    value = pa.float64() if numbers else pa.int64()
+    schema = pa.schema(
+        [
+            ("benchmark", pa.string()),
+            ("split", pa.string()),
+            ("index", pa.int64()),
+            ("text", pa.string()),
+            ("text_pair", pa.string()),
+            ("label", value),
+            ("prediction", value),
+            ("logits", pa.list_(pa.float32())),
+        ]
+    )
+    tables = [_table(each, schema) for each in predicted]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _table(predicted: Predicted, schema: Any) -> Any:
+    import pyarrow as pa
+
+    examples = len(predicted.rows)
+    kind = np.float64 if schema.field("label").type == pa.float64() else np.int64
+    labels = predicted.labels
+    logits = predicted.logits.astype(np.float32)
+    ends = np.arange(examples + 1, dtype=np.int32) * logits.shape[1]
+    columns = [
+        pa.array([predicted.benchmark] * examples, pa.string()),
+        pa.array([predicted.split] * examples, pa.string()),
+        pa.array(np.asarray(predicted.rows.index, dtype=np.int64)),
+        pa.array(list(predicted.rows.texts), pa.string()),
+        pa.nulls(examples, pa.string()) if predicted.rows.pairs is None else pa.array(list(predicted.rows.pairs)),
+        pa.nulls(examples, schema.field("label").type) if labels is None else pa.array(labels.astype(kind)),
+        pa.array(decide(predicted.logits).astype(kind)),
+        pa.ListArray.from_arrays(pa.array(ends), pa.array(logits.ravel())),
+    ]
+    return pa.table(columns, schema=schema)
+
+
+OTHER_KINDS = {
+    "tokens": ("tokens", "tags", "predicted_tags"),
+    "answer": ("id", "text", "text_pair", "answers", "answer"),
+}
+"""By a column that only they have: what is read of predictions that are no classes of a whole text."""
+
+
+def _holds(table: Any, column: str) -> bool:
+    return column in table.column_names and table[column].null_count < len(table)
+
+
+def read_predictions(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """By (benchmark, split): `index`, `label` (None where not public), `prediction`, `logits` (examples, outputs).
+
+    Of benchmarks whose answers are texts: `index`, and `source`, `reference`, `hypothesis` as lists; of those on words and spans
+    the columns of OTHER_KINDS as lists.
+    """
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    names = list(zip(table["benchmark"].to_pylist(), table["split"].to_pylist(), strict=True))
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for benchmark, split in dict.fromkeys(names):
+        part = table.filter(np.array([name == (benchmark, split) for name in names]))
+        if "hypothesis" in part.column_names and part["hypothesis"].null_count < len(part):
+            texts = {name: part[name].to_pylist() for name in ("source", "reference", "hypothesis")}
+            found[benchmark, split] = {"index": part["index"].to_numpy(), **texts}
+            continue
+        kind = next((names for name, names in OTHER_KINDS.items() if _holds(part, name)), None)
+        if kind is not None:
+            found[benchmark, split] = {
+                "index": part["index"].to_numpy(),
+                **{name: part[name].to_pylist() for name in kind},
+            }
+            continue
+        hidden = part["label"].null_count == len(part)
+        found[benchmark, split] = {
+            "index": part["index"].to_numpy(),
+            "label": None if hidden else part["label"].to_numpy(),
+            "prediction": part["prediction"].to_numpy(),
+            "logits": np.array(part["logits"].to_pylist(), dtype=np.float32),
+        }
+    return found

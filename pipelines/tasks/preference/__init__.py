@@ -1,0 +1,1 @@
+"""Preferences: the better of two answers."""

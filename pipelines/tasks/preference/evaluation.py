@@ -1,0 +1,215 @@
+"""Evaluating preferences: a score for each of two answers, and how often the better one has the higher.
+
+What a model said about pairs of answers: a score for each, by which the better one is told.
+
+Asking for a score of each of two answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Score, Task
+from pipelines.core.model_types import looks_back_only
+from pipelines.core.recipe import START
+from pipelines.core.registry import BASELINES
+from pipelines.metrics.statistics import LEVEL, RESAMPLES
+from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.predictions import Decided
+from pipelines.tasks.preference import scores as pair_scores
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.data.reward_inputs import Reading
+    from pipelines.evaluation.benchmark_selection import Choice
+    from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.tasks.evaluation import Predictions
+
+
+@dataclass(frozen=True)
+class Compared(Decided):
+    """Pairs of answers. `logits` are the scores (pairs, 2), the chosen answer's first: their softmax is Bradley and Terry's model."""
+
+    def doubt(self, task: Task) -> str | None:
+        if len(self.logits) > 1 and np.ptp(self.logits) == 0:
+            return f"{self.benchmark}: the model gives every answer of '{self.split}' the same score; it has not learnt to tell them apart"
+        return None
+
+    def table(self) -> Any:
+        """Both answers with their scores; `label` is 0, as the first is the better one, and `prediction` the one with the higher score."""
+        import pyarrow as pa
+
+        rows: Any = self.rows
+        scores = np.asarray(self.logits, dtype=np.float32)
+        return pa.table(
+            {
+                **self.columns(),
+                "text": pa.array(list(rows.texts), pa.string()),
+                "chosen": pa.array([each.completion for each in rows.chosen], pa.string()),
+                "rejected": pa.array([each.completion for each in rows.rejected], pa.string()),
+                "score_chosen": pa.array(scores[:, 0]),
+                "score_rejected": pa.array(scores[:, 1]),
+                "label": pa.nulls(len(rows), pa.int64()) if self.labels is None else pa.array(self.labels),
+                "prediction": pa.array(scores.argmax(axis=1).astype(np.int64)),
+                "logits": pa.array(list(scores), pa.list_(pa.float32())),
+            }
+        )
+
+
+def score_pairs(task: Task) -> Score:
+    """The share of pairs whose chosen answer has the higher score; the same score counts half."""
+
+    def of(scores: Any, labels: Any) -> dict[str, float]:
+        values = np.asarray(scores)
+        if values.ndim != 2 or values.shape[1] != 2:
+            raise ModelError(f"'{task.name}' needs two scores a pair, found the shape {values.shape}")
+        if len(values) == 0:
+            raise DataError(f"'{task.name}' has no pair to score; choose a split with rows, or raise max_eval_samples")
+        wrong = ~np.isfinite(values).all(axis=1)
+        if wrong.any():
+            raise ModelError(
+                f"the model gives NaN or infinity for {int(wrong.sum())} of {len(values)} pairs of '{task.name}' (first in row "
+                f"{int(wrong.argmax())}): its training diverged, so lower its learning rate"
+            )
+        return {"accuracy": pair_scores.accuracy(values)}
+
+    return of
+
+
+def difference(
+    scores: Any, other: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+) -> Mapping[str, Any]:
+    """How much more accurate `scores` are than `other`, both (pairs, 2) on the same pairs, with a paired bootstrap interval.
+
+    Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3, the same drawn pairs for both.
+    """
+    gaps = _credit(scores) - _credit(other)
+    drawn = np.random.default_rng(seed).integers(len(gaps), size=(resamples, len(gaps)))
+    low, high = np.quantile(gaps[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return {"difference": float(gaps.mean()), "interval": [float(low), float(high)]}
+
+
+def _credit(scores: Any) -> NDArray[np.float64]:
+    """What each pair adds to the accuracy: 1, 0, or a half."""
+    values = np.asarray(scores, dtype=np.float64)
+    found: NDArray[np.float64] = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
+    return found
+
+
+class Scores(TaskEvaluation):
+    """One number an answer, by which the better of two is told."""
+
+    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+        if choice.model != START and not recipe.stage(choice.model).scores:
+            kind = recipe.stage(choice.model).stage
+            yield (
+                (),
+                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no reward model",
+            )
+
+    def ask(self, asked: EvaluationRequest) -> Predictions:
+        from pipelines.models.predict import answers
+        from pipelines.tasks.evaluation import Predictions
+        from pipelines.tasks.preference import scores as pair_scores
+
+        name, tokenizer = asked.choice.name, asked.tokenizer
+        reading = reading_of(asked)
+        task: Any = asked.task
+        if getattr(asked.choice.subject, "skip_bad_rows", False):
+            task = replace(task, skip_bad_rows=True)
+        said, histograms, paired, skipped = [], {}, {}, {}
+        for suffix, split in task.evaluation_splits.items():
+            rows = task.rows(split, asked.stage.max_eval_samples)
+            rows = rows.in_turns() if reading.templated else rows
+            examples, answer = prepared(asked.model, tokenizer, rows, reading)
+            scores = _stacked(answers(asked.model, examples.lengths.tolist(), answer, **asked.running(split)))
+            each = Compared(name, split, suffix, rows, scores)
+            said.append(each)
+            histograms[split] = pair_scores.histogram(scores)
+            paired[split] = _against(asked, rows, scores)
+            if rows.skipped:
+                skipped[split] = {number + 1: why for number, why in rows.skipped.items()}
+        details = {
+            "reads": reading.reads,
+            "histogram": histograms,
+            **({"paired": paired} if any(paired.values()) else {}),
+            **({"skipped_rows": skipped} if skipped else {}),
+        }
+        return Predictions(said, reading.max_length, details=details)
+
+    def score(self, task: Task) -> Score:
+
+        return score_pairs(task)
+
+
+def reading_of(asked: EvaluationRequest) -> Reading:
+    """How the model reads a prompt and an answer: as it was trained, else as its family does."""
+    from pipelines.data.reward_inputs import Reading, settings_in
+
+    folders = asked.context.stage_folders
+    checkpoint = asked.context.recipe.model.checkpoint
+    folder = folders[asked.choice.model] / "model" if asked.choice.model in folders else Path(checkpoint or "")
+    settings = settings_in(folder)
+    if settings is not None:
+        return (
+            settings.reading if asked.stage.max_length is None else replace(settings.reading, max_length=asked.length())
+        )
+    return Reading("text" if looks_back_only(asked.model.config.to_dict()) else "pair", asked.length())
+
+
+def prepared(model: Any, tokenizer: Any, rows: Any, reading: Reading) -> tuple[Any, Any]:
+    """(the pairs, what `answers` asks of them: both scores of each)."""
+    from pipelines.data.reward_inputs import Together
+    from pipelines.tasks.preference.training import ScoredTogether, encode_scored_pairs
+
+    if getattr(model.config, "pad_token_id", None) is None:
+        model.config.pad_token_id = Together.of(tokenizer).pad_id
+    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    stops = () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
+    examples = encode_scored_pairs(tokenizer, rows, reading, stops, with_margins=False, keep_all=True)
+    return examples, partial(_scores, model, examples, ScoredTogether(Together.of(tokenizer)))
+
+
+def _scores(model: Any, examples: Any, together: Any, places: list[int], device: Any) -> Any:
+    """(pairs, 2): the chosen answers' scores first. Raises ModelError for a model that gives no single number."""
+    from pipelines.core.errors import ModelError
+
+    batch = together([examples[at] for at in places])
+    logits = model(
+        **{name: value.to(device) for name, value in batch.items() if name not in ("labels", "margin")}
+    ).logits
+    if tuple(logits.shape) != (2 * len(places), 1):
+        raise ModelError(
+            f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a reward model gives one number "
+            "each; evaluate one that a reward stage has trained"
+        )
+    return logits.float().reshape(2, -1).T.cpu().numpy()
+
+
+def _stacked(scores: list[Any]) -> Any:
+    import numpy as np
+
+    return np.stack(scores)
+
+
+def _against(asked: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
+    """What the model gains over each guesser that is asked for, with an interval of the difference."""
+    from pipelines.evaluation.baselines import NotDefined
+
+    found = {}
+    for name in asked.stage.baselines:
+        try:
+            guess = BASELINES.load(name)(None, rows, 1)
+        except NotDefined:
+            continue
+        found[name] = difference(scores, guess, asked.context.seed)
+    return found

@@ -1,0 +1,293 @@
+"""Preferring the better of two answers: the task, and the `data` of stages that learn from preferences.
+
+A task of preferring the better of two answers, described in a recipe.
+
+How a recipe names preferences to learn from: `{path: pairs.jsonl}`, or `{from: STAGE}` for those that a stage has written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+
+from pipelines.core.config import Block, ConfigIssues, show
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import nearest
+from pipelines.data.references import DataPath, resolve_path
+from pipelines.data.sources import Source, find
+from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, SplitLocation, Task, inline_places
+from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+METRICS = ("accuracy",)
+"""The share of pairs whose chosen answer gets the higher score."""
+
+
+def _path_or_share(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"is {show(value)}, must be a file, a data set's name, or the share of train such as 0.2")
+    if isinstance(value, str):
+        return resolve_path(value, info)
+    if not 0 < value < 1:
+        raise ValueError(f"is {value}, must be a share of train between 0 and 1, or a file")
+    return float(value)
+
+
+PathOrShare = Annotated[
+    str | float, BeforeValidator(_path_or_share), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
+]
+"""The type of the key `validation`."""
+
+
+class Preference(Block):
+    """Pairs of answers of which one is better; or, for `kto`, single answers that are good or bad."""
+
+    kind: Literal["preference"]
+    format: FormatName | None = None
+    """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or `prompt_completion_label`. Default:
+    told by the columns."""
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    """The columns behind the format's names, where they are called otherwise: `{prompt: question, chosen: better}`."""
+    train: DataPath
+    """The training rows: a file, folder or pattern, or a data set's name."""
+    validation: PathOrShare | None = None
+    """The rows that scores are measured on: a file, or the share of `train` that is drawn for it, which is not learnt from.
+    Default: 10 % of `train`, at most 2,000 rows."""
+    split_seed: int = Field(HELD_OUT_SEED, ge=0, lt=2**32)
+    """Draws the rows of `validation` where it is a share: the same for every stage and run."""
+    test: DataPath | None = None
+    """Further rows to score; they are read as the others."""
+    name: str | None = None
+    """The configuration, where `train`, `validation` and `test` name a data set that has several."""
+    skip_bad_rows: bool = False
+    """Leave rows out that cannot be read, and say which, instead of stopping at the first."""
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Preference:
+        chosen = [self.format] if self.format else list(COLUMNS)
+        known = list(dict.fromkeys(role for each in chosen for part in COLUMNS[each] for role in part))
+        wrong = [role for role in self.columns if role not in known]
+        if wrong:
+            whose = f"of the format {self.format}" if self.format else "of any format"
+            raise ConfigIssues(
+                [(("columns", wrong[0]), f"is no column {whose}.{nearest(wrong[0], known)} Known: {', '.join(known)}")]
+            )
+        if "split_seed" in self.model_fields_set and not isinstance(self.validation, float):
+            raise ConfigIssues(
+                [
+                    (
+                        ("split_seed",),
+                        "draws the rows of a 'validation' that is a share such as 0.2, and it is none; leave it out",
+                    )
+                ]
+            )
+        return self
+
+    def task(self, name: str) -> Task:
+        """The task under that name."""
+        share = self.validation if isinstance(self.validation, float) else None
+        file = self.validation if isinstance(self.validation, str) else None
+        return PreferenceTask(
+            name=name,
+            kind=self.kind,
+            columns=(),
+            label="",
+            metrics=METRICS,
+            places=inline_places(self.train, file, self.test, self.name),
+            format=self.format,
+            names=dict(self.columns),
+            share=share,
+            split_seed=self.split_seed,
+            skip_bad_rows=self.skip_bad_rows,
+        )
+
+
+@dataclass(frozen=True)
+class PreferenceTask(Task):
+    """A task whose rows are pairs of answers."""
+
+    format: str | None = None
+    """None: told by the columns."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The columns behind the format's names."""
+    share: float | None = None
+    """The share of train that is drawn as the validation split; None: as for every task."""
+    split_seed: int = HELD_OUT_SEED
+    """Draws that share."""
+    skip_bad_rows: bool = False
+    """Whether rows that cannot be read are left out instead of refused."""
+
+    def _needs_labels(self, split: str) -> bool:
+        """The columns are known once the format is."""
+        return False
+
+    @property
+    def head(self) -> Head:
+        """The head that gives a number a text."""
+        return Head("reward")
+
+    def rows(self, split: str, limit: int | None = None) -> PreferenceRows:
+        """The pairs of a split, the first `limit` of them. Raises DataError."""
+        found = self.read(split, limit)
+        if isinstance(found, LabelledRows):
+            raise DataError(
+                f"task '{self.name}' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected); "
+                "single answers are learnt by the stage kto"
+            )
+        return found
+
+    def labelled(self, split: str, limit: int | None = None) -> LabelledRows:
+        """The same as single answers, good ones and bad ones. Of pairs, the first `limit` are split in two. Raises DataError."""
+        found = self.read(split, limit)
+        return found if isinstance(found, LabelledRows) else split_in_two(found)
+
+    def read(self, split: str, limit: int | None = None) -> PreferenceRows | LabelledRows:
+        """The rows of a split as they are written. Raises DataError."""
+        data, index, described = self._read(split)
+        if limit is not None and not self.skip_bad_rows:
+            index = index[:limit]
+        if len(index) < len(data):
+            data = data.select(index)
+        return read_rows(data, index, described, self.format, self.names, self.skip_bad_rows, limit)
+
+    def _read(self, split: str) -> tuple[Dataset, Sequence[int], str]:
+        if self.share is None or not self._holds_out or split not in ("train", HELD_OUT):
+            return super()._read(split)
+        data, index, described = replace(self, share=None, evaluation_splits={})._read("train")
+        drawn, rest = drawn_share(len(index), self.share, self.split_seed)
+        if not drawn or not rest:
+            raise DataError(
+                f"{described} has {len(index)} rows, too few to hold {self.share:.0%} out; give a 'validation' file"
+            )
+        return data, drawn if split == HELD_OUT else rest, described
+
+    def content(self) -> dict[str, str]:
+        """Content hash of the training rows and of each split that is evaluated, by split. Raises DataError."""
+        hashes = super().content()
+        if self.share is not None and self._holds_out:
+            rule = f"{self.share} {self.split_seed}"
+            hashes = {split: hashlib.sha256(f"{value} {rule}".encode()).hexdigest() for split, value in hashes.items()}
+        return hashes
+
+
+def drawn_share(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """(numbers of the rows that are drawn, of the others), both ascending."""
+    drawn = set(Random(seed).sample(range(count), round(count * share)))
+    return sorted(drawn), [number for number in range(count) if number not in drawn]
+
+
+def _named(name: str, path: str, configuration: str | None, test: bool, **others: Any) -> PreferenceTask:
+    places = {
+        split: SplitLocation(path, configuration, split if test else None)
+        for split in (("train", "test") if test else ("train",))
+    }
+    suffixes = {"": "test"} if test else {"": HELD_OUT}
+    return PreferenceTask(
+        name=name,
+        kind="preference",
+        columns=(),
+        label="",
+        metrics=METRICS,
+        places=places,
+        evaluation_splits=suffixes,
+        **others,
+    )
+
+
+ALPACA_EVAL = _named("alpaca_eval_preferences", "alpaca_eval_preferences", None, test=True)
+"""Answers of models to the prompts of AlpacaEval, compared by its annotators (Dubois et al. 2023, "AlpacaFarm",
+arxiv.org/abs/2305.14387): train and test."""
+HH_HARMLESS = _named(
+    "hh-rlhf/harmless-base",
+    "Anthropic/hh-rlhf",
+    "harmless-base",
+    test=False,
+    format="transcripts",
+    share=0.2,
+    skip_bad_rows=True,
+)
+"""Transcripts compared by people (Bai et al. 2022, arxiv.org/abs/2204.05862). A fifth of the rows is drawn by a fixed seed to be
+measured on; the few with an empty answer are left out."""
+
+
+WRITTEN = "preferences.jsonl"
+"""The file that a stage which compares answers leaves in its folder."""
+
+
+class PreferenceReference(Block):
+    """Preferences to learn from: a data set, or what an earlier feedback stage has written."""
+
+    path: DataPath | None = None
+    """A file, folder or pattern (JSONL, JSON, CSV, TSV, Parquet), or a data set's name."""
+    source: str | None = Field(None, alias="from")
+    """Id of an earlier stage that writes preferences, instead of `path`."""
+    name: str | None = None
+    """The configuration of a data set that has several."""
+    split: str = Field("train", min_length=1)
+    """The part that is read."""
+    format: FormatName | None = None
+    """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or `prompt_completion_label`. Default:
+    told by the columns."""
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    """The columns behind the format's names, where they are called otherwise: `{prompt: question, chosen: better}`."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> PreferenceReference:
+        if (self.path is None) == (self.source is None):
+            given = "both were given" if self.path else "neither was given"
+            raise ConfigIssues(
+                [
+                    (
+                        (),
+                        f"needs either 'path' (a file or a data set) or 'from' (a stage that writes preferences); {given}",
+                    )
+                ]
+            )
+        own = [key for key in ("name", "split", "format", "columns") if key in self.model_fields_set]
+        if self.source is not None and own:
+            raise ConfigIssues(
+                [((own[0],), "says how a 'path' is read, but 'from' reads what a stage has written; leave it out")]
+            )
+        chosen = [self.format] if self.format else list(COLUMNS)
+        known = list(dict.fromkeys(role for each in chosen for part in COLUMNS[each] for role in part))
+        wrong = [role for role in self.columns if role not in known]
+        if wrong:
+            raise ConfigIssues(
+                [
+                    (
+                        ("columns", wrong[0]),
+                        f"is no column of a known format.{nearest(wrong[0], known)} Known: {', '.join(known)}",
+                    )
+                ]
+            )
+        return self
+
+    def rows(
+        self, folders: Mapping[str, Path], skip_bad_rows: bool = False, limit: int | None = None
+    ) -> PreferenceRows | LabelledRows:
+        """The rows, the first `limit` of them; `folders` are those of the complete stages. Raises DataError."""
+        source, split = self._source(folders)
+        described = f"{source.describe()}, split '{split}'" if len(source.splits()) > 1 else source.describe()
+        data = source.load(split)
+        if limit is not None and not skip_bad_rows:
+            data = data.select(range(min(limit, len(data))))
+        return read_rows(data, range(len(data)), described, self.format, self.columns, skip_bad_rows, limit)
+
+    def content(self) -> str | None:
+        """Content hash of the rows; None for those of a stage, whose own fingerprint says it. Raises DataError."""
+        return None if self.path is None else find(self.path, self.name).content_hash(self.split)
+
+    def _source(self, folders: Mapping[str, Path]) -> tuple[Source, str]:
+        if self.path is not None:
+            return find(self.path, self.name), self.split
+        return find(str((folders[str(self.source)] / WRITTEN).resolve())), "train"

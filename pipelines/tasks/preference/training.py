@@ -1,0 +1,293 @@
+"""Learning to prefer: a number for each answer, by which the better of two can be told.
+
+Pairs of answers as a reward model reads them: both sides in one batch, the chosen rows first.
+
+The loss of a reward model: how surprising the preferences are, given the scores.
+
+Bradley & Terry 1952, "Rank analysis of incomplete block designs: the method of paired comparisons": one answer is preferred to
+another with the probability σ(r_chosen - r_rejected). Stiennon et al. 2020, "Learning to summarize from human feedback",
+section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from torch.nn import functional
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.errors import DataError, IncompatibleError
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.model_types import looks_back_only
+from pipelines.data.encoding import Columns
+from pipelines.data.reward_inputs import Reading, Together, encoded
+from pipelines.tasks.preference.rows import PreferenceRows
+from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
+
+if TYPE_CHECKING:
+    from pipelines.core.interfaces import Context
+    from pipelines.core.recipe import Recipe
+    from pipelines.data.reward_inputs import Reading
+    from pipelines.objectives.losses import Meter
+    from pipelines.tasks.base import Task
+
+
+SIDES = ("chosen", "rejected")
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Tokenised pairs, as columns. Those whose two sides are the same within the limit are not among them."""
+
+    chosen: Columns
+    rejected: Columns
+    index: list[int]
+    """Row numbers in the file."""
+    margins: list[float] | None
+    """By how much each chosen answer is better; None where that is not to be learnt."""
+    probabilities: list[float] | None = None
+    """How likely each chosen answer is the better one; None where that is not to be learnt."""
+    truncated: int = 0
+    """Pairs of which a side lost the beginning of its prompt or the end of its answer."""
+    left_out: tuple[int, ...] = ()
+    """Row numbers of the pairs whose sides are the same within the limit."""
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each pair's longer side."""
+        return np.maximum(self.chosen.lengths, self.rejected.lengths)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        example: dict[str, Any] = {side: getattr(self, side)[position] for side in SIDES} | {
+            "index": self.index[position]
+        }
+        beside = {"margin": self.margins, "probability": self.probabilities}
+        return example | {name: column[position] for name, column in beside.items() if column is not None}
+
+    def select(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> ScoredPairs:
+        """The pairs at `positions`, in that order. Counts stay those of the whole."""
+        places = np.asarray(positions, dtype=np.int64)
+        margins, chances = (
+            None if column is None else [column[at] for at in places.tolist()]
+            for column in (self.margins, self.probabilities)
+        )
+        index = [self.index[at] for at in places.tolist()]
+        return replace(
+            self,
+            chosen=self.chosen.select(places),
+            rejected=self.rejected.select(places),
+            index=index,
+            margins=margins,
+            probabilities=chances,
+        )
+
+
+def encode_scored_pairs(
+    tokenizer: Any,
+    rows: PreferenceRows,
+    reading: Reading,
+    stops: Sequence[int] = (),
+    with_margins: bool = True,
+    with_probabilities: bool = False,
+    keep_all: bool = False,
+) -> ScoredPairs:
+    """Tokens of both sides of every pair. `keep_all` keeps those that are the same within the limit: they are scored as ties.
+
+    Raises DataError where no pair is left.
+    """
+    (chosen, cut), (rejected, also_cut) = (
+        encoded(tokenizer, side, reading, stops) for side in (rows.chosen, rows.rejected)
+    )
+    margins = list(rows.margins) if with_margins and rows.margins is not None else None
+    chances = list(rows.probabilities) if with_probabilities and rows.probabilities is not None else None
+    found = ScoredPairs(chosen, rejected, list(rows.index), margins, chances, int((cut | also_cut).sum()))
+    if keep_all:
+        return found
+    kept = [at for at in range(len(found)) if chosen.input_ids[at] != rejected.input_ids[at]]
+    if not kept and len(found):
+        raise DataError(
+            f"no pair of the {len(found)} rows is left: within {reading.max_length} tokens their answers do not differ; raise max_length"
+        )
+    if len(kept) == len(found):
+        return found
+    missing = sorted(set(range(len(found))) - set(kept))
+    return replace(found.select(kept), left_out=tuple(rows.index[at] for at in missing))
+
+
+@dataclass(frozen=True)
+class ScoredTogether:
+    """The collator: of B pairs 2B rows, first the chosen ones, then the rejected ones."""
+
+    together: Together
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`labels` (B,), 0 as the first of the two is the better one; the rows (2B, length); `margin` and `probability` (B,) where there are such."""
+        import torch
+
+        rows = self.together([example[side] for side in SIDES for example in examples])
+        batch = {"labels": torch.zeros(len(examples), dtype=torch.int64), **rows}
+        beside = [name for name in ("margin", "probability") if name in examples[0]]
+        return batch | {
+            name: torch.tensor([example[name] for example in examples], dtype=torch.float32) for name in beside
+        }
+
+
+def bradley_terry(
+    chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, smoothing: float | Tensor = 0.0
+) -> Tensor:
+    """-ln σ(chosen - rejected - margin) of each pair, in nats; all (pairs,).
+
+    The margin asks for a distance of the scores where people were surer (Touvron et al. 2023, "Llama 2", section 3.2.2,
+    equation 2, arxiv.org/abs/2307.09288). With `smoothing` ε the preference is taken to be wrong with the probability ε: then it
+    is (1 - ε) times the loss of the pair as it stands and ε times that of the pair turned round, as DPO's conservative variant. An ε of each pair (pairs,) is one minus a judge's probability:
+    the cross-entropy with its soft labels (Lee et al. 2023, "RLAIF", section 2.1, arxiv.org/abs/2309.00267).
+    """
+    difference = chosen.float() - rejected.float()
+    if margin is not None:
+        difference = difference - margin.to(difference)
+    loss = -functional.logsigmoid(difference)
+    if isinstance(smoothing, Tensor) or smoothing:
+        loss = (1 - smoothing) * loss - smoothing * functional.logsigmoid(-difference)
+    return loss
+
+
+def distance_from_zero(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """(chosen + rejected)² of each pair (pairs,): what is added to the loss, times a coefficient, to centre the scores.
+
+    Differences leave the level of the scores open. Eisenstein et al. 2023, "Helping or Herding? Reward Model Ensembles Mitigate
+    but do not Eliminate Reward Hacking", section 2, arxiv.org/abs/2312.09244.
+    """
+    return (chosen.float() + rejected.float()) ** 2
+
+
+STAGES = ("reward", "dpo", "kto")
+"""Stages that learn tasks of the kind `preference`."""
+
+
+class Preferring(TaskTraining):
+    """The Bradley–Terry loss of pairs of answers."""
+
+    head_kind: ClassVar[HeadKind] = "reward"
+
+    def mistakes(self, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        """Asked of the subjects of supervised stages alone."""
+        yield (
+            ("task",),
+            f"is of the kind preference, which the stages {', '.join(STAGES)} learn; write one of them instead",
+        )
+
+    def head(self, subject: Any, task: Task) -> Head:
+        return Head(self.head_kind)
+
+    def columns(self, task: Task) -> tuple[str, ...]:
+        return ()
+
+    def texts(self, rows: Any) -> Iterator[str]:
+        """Every message of every pair."""
+        return (
+            str(message["content"])
+            for side in (rows.chosen, rows.rejected)
+            for each in side
+            for message in each.messages
+        )
+
+    def prepare(
+        self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None
+    ) -> ScoringLesson:
+        from pipelines.data.reward_inputs import Together
+        from pipelines.objectives.losses import Meter
+        from pipelines.tasks.causal.training import stops_of
+        from pipelines.tasks.first_batch import tell_pairs
+        from pipelines.trainers.arguments import split
+        from pipelines.trainers.reward import SETTINGS
+
+        rows = subject.preference_rows(context, tokenizer)
+        reading = reading_of(subject, model.config, rows.chosen, longest)
+        if subject.soft_labels and rows.probabilities is None:
+            raise DataError(
+                "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave it out, or add the column to every row"
+            )
+        examples = encode_scored_pairs(
+            tokenizer, rows, reading, stops_of(model), subject.use_margins, subject.soft_labels
+        )
+        tell_pairs(context, tokenizer, examples, rows, reading.max_length)
+        own, _ = split(subject.arguments, SETTINGS)
+        meter = Meter()
+        loss: Any = partial(
+            pair_loss, smoothing=own["label_smoothing"], centring=own["center_rewards_coefficient"] or 0.0, meter=meter
+        )
+        together = ScoredTogether(Together.of(tokenizer))
+        return ScoringLesson(
+            examples, together, loss, LABELS, score=pair_score, metric="accuracy", reading=reading, meter=meter
+        )
+
+
+@dataclass(frozen=True)
+class ScoringLesson(PreparedTask):
+    """A lesson that says how its model reads, and tells what the scores are like."""
+
+    reading: Reading | None = None
+    meter: Meter | None = None
+
+
+def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> Reading:
+    """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is told to."""
+    from pipelines.data.reward_inputs import Reading
+
+    pair = reads_pairs({"model_type": config.model_type, **config.to_dict()})
+    if pair and subject.chat_template is not None:
+        raise IncompatibleError(f"chat_template {ONE_TEXT}; leave it out")
+    limit = subject.max_length if longest is None else min(subject.max_length, longest)
+    templated = any(each.templated for each in dialogues)
+    return Reading("pair" if pair else "text", limit, subject.max_prompt_length, templated and not pair)
+
+
+ONE_TEXT = "joins a prompt and its answer to one text, but this model is no decoder and reads them as two"
+
+
+def reads_pairs(words: Any) -> bool:
+    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but decoders."""
+    return not looks_back_only(words)
+
+
+def pair_loss(
+    model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0, centring: float = 0.0, meter: Meter | None = None
+) -> tuple[Tensor, Any]:
+    """The Bradley–Terry loss summed over the pairs (), and as `logits` the scores of both sides (pairs, 2); one pass reads both.
+
+    `meter` is told, while the model learns, TRL's numbers: how often the chosen answer scores higher, by how much, and the mean score.
+    """
+    import torch
+
+    from pipelines.models.log_probabilities import IGNORED
+
+    inputs = dict(inputs)
+    labels, margin, probability = inputs.pop("labels"), inputs.pop("margin", None), inputs.pop("probability", None)
+    chosen, rejected = model(**inputs).logits.float().squeeze(-1).chunk(2)
+    each = bradley_terry(chosen, rejected, margin, smoothing if probability is None else 1 - probability)
+    if centring:
+        each = each + centring * distance_from_zero(chosen, rejected)
+    real = labels != IGNORED  # what only fills up a batch is no pair
+    scores = torch.stack([chosen, rejected], dim=1)
+    if meter is not None and model.training:
+        difference = (chosen - rejected).detach()[real]
+        meter.add(
+            True, {"accuracy": (difference > 0).float(), "margin": difference, "mean_reward": scores.detach()[real]}
+        )
+    return each.masked_fill(~real, 0.0).sum(), {"logits": scores}
+
+
+def pair_score(scores: Any, labels: Any) -> dict[str, float]:
+    """How well scores (pairs, 2) tell the better answer."""
+    from pipelines.tasks.preference import scores as pair_scores
+
+    return {"accuracy": pair_scores.accuracy(scores)}

@@ -1,0 +1,46 @@
+"""Regression: texts or pairs of texts, and a column of numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.core.config import Block
+from pipelines.data.references import DataPath
+from pipelines.tasks.base import Task, check_columns_differ, inline_places
+from pipelines.tasks.classification.task import Column
+
+
+class Regression(Block):
+    """Which number a text, or a pair of texts, is given."""
+
+    kind: Literal["regression"]
+    columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
+    """The column of the text, or the two columns of a pair."""
+    label: Column
+    """The column of the numbers."""
+    train: DataPath
+    """The training rows: a file, folder or pattern, or a data set's name."""
+    validation: DataPath | None = None
+    """The rows that scores are measured on. Default: 10 % of `train`, at most 2,000 rows, which are not learnt from."""
+    test: DataPath | None = None
+    """Rows to predict; they need no numbers."""
+    name: str | None = None
+    """The configuration, where `train`, `validation` and `test` name a data set that has several."""
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Regression:
+        check_columns_differ(self.columns, self.label)
+        return self
+
+    def task(self, name: str) -> Task:
+        """The task under that name."""
+        return Task(
+            name=name,
+            kind=self.kind,
+            columns=self.columns,
+            label=self.label,
+            metrics=("pearson", "spearmanr"),
+            places=inline_places(self.train, self.validation, self.test, self.name),
+        )

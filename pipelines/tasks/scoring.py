@@ -1,0 +1,183 @@
+"""From outputs and labels to a task's scores: the order of classes, argmax, numbers, texts.
+
+The model's outputs in the task's order: class names are compared before a score is believed.
+
+A checkpoint names its outputs in `config.id2label`. Many are fine-tuned with the classes in another order than the
+data set's (an MNLI checkpoint may count contradiction as 0 where GLUE counts entailment); scored column by column,
+such a model looks worse than chance.
+
+From logits and labels to a task's scores: argmax for classes, the single output for numbers, texts as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import Score, Task
+from pipelines.core.registry import EXAMINERS, METRICS
+from pipelines.tasks.text_to_text import AsText
+
+
+def columns(classes: Sequence[str], config: Any, task: str, model: str) -> list[int] | None:
+    """The model's output for each class of the task, in the task's order; None where they agree already.
+
+    Unnamed outputs (`LABEL_0`, `LABEL_1`, …) are taken in the task's order. Raises ModelError where the outputs are
+    not those of the task.
+    """
+    outputs = int(config.num_labels)
+    needed = len(classes) or 1
+    if outputs != needed:
+        raise ModelError(
+            f"the model '{model}' has {outputs} output{'s' * (outputs != 1)}, but '{task}' needs {needed} "
+            f"({_listed(classes) if classes else 'it is a regression'}); name a model that was fine-tuned on it"
+        )
+    if not classes:
+        return None
+    names = [str(config.id2label[position]) for position in range(outputs)]
+    if all(re.fullmatch(r"LABEL_\d+|\d+", name) for name in names):
+        return None
+    wanted, given = [plain(name) for name in classes], [plain(name) for name in names]
+    if wanted == given:
+        return None
+    if not same_classes(classes, names) or len(set(given)) < outputs:
+        raise ModelError(
+            f"the model '{model}' tells {_listed(names)} apart, but '{task}' needs {_listed(classes)}; "
+            "name a model that was fine-tuned on it"
+        )
+    return [given.index(name) for name in wanted]
+
+
+def same_classes(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two lists name the same classes, in any order."""
+    return sorted(map(plain, one)) == sorted(map(plain, other))
+
+
+def plain(name: str) -> str:
+    """Letter case, spaces, `_` and `-` make no difference between names of one class."""
+    return re.sub(r"[\s_-]+", "", name.casefold())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f", … ({len(names)} classes)" if len(names) > 6 else "")
+
+
+def score(task: Task) -> Score:
+    """The task's metrics as one function of what a model said and of the labels: see the examiner of the task's head."""
+    found: Score = EXAMINERS.load(task.head.kind)().score(task)
+    return found
+
+
+def score_texts(task: Task) -> Score:
+    """The task's metrics as one function of the texts that were written (examples,) and the references (examples,)."""
+    if isinstance(task, AsText):
+        return partial(_score_answers, [_compute(metric) for metric in task.metrics], task)
+    return partial(_score_texts, [_compute(metric) for metric in task.metrics], task.name)
+
+
+def score_decisions(task: Task) -> Score:
+    """The task's metrics as one function of logits (examples, outputs) and labels (examples,)."""
+    classes = task.head.labels
+    name = task.name
+    metrics = [_compute(metric) for metric in task.metrics]
+
+    def of(logits: Any, labels: Any) -> dict[str, float]:
+        logits = checked_logits(np.asarray(logits), len(classes) or 1, name)
+        labels = np.asarray(labels)
+        if len(labels) != len(logits):
+            raise DataError(f"'{name}' has {len(logits)} predictions but {len(labels)} labels; they must be as many")
+        if len(labels) == 0:
+            raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+        predictions = decide(logits)
+        if not classes:
+            labels = _checked_numbers(labels, name)
+            return _merged(metric(predictions, labels) for metric in metrics)
+        labels = _checked_classes(labels, classes, name)
+        return _merged(metric(predictions, labels, classes=len(classes)) for metric in metrics)
+
+    return of
+
+
+def _score_texts(
+    metrics: Sequence[Callable[..., dict[str, float]]], name: str, texts: Any, references: Any
+) -> dict[str, float]:
+    if len(texts) != len(references):
+        raise DataError(
+            f"'{name}' has {len(texts)} written texts but {len(references)} references; they must be as many"
+        )
+    if len(references) == 0:
+        raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+    return _merged(metric(texts, references) for metric in metrics)
+
+
+def _score_answers(
+    metrics: Sequence[Callable[..., dict[str, float]]], task: AsText, texts: Any, references: Any
+) -> dict[str, float]:
+    """Classes and numbers that were written as texts, scored as what they stand for."""
+    if len(references) == 0:
+        raise DataError(f"'{task.name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+    predictions, labels, _ = task.read(list(texts), list(references))
+    settings = {} if task.task.kind == "regression" else {"classes": len(task.task.head.labels)}
+    return _merged(metric(predictions, labels, **settings) for metric in metrics)
+
+
+def decide(logits: NDArray[Any]) -> NDArray[Any]:
+    """One prediction an example: the class with the highest logit, or the number of a single output."""
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    chosen: NDArray[np.int64] = logits.argmax(axis=1)
+    return chosen
+
+
+def checked_logits(logits: NDArray[Any], outputs: int, name: str) -> NDArray[Any]:
+    """The logits, if they are finite and have one column an output. Raises ModelError."""
+    if logits.ndim != 2 or logits.shape[1] != outputs:
+        raise ModelError(
+            f"'{name}' needs logits of shape (examples, {outputs}), but the model gives {logits.shape}; "
+            "evaluate a model that was fine-tuned on this task"
+        )
+    wrong = ~np.isfinite(logits).all(axis=1)
+    if wrong.any():
+        raise ModelError(
+            f"the model gives NaN or infinity for {int(wrong.sum())} of {len(logits)} examples of '{name}' "
+            f"(first in row {int(wrong.argmax())}): its training diverged, so lower its learning rate"
+        )
+    return logits
+
+
+def _compute(metric: str) -> Callable[..., dict[str, float]]:
+    function: Callable[..., dict[str, float]] = import_module(METRICS.module(metric)).compute
+    return function
+
+
+def _merged(scores: Any) -> dict[str, float]:
+    return {name: value for each in scores for name, value in each.items()}
+
+
+def _checked_classes(labels: NDArray[Any], classes: tuple[str, ...], name: str) -> NDArray[Any]:
+    wrong = np.ones(len(labels), dtype=bool)
+    if labels.dtype.kind in "iufb":
+        wrong = ~((labels >= 0) & (labels < len(classes)) & (labels == np.floor(labels)))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"'{name}' has the label {labels[row].item()!r} in row {row}, but its classes are "
+            f"0 … {len(classes) - 1} ({', '.join(classes[:6])}{', …' if len(classes) > 6 else ''}); "
+            "a label of -1 marks a split whose labels are not public"
+        )
+    return labels
+
+
+def _checked_numbers(labels: NDArray[Any], name: str) -> NDArray[Any]:
+    wrong = ~np.isfinite(labels) if labels.dtype.kind in "iufb" else np.ones(len(labels), dtype=bool)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(f"'{name}' has the label {labels[row].item()!r} in row {row}, which is no finite number")
+    return labels

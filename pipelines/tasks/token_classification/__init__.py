@@ -1,0 +1,1 @@
+"""Token classification: a class for each word."""

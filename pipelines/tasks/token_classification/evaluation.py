@@ -1,0 +1,194 @@
+"""Evaluating token classification: a row of logits for each word, scored as entities or tags.
+
+What a model said about the words of texts: a row of logits a word.
+
+Asking for the class of each word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Score, Task
+from pipelines.core.scores import score_names
+from pipelines.metrics.seqeval import OUTSIDE, counts, of_counts
+from pipelines.metrics.statistics import LEVEL, RESAMPLES
+from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.predictions import SplitPredictions, constant_tag
+
+if TYPE_CHECKING:
+    from pipelines.tasks.evaluation import Predictions
+
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Tagged(SplitPredictions):
+    """A class for each word. `rows` are WordRows."""
+
+    logits: Sequence[NDArray[np.float32]]
+    """Of each text (words, classes); NaN for a word without a token of its own."""
+    names: tuple[str, ...]
+    """The classes, in the order of their ids."""
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The ids of each text's tags, as an array of arrays, None where they are not public."""
+        return (
+            None
+            if self.rows.labels is None
+            else _ragged([np.asarray(tags, dtype=np.int64) for tags in self.rows.labels])
+        )
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """The predicted ids of each text's tags, as an array of arrays; a word without a token is outside of entities, or -1."""
+        unread = self.names.index(OUTSIDE) if OUTSIDE in self.names else -1
+        return _ragged(
+            [np.where(np.isnan(each[:, 0]), unread, np.nan_to_num(each).argmax(axis=1)) for each in self.logits]
+        )
+
+    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        assert self.labels is not None
+        each = counts(in_words(self.said, self.names), in_words(self.labels, self.names))
+        random = np.random.default_rng(seed)
+        times = np.stack(
+            [np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(RESAMPLES)]
+        )
+        drawn = [of_counts(sums) for sums in times @ each]
+        tail = (1 - LEVEL) / 2
+        ends = {
+            name: np.quantile([scores[name] for scores in drawn], [tail, 1 - tail])
+            for name in score_names(task.metrics)
+        }
+        return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+    def outputs(self, task: Task) -> int:
+        return 1  # the guessers that know classes know them of whole texts
+
+    def doubt(self, task: Task) -> str | None:
+        return constant_tag(self.benchmark, self.split, self.said, self.names)
+
+    def table(self) -> Any:
+        import pyarrow as pa
+
+        texts = pa.list_(pa.string())
+        tags = None if self.labels is None else in_words(self.labels, self.names)
+        return pa.table(
+            {
+                **self.columns(),
+                "tokens": pa.array([list(words) for words in self.rows.words], texts),  # type: ignore[attr-defined]
+                "tags": pa.nulls(len(self.rows), texts) if tags is None else pa.array(tags, texts),
+                "predicted_tags": pa.array(in_words(self.said, self.names), texts),
+                "logits": pa.array([each.ravel() for each in self.logits], pa.list_(pa.float32())),
+            }
+        )
+
+
+def _ragged(rows: Sequence[Any]) -> NDArray[Any]:
+    found = np.empty(len(rows), dtype=object)
+    found[:] = rows
+    return found
+
+
+def in_words(ids: Any, names: tuple[str, ...]) -> list[list[str]]:
+    """Tags by name; an id below 0 is a tag of its own, which no text has."""
+    return [[names[tag] if tag >= 0 else "?" for tag in row] for row in ids]
+
+
+def score_tags(task: Task) -> Score:
+    """The task's scores as one function of predicted ids and true ids, each (texts,) of arrays.
+
+    While training, of logits (texts, length, classes) and labels (texts, length), where -100 marks what is no beginning of a
+    word.
+    """
+    names = score_names(task.metrics)
+    classes, called = task.head.labels, task.name
+
+    def of(said: Any, labels: Any) -> dict[str, float]:
+        if isinstance(said, np.ndarray) and said.ndim == 3:
+            said, labels = _from_tokens(said, np.asarray(labels))
+        if len(said) != len(labels):
+            raise DataError(f"'{called}' has {len(said)} predictions but {len(labels)} labels; they must be as many")
+        if not sum(len(row) for row in labels):
+            raise DataError(f"'{called}' has no word to score; choose a split with rows, or raise max_eval_samples")
+        scores = of_counts(counts(in_words(said, classes), in_words(labels, classes)).sum(axis=0))
+        return {name: scores[name] for name in names}
+
+    return of
+
+
+def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    marked = labels != IGNORED
+    said = logits.argmax(axis=-1)
+    return _ragged([row[mask] for row, mask in zip(said, marked, strict=True)]), _ragged(
+        [row[mask] for row, mask in zip(labels, marked, strict=True)]
+    )
+
+
+class Tags(TaskEvaluation):
+    """The logits of each word's first token, in the task's order of classes."""
+
+    def ask(self, asked: EvaluationRequest) -> Predictions:
+        from pipelines.models.predict import forward
+        from pipelines.tasks.evaluation import Predictions
+        from pipelines.tasks.scoring import columns
+        from pipelines.tasks.token_classification.training import collate_words, encode_words
+
+        names, name, length = asked.task.head.labels, asked.choice.name, asked.length()
+        order = columns(names, asked.model.config, name, asked.choice.model)
+        said = []
+        for suffix, split, given in asked.splits():
+            rows: Any = given
+            parts = encode_words(asked.tokenizer, rows, length)
+            logits = forward(
+                asked.model, parts, partial(collate_words, asked.tokenizer), _of_tokens, **asked.running(split)
+            )
+            found = _of_words(parts, logits, rows, len(names))
+            said.append(
+                Tagged(name, split, suffix, rows, [each if order is None else each[:, order] for each in found], names)
+            )
+        return Predictions(said, length, order)
+
+    def score(self, task: Task) -> Score:
+
+        return score_tags(task)
+
+
+def _of_tokens(outputs: Any, inputs: Any) -> list[Any]:
+    """For each part (tokens, classes) without padding. Raises ModelError for a model without them, or whose training diverged."""
+    import numpy as np
+
+    from pipelines.core.errors import ModelError
+
+    logits = outputs.logits.float().cpu().numpy()
+    real = inputs["attention_mask"].numpy().astype(bool)
+    if logits.ndim != 3 or logits.shape[:2] != real.shape:
+        raise ModelError(
+            f"the model gives outputs of shape {logits.shape} for {real.shape[0]} texts of {real.shape[1]} tokens, where one row a token "
+            "is needed; evaluate a model with a token classification head"
+        )
+    if not np.isfinite(logits[real]).all():
+        raise ModelError(
+            "the model gives NaN or infinity for a token: its training diverged, so lower its learning rate"
+        )
+    return [row[mask] for row, mask in zip(logits, real, strict=True)]
+
+
+def _of_words(parts: Any, logits: list[Any], rows: Any, classes: int) -> list[Any]:
+    """Of each text (words, classes): the logits of its words' first tokens, NaN where a word has none."""
+    import numpy as np
+
+    found = [np.full((len(words), classes), np.nan, dtype=np.float32) for words in rows.words]
+    for row, words, each in zip(parts.rows, parts.words, logits, strict=True):
+        first = np.flatnonzero(words >= 0)
+        found[row][words[first]] = each[first]
+    return found

@@ -1,0 +1,212 @@
+"""One step of preference optimisation with its reference, and how often the implicit reward tells the better answer.
+
+One step of preference optimisation: both answers of every pair in one pass, the reference asked beside, means told.
+
+How often a policy's implicit reward tells the better of two answers that it never learnt from, beside guessers that look at less.
+
+The implicit reward is beta times the log ratio of policy and reference (Rafailov et al. 2023, section 4). Held against it are
+the length of the answers alone, in the direction that is right more often, and the likelihood that the reference gave them before anything was learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipelines.core.interfaces import Context
+from pipelines.models.log_probabilities import IGNORED, Named, sums, token_log_probabilities
+from pipelines.objectives.losses import Meter
+from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
+from pipelines.trainers.dpo_losses import (
+    Compared,
+    Strength,
+    implicit_rewards,
+    learnt_rewards,
+    likelihood_weight,
+    weighed,
+)
+from pipelines.trainers.dpo_settings import LIKELIHOOD
+from pipelines.trainers.reference import Reference
+
+PAIRS, CHOSEN, STORED = "pairs", "chosen_labels", "reference"
+"""Keys of a batch: the items of the pairs' losses, those of the likelihood, the reference's numbers where they are stored."""
+
+
+@dataclass(frozen=True)
+class PreferenceStep:
+    """The loss of a batch of chosen and then rejected answers. `loss(model, inputs)` as the training loop wants it."""
+
+    weights: Mapping[str, float]
+    """Names of losses -> what each weighs."""
+    strength: Strength
+    reference: Reference | None
+    """None where the batch brings the numbers, or no loss looks at them."""
+    meter: Meter
+
+    @property
+    def of_pairs(self) -> dict[str, float]:
+        """The losses that are counted by pairs."""
+        return {name: weight for name, weight in self.weights.items() if name != LIKELIHOOD}
+
+    @property
+    def label_names(self) -> dict[str, float]:
+        """Parts of the loss with what they weigh: the pairs, and the tokens of the chosen answers where they are learnt too."""
+        likelihood = likelihood_weight(self.weights)
+        return {PAIRS: 1.0, **({CHOSEN: likelihood} if likelihood else {})}
+
+    def collated(
+        self, collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+    ) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+        """`collate`, with what the parts of the loss are counted by, and the stored numbers of the reference (2 pairs,)."""
+
+        def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+            stored = [example.pop(STORED, None) for example in examples]
+            batch = collate(examples)
+            if stored[0] is not None:
+                batch[STORED] = torch.from_numpy(np.stack(stored).T.reshape(-1))
+            if CHOSEN in self.label_names:
+                batch[CHOSEN] = batch["labels"][: len(examples)].clone()
+            return batch
+
+        return together
+
+    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        """(sums over the pairs, and over the chosen answers' tokens (parts,); nothing)."""
+        real = inputs[PAIRS] != IGNORED  # what only fills up a batch is no pair
+        named = token_log_probabilities(model, inputs)
+        pairs = compared(named, self.asked(model, inputs))
+        parts = [(weighed(pairs, self.strength, self.of_pairs) * real).sum()]
+        if CHOSEN in self.label_names:
+            chosen = named.log_probabilities[: len(real)]
+            parts.append(-(chosen * real[:, None]).sum())
+        self.tell(model.training, pairs, real)
+        return torch.stack(parts), ()
+
+    def asked(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor | None:
+        """What the reference gives to every answer (2 pairs,), asked after the policy; None where there is none."""
+        if STORED in inputs:
+            return inputs[STORED]
+        if self.reference is None:
+            return None
+        with self.reference.asked(model) as reference:
+            return sums(token_log_probabilities(reference, inputs))[0]
+
+    def tell(self, training: bool, pairs: Compared, real: Tensor) -> None:
+        """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in order."""
+        with torch.no_grad():
+            chosen, rejected = (
+                each.detach()[real] for each in implicit_rewards(pairs, self.strength.beta, tuple(self.weights))
+            )
+            self.meter.add(
+                training,
+                {
+                    "rewards/chosen": chosen,
+                    "rewards/rejected": rejected,
+                    "rewards/accuracies": (chosen > rejected).float(),
+                    "rewards/margins": chosen - rejected,
+                    "logps/chosen": pairs.chosen.detach()[real],
+                    "logps/rejected": pairs.rejected.detach()[real],
+                },
+            )
+
+
+def compared(named: Named, reference: Tensor | None) -> Compared:
+    """The pairs of a pass over chosen and then rejected answers."""
+    total, lengths = sums(named)
+    return Compared.of(total, lengths, reference)
+
+
+RESAMPLES = 1_000
+"""Of a bootstrap interval."""
+LEVEL = 0.95
+
+
+def ask(
+    context: Context,
+    model: Any,
+    step: PreferenceStep,
+    examples: Any,
+    collate: Callable[[list[Any]], dict[str, Tensor]],
+    batch_size: int,
+) -> dict[str, np.ndarray]:
+    """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`, `reference` (its
+    log-probabilities, 0 without one) and `lengths` in tokens. The processes share the work."""
+    device = next(model.parameters()).device
+    order = sorted(
+        range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
+    )
+    found = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
+    training = model.training
+    model.eval()
+    with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            batch = {
+                name: value.to(device) for name, value in collate([dict(examples[place]) for place in places]).items()
+            }
+            named = token_log_probabilities(model, batch)
+            pairs = compared(named, step.asked(model, batch))
+            rewards = learnt_rewards(pairs, step.strength.beta, tuple(step.weights))
+            for name, both in (
+                ("rewards", rewards),
+                ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
+                ("lengths", (pairs.chosen_length, pairs.rejected_length)),
+            ):
+                found[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
+    model.train(training)
+    return {name: np.sum(context.gather(values), axis=0) for name, values in found.items()}
+
+
+def scores(
+    told: dict[str, np.ndarray], seed: int, characters: Sequence[tuple[int, int]] | None = None
+) -> dict[str, float]:
+    """The metrics of `ask`'s answers by their names in `metrics.json`, as fractions; `_low` and `_high` are the ends of 95 % bootstrap
+    intervals over the pairs. `characters` are the lengths of the whole answers, where `ask` saw cut ones.
+
+    `eval_over_length` is by how much the implicit reward is right more often, on the same pairs, than the better of two guessers: that
+    the longer answer wins, and that the shorter one does.
+    """
+    rewards, lengths = (
+        told["rewards"],
+        np.asarray(characters if characters is not None else told["lengths"], dtype=np.float64),
+    )
+    right, longer = _right(rewards), _right(lengths)
+    guessed = longer if longer.mean() >= 0.5 else 1 - longer
+    found = {
+        "pairs": float(len(rewards)),
+        "rewards/accuracies": accuracy(rewards),
+        "rewards/chosen": float(rewards[:, 0].mean()),
+        "rewards/rejected": float(rewards[:, 1].mean()),
+        "rewards/margins": float((rewards[:, 0] - rewards[:, 1]).mean()),
+        "rewards/nll": negative_log_likelihood(rewards),
+        "longer_accuracy": accuracy(lengths),
+        "shorter_accuracy": accuracy(-lengths),
+        "over_length": float((right - guessed).mean()),
+    }
+    intervals = {"rewards/accuracies": right, "longer_accuracy": longer, "over_length": right - guessed}
+    if told["reference"].any():
+        likelier = _right(told["reference"])
+        found["reference_accuracy"] = float(likelier.mean())
+        intervals["reference_accuracy"] = likelier
+    for name, each in intervals.items():
+        found[f"{name}_low"], found[f"{name}_high"] = interval(each, seed)
+    return {f"eval_{name}": value for name, value in found.items()}
+
+
+def interval(values: np.ndarray, seed: int, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[float, float]:
+    """The percentile bootstrap interval of a mean (Efron & Tibshirani 1993, section 13.3). values (pairs,)."""
+    random = np.random.default_rng([seed, 0xB007])
+    means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)]
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _right(both: np.ndarray) -> np.ndarray:
+    """1 where the chosen answer has the higher number, a half where both have the same (pairs,)."""
+    return np.asarray((both[:, 0] > both[:, 1]) + 0.5 * (both[:, 0] == both[:, 1]))

@@ -1,0 +1,276 @@
+"""The one training loop: transformers' Trainer, with what every stage needs added once.
+
+The order in which examples are seen: a pure function of the seed and the epoch.
+
+A run that is killed and resumed must see the batches it would have seen. Orders drawn from the global generator break
+that in later epochs, so every order here is computed from (seed, epoch) alone. Examples of similar length share a
+batch, which leaves little padding; the batches themselves come in random order.
+
+The one training loop: transformers' Trainer, with what every stage needs added once.
+
+Added here: an order of examples that depends only on (seed, epoch), losses divided by the items of the whole step,
+checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, and events.
+A run killed at any moment and resumed reaches the same losses and weights to the bit on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, Trainer, TrainerCallback
+from transformers.trainer_utils import set_seed
+
+from pipelines.core.errors import Stopped
+from pipelines.core.interfaces import Context, Score, Tuner
+from pipelines.models.log_probabilities import IGNORED
+from pipelines.objectives.losses import Meter
+from pipelines.tasks.training import LABELS
+from pipelines.trainers import checkpoints
+from pipelines.trainers.arguments import training_arguments
+from pipelines.trainers.stage_trainer import Companion as _Companion
+from pipelines.trainers.stage_trainer import StageTrainer, reset_peak_memory
+
+MEGABATCH = 50
+"""Batches that are sorted together: enough for tight lengths, few enough to keep the order random."""
+
+
+def order(seed: int, epoch: int, examples: int, batch_size: int, lengths: np.ndarray | None = None) -> np.ndarray:
+    """A permutation of `range(examples)`; with `lengths`, neighbours within a batch have similar ones.
+
+    `batch_size` is the number of examples of one optimizer step over all processes, so that the order does not
+    depend on how many processes share the work.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    shuffled = generator.permutation(examples)
+    if lengths is None:
+        return shuffled
+    window = MEGABATCH * batch_size
+    whole = examples - examples % batch_size
+    batches = []
+    for start in range(0, whole, window):
+        part = shuffled[start : min(start + window, whole)]
+        batches.append(part[np.argsort(-lengths[part], kind="stable")].reshape(-1, batch_size))
+    if not batches:
+        return shuffled
+    stacked = np.concatenate(batches)
+    return np.concatenate([stacked[generator.permutation(len(stacked))].reshape(-1), shuffled[whole:]])
+
+
+PADDING = -1
+"""The draw of an example that only fills a batch up and must not be learnt from."""
+
+
+class EpochSampler(Sampler[int]):
+    """Yields draws: `epoch * examples + index`. A draw names one example in one epoch, and nothing else ever.
+
+    `epoch` is set by the loop at the start of every epoch, which also holds after batches were skipped. Processes that
+    share an epoch need equally many batches: the last ones are filled up with PADDING to a multiple of `shared`, where
+    accelerate would fill them with the epoch's first examples and count these twice.
+    """
+
+    def __init__(
+        self, examples: int, batch_size: int, seed: int, lengths: np.ndarray | None = None, shared: int = 1
+    ) -> None:
+        self.examples = examples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.lengths = lengths
+        self.epoch = 0
+        self.fill = -examples % shared
+
+    def __iter__(self) -> Iterator[int]:
+        base = self.epoch * self.examples
+        draws = (base + order(self.seed, self.epoch, self.examples, self.batch_size, self.lengths)).tolist()
+        return iter([*draws, *[PADDING] * self.fill])
+
+    def __len__(self) -> int:
+        return self.examples + self.fill
+
+
+Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, Any]]
+"""`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`."""
+
+Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+"""Turns examples into a batch."""
+
+
+class Draws:
+    """A data set seen through draws: `draws[epoch * n + i]` is example i, marked with the draw when asked to."""
+
+    def __init__(self, examples: Any, marked: bool = False) -> None:
+        self.examples = examples
+        self.marked = marked
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, draw: int) -> dict[str, Any]:
+        example = dict(self.examples[draw % len(self.examples)])
+        if self.marked:
+            example["draw"] = max(draw, 0)
+        if draw == PADDING:
+            example["padding"] = True
+        return example
+
+
+def without_padding(collate: Collate, label_names: Mapping[str, float] = LABELS) -> Collate:
+    """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor counted."""
+
+    def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        filling = [example.pop("padding", False) for example in examples]
+        batch = collate(examples)
+        if any(filling):
+            for name in label_names:
+                batch[name][torch.tensor(filling)] = IGNORED
+        return batch
+
+    return together
+
+
+def fit(
+    context: Context,
+    model: Any,
+    tokenizer: Any,
+    examples: Any,
+    *,
+    collate: Collate,
+    loss: Loss,
+    arguments: Mapping[str, Any],
+    label_names: Mapping[str, float] = LABELS,
+    lengths: np.ndarray | None = None,
+    marked: bool = False,
+    selection: Any = None,
+    score: Score | None = None,
+    early_stopping_patience: int | None = None,
+    tuner: Tuner | None = None,
+    trainer_of: Callable[..., FineryTrainer] | None = None,
+    meter: Meter | None = None,
+) -> tuple[Any, dict[str, float]]:
+    """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
+
+    `collate` turns examples into a batch; `label_names` are the keys of it whose entries other than -100 are the items
+    of one part of `loss`, with the part's weight: each part is divided by its own items of the whole step, over
+    accumulation and processes. `lengths` (examples,) lets similar lengths share a batch;
+    `marked` gives every example its draw for counter-based randomness; `selection` is held-out train data that
+    `eval_strategy` scores with `score`; `tuner` is the one that chose the weights of `model`: its learning rates, its
+    schedule and its thawing are followed. `trainer_of` builds another trainer than FineryTrainer, for models of which a
+    step may leave parts unused; its `examples` are seen through draws already, and its `collate` knows of filling.
+    `meter` is what `loss` adds further numbers to: their means stand beside every logged loss and every evaluation.
+
+    Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
+    Diverged at the first loss that is not finite.
+    """
+    reset_peak_memory()
+    set_seed(context.seed)
+    live = training_arguments(context, arguments)
+    thaws = tuner is not None and tuner.thaws
+    live.ddp_find_unused_parameters = (
+        thaws or trainer_of is not None
+    )  # what is frozen or unused has no gradients to share
+    folder = context.folder / "checkpoints"
+    if context.world.is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoints.remove_unfinished(folder)
+    context.barrier()
+    resume_from = checkpoints.newest_complete(folder)
+    companion = _Companion(context)
+    callbacks: list[TrainerCallback] = [companion]
+    patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
+    if patience is not None:
+        callbacks.append(patience)
+    trainer = (trainer_of or FineryTrainer)(
+        context=context,
+        loss=loss,
+        label_weights=label_names,
+        lengths=lengths,
+        patience=patience,
+        tuner=tuner,
+        meter=meter,
+        model=model,
+        args=live,
+        train_dataset=Draws(examples, marked) if trainer_of is None else examples,
+        eval_dataset=None if selection is None else Draws(selection, marked),
+        data_collator=without_padding(collate, label_names) if trainer_of is None else collate,
+        processing_class=tokenizer,
+        compute_metrics=None if score is None else _scored_by(score),
+        callbacks=callbacks,
+    )
+    companion.trainer = trainer
+    trainer.remove_callback(PrinterCallback)  # the events say it
+    with context.stop.deferred():
+        trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+    if trainer.stopped_early:
+        raise Stopped(
+            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
+        )
+    trainer.refuse_spoiled_weights()
+    return trainer.model, trainer.stage_metrics()
+
+
+def _scored_by(score: Score) -> Callable[[EvalPrediction], dict[str, float]]:
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        logits = prediction.predictions
+        return score(logits[0] if isinstance(logits, tuple) else logits, prediction.label_ids)
+
+    return compute
+
+
+class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
+    """transformers' Trainer with Finery's order, losses, checkpoints and events."""
+
+    def __init__(
+        self,
+        *,
+        context: Context,
+        loss: Loss,
+        label_weights: Mapping[str, float],
+        lengths: np.ndarray | None,
+        patience: EarlyStoppingCallback | None,
+        tuner: Tuner | None,
+        meter: Meter | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.begin(context, tuner, patience, meter)
+        self.loss = loss
+        self.label_weights = label_weights
+        self.lengths = lengths
+        super().__init__(**keywords)
+        self.loss_is_scaled_for_ga = True
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+        at_once = self.args.train_batch_size * self.args.world_size
+        step = at_once * self.args.gradient_accumulation_steps
+        shared = at_once if self.args.world_size > 1 else 1
+        self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths, shared)
+        return self.sampler
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor | None:
+        """Items of each part of the loss in the micro-batches of one step, over all processes (parts,)."""
+        if not batch_samples:
+            return None
+        items = sum(self._items(batch).to(device) for batch in batch_samples)
+        if self.args.world_size > 1:
+            items = self.accelerator.gather(items).reshape(-1, len(self.label_weights)).sum(0)
+        return items.clamp(min=1)
+
+    def _items(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.stack([batch[name].ne(IGNORED).sum() for name in self.label_weights])
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        sums, outputs = self.loss(model, inputs)
+        shared = 1 if num_items_in_batch is None else self.args.world_size
+        items = self._items(inputs).clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+        weights = torch.tensor(list(self.label_weights.values()), device=sums.device)
+        # Gradients are averaged over processes, while the count is over all of them.
+        value = (weights * sums.reshape(-1) / items).sum() * shared
+        if model.training and self.tuner is not None:
+            penalty = self.tuner.penalty(model)  # once a step, whatever the number of its micro-batches
+            value = value if penalty is None else value + penalty / self.current_gradient_accumulation_steps
+        return (value, outputs) if return_outputs else value

@@ -1,0 +1,219 @@
+"""The only file that knows TRL: its trainers, with what every stage here has.
+
+TRL's trainers are transformers' Trainer, so events, complete checkpoints, the stop by signal and the end at the first NaN are
+added to them as to our own (`stage_trainer`). What TRL would decide by itself is decided here:
+
+- prompts and answers come tokenised: TRL's own way would put an encoder's end of text between a prompt and what follows it;
+- the policy lies in a folder, from which TRL reads the reference again; an adapter's reference is TRL's frozen copy of it;
+- precision, padding and the end of texts are said, not guessed; nothing is reported to anybody.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PrinterCallback
+from transformers.trainer_utils import set_seed
+
+from pipelines.core.errors import IncompatibleError, Stopped
+from pipelines.core.interfaces import Context, Tuner
+from pipelines.data.completions import padding_token
+from pipelines.data.packing import end_of_text
+from pipelines.models.log_probabilities import token_log_probabilities
+from pipelines.trainers import checkpoints
+from pipelines.trainers.arguments import live_words
+from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory
+
+FOUND_BY_TRL = "ref"
+"""What TRL calls the adapter that it holds a tuned policy to."""
+SHOWN = 3
+"""Completions in a `sample` event."""
+
+
+def prepared(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model, where it lies)."""
+    told = copy.deepcopy(tokenizer)
+    ends, fills = end_of_text(tokenizer), padding_token(tokenizer)
+    told.eos_token, told.pad_token = tokenizer.convert_ids_to_tokens(ends), tokenizer.convert_ids_to_tokens(fills)
+    model.config.pad_token_id = fills
+    for config in (model.config, model.generation_config):
+        if config.eos_token_id is None:
+            config.eos_token_id = ends
+    model.generation_config.pad_token_id = fills
+    model.config.name_or_path = model.name_or_path
+    return model, told
+
+
+def train(
+    context: Context,
+    method: str,
+    model: Any,
+    tokenizer: Any,
+    tuner: Tuner,
+    arguments: Mapping[str, Any],
+    own: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    **keywords: Any,
+) -> tuple[Any, dict[str, float]]:
+    """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run was broken off.
+
+    `arguments` are TrainingArguments, `own` TRL's settings of the method; `keywords` are those of the class that `METHODS`
+    makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and Diverged as the training loop does.
+    """
+    import trl
+    from datasets import Dataset
+
+    reset_peak_memory()
+    set_seed(context.seed)
+    words = live_words(context, arguments) | dict(own)
+    words.setdefault("activation_checkpointing", False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        live = getattr(trl, f"{method}Config")(**words, gradient_checkpointing=bool(words["activation_checkpointing"]))
+        folder = context.folder / "checkpoints"
+        if context.world.is_main:
+            folder.mkdir(parents=True, exist_ok=True)
+            checkpoints.remove_unfinished(folder)
+        context.barrier()
+        newest = checkpoints.newest_complete(folder)
+        companion = Companion(context)
+        trainer = METHODS[method](getattr(trl, f"{method}Trainer"))(
+            context=context,
+            tuner=tuner,
+            model=model,
+            args=live,
+            train_dataset=Dataset.from_list([dict(row) for row in rows]),
+            processing_class=tokenizer,
+            callbacks=[companion],
+            **keywords,
+        )
+        companion.trainer = trainer
+        trainer.remove_callback(PrinterCallback)
+        with context.stop.deferred():
+            trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+    if trainer.stopped_early:
+        raise Stopped(
+            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
+        )
+    trainer.refuse_spoiled_weights()
+    return without_reference(trainer.accelerator.unwrap_model(trainer.model)), trainer.stage_metrics()
+
+
+def without_reference(model: Any) -> Any:
+    """The tuned model without the frozen adapter that TRL put beside it, and with its own forward pass."""
+    if FOUND_BY_TRL in getattr(model, "peft_config", {}):
+        model.delete_adapter(FOUND_BY_TRL)
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    vars(bare).pop("forward", None)
+    return model
+
+
+def _staged(theirs: type) -> type:
+    """TRL's trainer with what every stage has."""
+
+    class Staged(StageTrainer, theirs):  # type: ignore[misc]
+        def __init__(self, *, context: Context, tuner: Tuner, **keywords: Any) -> None:
+            self.begin(context, tuner)
+            super().__init__(**keywords)
+            refuse_other_heads(self.model, getattr(self, "temperature", 1.0))
+
+        def _send_telemetry(self) -> None:
+            return
+
+        def create_model_card(self, *_: Any, **__: Any) -> None:
+            return
+
+        def own_state(self) -> dict[str, Any]:
+            """What TRL has gathered since the last log, of every process."""
+            return {
+                "since_log": self.context.gather(
+                    {name: list(values) for name, values in self._metrics["train"].items()}
+                )
+            }
+
+        def restore_own(self, state: Mapping[str, Any]) -> None:
+            if len(state["since_log"]) == self.context.world.size:
+                for name, values in state["since_log"][self.context.world.rank].items():
+                    self._metrics["train"][name].extend(values)
+
+    return Staged
+
+
+def refuse_other_heads(model: Any, temperature: float) -> None:
+    """Refuse a model of which TRL computes other log-probabilities than the model itself: it takes the head for one matrix. Raises Misfit."""
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    device = next(bare.parameters()).device
+    ids = (torch.arange(6, device=device)[None] * 7 + 3) % bare.get_input_embeddings().weight.shape[0]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    training = bare.training
+    bare.eval()
+    with torch.no_grad():
+        theirs = bare(**inputs, labels=ids, fused_lm_head=True).log_probs
+        labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -100)], dim=1)
+        ours = token_log_probabilities(bare, {**inputs, "labels": labels}, temperature=temperature).log_probabilities[
+            :, :-1
+        ]
+    bare.train(training)
+    if not torch.allclose(theirs.float(), ours, atol=1e-2, rtol=1e-2):
+        raise IncompatibleError(
+            f"TRL takes the head of {type(bare).__name__} for a single matrix, which it is not, and would learn other log-probabilities; use dpo or ppo"
+        )
+
+
+def _kto(theirs: type) -> type:
+    """KTO on tokens that are ready: `prompt_ids`, `completion_ids`, `label`, and `KL_completion_ids` where the loss needs them."""
+
+    class KTO(_staged(theirs)):  # type: ignore[misc]
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            return dataset
+
+    return KTO
+
+
+def _sampling(theirs: type) -> type:
+    """GRPO and RLOO on prompts that are ready, scored by a reward of ours. A row's `prompt` is its number among `prompt_ids`."""
+
+    class Sampling(_staged(theirs)):  # type: ignore[misc]
+        def __init__(
+            self,
+            *,
+            prompt_ids: Sequence[Sequence[int]],
+            texts: Sequence[str],
+            scorer: Callable[..., list[float]],
+            **keywords: Any,
+        ) -> None:
+            self.prompt_ids = prompt_ids
+            self.texts = texts
+
+            def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
+                return scorer([texts[int(prompt)] for prompt in prompts], list(completions))
+
+            super().__init__(reward_funcs=[reward], **keywords)
+
+        def _tokenize_prompts(self, prompts: Sequence[str]) -> Any:
+            return [list(self.prompt_ids[int(prompt)]) for prompt in prompts], None, {}
+
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            super().log(logs, start_time)
+            if self.context.world.is_main and "loss" in logs and self._logs["completion"]:
+                shown = zip(
+                    self._logs["prompt"],
+                    self._logs["completion"],
+                    next(iter(self._logs["rewards"].values())),
+                    strict=False,
+                )
+                samples = [
+                    {"prompt": self.texts[int(prompt)], "completion": completion, "reward": reward}
+                    for prompt, completion, reward in shown
+                ][:SHOWN]
+                self.context.events.emit("sample", step=self.state.global_step, what="completions", shown=samples)
+
+    return Sampling
+
+
+METHODS: dict[str, Callable[[type], type]] = {"KTO": _kto, "GRPO": _sampling, "RLOO": _sampling}
+"""TRL's trainers by the beginning of their names, and what is made of each."""

@@ -1,1 +1,0 @@
-"""The routes of /api/v1, one file for each kind of thing."""

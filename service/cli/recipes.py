@@ -1,0 +1,188 @@
+"""`finery validate`, `finery plan` and `finery data show`: what can be said of a recipe before it runs.
+
+`finery validate`: every mistake of every recipe at once.
+
+`finery plan`: what a recipe will cost. The recipe is checked here, the sums are done by a child process.
+
+`finery data show`: the first examples of a stage as its model reads them, with what of them is learnt.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.core import recipe as recipes
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, RecipeError
+from service.cli.child import ask, call, refuse
+from service.cli.generate import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+def validate(arguments: Sequence[str], as_json: bool) -> int:
+    """Check each recipe with the overrides among the arguments. Returns the exit code."""
+    from pipelines.core.recipe import load
+
+    overrides = [each for each in arguments if "=" in each and not Path(each).exists()]
+    files = [each for each in arguments if each not in overrides]
+    if not files:
+        raise CommandError("only overrides were given; name at least one recipe before them")
+    answers: list[dict[str, object]] = []
+    for file in files:
+        try:
+            recipe = load(file, overrides)
+        except RecipeError as error:
+            mistakes = [
+                {"file": each.file, "line": each.line, "key": each.key, "message": each.message}
+                for each in error.mistakes
+            ]
+            answers.append({"recipe": file, "fine": False, "mistakes": mistakes})
+            if not as_json:
+                print(error, file=sys.stderr)
+        else:
+            count = len(recipe.stages)
+            answer = {
+                "recipe": file,
+                "fine": True,
+                "name": recipe.name,
+                "stages": [stage.id for stage in recipe.stages],
+                "mistakes": [],
+            }
+            told = f"{count} stage{'s' if count != 1 else ''}"
+            refusals: list[str] = []
+            if recipe.matrix is not None:
+                told, refusals, cells = _study(file, overrides)
+                answer["cells"] = cells
+            answers.append(answer)
+            if not as_json:
+                print("\n".join([f"{file}: fine ({told})", *refusals]))
+    fine = all(answer["fine"] for answer in answers)
+    if as_json:
+        print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))
+    return EXIT_DONE if fine else EXIT_USAGE
+
+
+def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[dict[str, object]]]:
+    """What a study is made of: in short, a line for each refused cell, and every cell as data."""
+    from pipelines.core.study_cells import load_study, named
+    from service.cli.study import trials_of
+
+    plan = load_study(file, overrides)
+    count, refused, trials = len(plan.cells), len(plan.refused), trials_of(plan)
+    told = f"a study of {count} cell{'s' if count != 1 else ''}"
+    told += f", {refused} of them refused" if refused else ""
+    told += f", after {trials} trials" if trials else ""
+    lines = [f"  refused: {named(cell.labels)}: {cell.refusal}" for cell in plan.refused]
+    cells: list[dict[str, object]] = [
+        {"cell": cell.folder, "labels": dict(cell.labels), "refused": cell.refusal or None} for cell in plan.cells
+    ]
+    return told, lines, cells
+
+
+def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
+    """Pass on what `python -m pipelines plan` says. Returns its exit code."""
+    from pipelines.core.recipe import load
+
+    load(recipe, overrides)
+    options = (*(("--json",) if as_json else ()), *(("--flops-per-second", str(rate)) if rate is not None else ()))
+    code, out, err = call(("plan", str(recipe), *overrides, *options))
+    sys.stdout.write(out)
+    if code != EXIT_DONE:
+        sys.stderr.write(err or f"The plan could not be made (exit code {code}).\n")
+    return code if code >= 0 else EXIT_FAILED
+
+
+LEARNT = "bold green"
+OPEN, CLOSE = "⟦", "⟧"
+"""What stands around learnt text where there are no colours."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, in the words of the child."""
+
+    recipe: str
+    overrides: tuple[str, ...]
+    stage: str | None
+    rows: int
+
+
+def show_data(question: Question, as_json: bool) -> int:
+    """Show what a stage learns from. Returns the exit code."""
+    recipes.load(question.recipe, question.overrides)  # a mistake in the recipe is told with its line, by this process
+    answer = ask("data", asdict(question), "Reading the data …", as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        return EXIT_DONE
+    from rich.console import Console
+
+    show(answer.data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
+    return EXIT_DONE
+
+
+def show(data: dict[str, Any], console: Console) -> None:
+    """Every task of the stage: what it is, its first examples, and what is wrong with them."""
+    from rich.text import Text
+
+    coloured = console.color_system is not None
+    for number, task in enumerate(data["tasks"]):
+        console.print(Text(("\n" if number else "") + title(task), style="bold"))
+        console.print(Text("\n".join(facts(task)), style="dim"))
+        for place, row in enumerate(task["rows"], start=1):
+            console.print(Text(f"\nExample {place}, {row['tokens']:,} tokens", style="bold"))
+            console.print(text_of(row["pieces"], coloured))
+            if row["answer"] is not None:
+                console.print(Text(f"→ {printable(str(row['answer']))}", style=LEARNT if coloured else ""))
+        if any(learnt for row in task["rows"] for _, learnt in row["pieces"]):
+            console.print(
+                Text("\nLearnt: green" if coloured else f"\nLearnt: {OPEN}between brackets{CLOSE}", style="dim")
+            )
+        for sentence in task["notes"]:
+            console.print(Text(f"note: {sentence}"))
+        for sentence in task["warnings"]:
+            console.print(Text(f"warning: {sentence}", style="yellow"))
+
+
+def title(task: dict[str, Any]) -> str:
+    """`instruct: alpaca (causal), 4,498 examples`."""
+    return f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} example{'' if task['examples'] == 1 else 's'}"
+
+
+def facts(task: dict[str, Any]) -> Sequence[str]:
+    """What was detected, and how long the examples are."""
+    found = []
+    if task.get("format"):
+        found.append(f"format {task['format']}, chat template {task.get('template') or 'none'}")
+    sizes = task["lengths"]
+    if sizes and sizes["least"] == sizes["most"]:
+        found.append(f"tokens: {sizes['most']:,.0f} each")
+    elif sizes:
+        found.append(
+            f"tokens: {sizes['least']:,.0f} to {sizes['most']:,.0f}, half of them from {sizes['quarter']:,.0f} to "
+            f"{sizes['three_quarters']:,.0f}, median {sizes['median']:,.0f}"
+        )
+    if "learnt_share" in task:
+        found.append(f"{task['learnt_share']:.1%} of all tokens are learnt")
+    return found
+
+
+def text_of(pieces: Sequence[tuple[str, bool]], coloured: bool) -> Text:
+    """The text of an example; what is learnt is green, or in brackets."""
+    from rich.text import Text
+
+    whole = Text()
+    for words, learnt in pieces:
+        said = printable(words)
+        whole.append(
+            f"{OPEN}{said}{CLOSE}" if learnt and not coloured else said, style=LEARNT if learnt and coloured else ""
+        )
+    return whole

@@ -1,0 +1,512 @@
+"""The client of a service: which server and token, requests and refusals, and uploads of the files that a recipe names.
+
+Which server a command talks to, and with which token.
+
+`--server` or `FINERY_URL`, `--token-file` or `FINERY_TOKEN`, else `~/.config/finery/config.toml`:
+
+    server = "https://finery.example.org"
+    token = "fin_…"              # or token_file = "~/.config/finery/token"
+
+On the machine that `finery serve` runs on, the admin's token is in `HOME/admin.token`.
+
+One conversation with a service: requests that come back as data, refusals that come back as sentences.
+
+From a recipe on this disk to one that a server can run: the files that it names are uploaded and named `file:ID`.
+
+A file goes up once: the server is asked by its SHA-256 first. A broken upload continues where the server says it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pipelines.core.config import Position as Place_config
+from pipelines.core.config import key_path
+from pipelines.core.errors import EXIT_FAILED, EXIT_USAGE, CommandError, FineryError, Mistake
+from service.safety.references import REFERENCE, TAKES, key_of, strings
+
+if TYPE_CHECKING:
+    import httpx
+
+
+CONFIG = Path("finery") / "config.toml"
+KEYS = ("server", "token", "token_file")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server and the token to show it."""
+
+    url: str
+    """Without a slash at its end."""
+    token: str
+
+
+def find(server: str | None, token_file: Path | None, environment: Mapping[str, str] | None = None) -> Place:
+    """The place that the command, the environment or the config file names. Raises CommandError."""
+    environment = os.environ if environment is None else environment
+    config_path = config_file(environment)
+    config = _read(config_path)
+    url = server or environment.get("FINERY_URL") or config.get("server")
+    if not url:
+        raise CommandError(
+            f'no server is named: give --server URL, set FINERY_URL, or write server = "http://…" into {config_path}; `finery serve` starts one'
+        )
+    return Place(_checked(url), _token(token_file, environment, config, config_path))
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    """Where the user's settings lie."""
+    base = environment.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path(environment.get("HOME", "~")).expanduser() / ".config") / CONFIG
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from None
+    wrong = [key for key, value in data.items() if key not in KEYS or not isinstance(value, str)]
+    if wrong:
+        raise CommandError(f"{path} has '{wrong[0]}', but may hold the texts {', '.join(KEYS)} only")
+    return data
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CommandError(f"'{url}' is no server's address; it looks like http://127.0.0.1:8321")
+    if parts.username or parts.password:
+        raise CommandError(
+            "the server's address holds a user or a password; give the token with --token-file or FINERY_TOKEN instead"
+        )
+    return url.rstrip("/")
+
+
+def _token(
+    token_file: Path | None, environment: Mapping[str, str], config: Mapping[str, str], config_path: Path
+) -> str:
+    if token_file is not None:
+        return _token_in(token_file)
+    if environment.get("FINERY_TOKEN"):
+        return _plain(environment["FINERY_TOKEN"], "FINERY_TOKEN")
+    if config.get("token"):
+        return _plain(config["token"], str(config_path))
+    if config.get("token_file"):
+        return _token_in(Path(config["token_file"]).expanduser())
+    raise CommandError(
+        f'no token is given: name its file with --token-file, set FINERY_TOKEN, or write token_file = "…" into {config_path}; '
+        "a new server's first token is in HOME/admin.token"
+    )
+
+
+def _token_in(path: Path) -> str:
+    try:
+        return _plain(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no text"
+        raise CommandError(f"the token file {path} cannot be read: {reason}") from None
+
+
+def _plain(text: str, where: str) -> str:
+    token = text.strip()
+    if not token or not token.isascii() or any(letter.isspace() or not letter.isprintable() for letter in token):
+        raise CommandError(f"{where} holds no token: a token is one line of letters and digits")
+    return token
+
+
+PREFIX = "/api/v1"
+SECONDS = 30.0
+"""To wait for an answer. Streams wait longer between two events; the server sends a comment every few seconds."""
+TRIES = 4
+"""Of requests that may be sent twice, when the server cannot be reached or is starting."""
+PASSING = (502, 503, 504)
+
+
+class Unreachable(FineryError):
+    """The server does not answer."""
+
+    reason = "unreachable"
+
+
+class ServerRefused(FineryError):
+    """The server understood the request and will not do it; the message is its sentence."""
+
+    def __init__(self, status: int, message: str, reason: str = "refused", mistakes: tuple[Mistake, ...] = ()) -> None:
+        self.status = status
+        self.reason = reason
+        self.mistakes = mistakes
+        self.sentence = message
+        self.exit_code = EXIT_USAGE if status in (400, 404, 409, 413, 415, 422) else EXIT_FAILED
+        told = [str(each) for each in mistakes]
+        super().__init__(message if [message] == told else "\n".join([message, *told]))
+
+    def about(self, file: str) -> ServerRefused:
+        """The same, its mistakes found in a file of the user's."""
+        return ServerRefused(
+            self.status, self.sentence, self.reason, tuple(replace(each, file=file) for each in self.mistakes)
+        )
+
+
+class Connection:
+    """A client of `/api/v1`. Use as a context manager."""
+
+    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None, pause: float = 0.5) -> None:
+        import httpx
+
+        self.place = place
+        self.pause = pause
+        self._client = httpx.Client(
+            base_url=place.url,
+            headers={"Authorization": f"Bearer {place.token}", "Accept": "application/json"},
+            timeout=SECONDS,
+            transport=transport,
+            follow_redirects=False,
+        )
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """The JSON behind a path. Raises ServerRefused, Unreachable."""
+        return self._json("GET", path, params=_given(parameters), again=True)
+
+    def text(self, path: str, **parameters: Any) -> str:
+        """The text behind a path. Raises ServerRefused, Unreachable."""
+        answer = self._answer("GET", path, params=_given(parameters), headers={"Accept": "text/plain"}, again=True)
+        if answer.status_code >= 300:
+            raise refusal(answer)
+        return str(harmless(answer.text))
+
+    def post(
+        self,
+        path: str,
+        data: Any = None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> Any:
+        """Send JSON, or `content` as it is. `key` makes it safe to send again: the server does it once."""
+        sent = {**(headers or {}), **({"Idempotency-Key": key} if key else {})}
+        body: dict[str, Any] = (
+            {"content": content} if content is not None else {"json": data} if data is not None else {}
+        )
+        return self._json("POST", path, headers=sent, again=key is not None, **body)
+
+    def patch(self, path: str, *, content: bytes, headers: Mapping[str, str]) -> Any:
+        """Send a piece of something."""
+        return self._json("PATCH", path, content=content, headers=dict(headers), again=False)
+
+    def delete(self, path: str) -> Any:
+        """Take something away."""
+        return self._json("DELETE", path, again=False)
+
+    def stream(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """The JSON lines of server-sent events, taken up again where the connection broke. Ends when the server says `end`."""
+        import httpx
+
+        last, tries, retry = None, 0, self.pause
+        while True:
+            headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+            try:
+                with self._client.stream(
+                    "GET", PREFIX + path, params=_given(parameters), headers=headers, timeout=SECONDS
+                ) as answer:
+                    if answer.status_code in PASSING:
+                        raise httpx.TransportError(f"status {answer.status_code}")
+                    if answer.status_code != 200:
+                        answer.read()
+                        raise refusal(answer)
+                    for event in _events(answer.iter_lines()):
+                        last, tries = event.get("id") or last, 0
+                        if event.get("event") == "end":
+                            return
+                        if event.get("data"):
+                            yield harmless(_parsed(event["data"]))
+            except httpx.TransportError as error:
+                tries += 1
+                if tries >= TRIES * 8:  # a server that is started again takes some seconds
+                    raise Unreachable(f"{self.place.url} does not answer any more ({_why(error)})") from None
+            time.sleep(retry)
+
+    def _json(self, method: str, path: str, *, again: bool, **keywords: Any) -> Any:
+        return _body(self._answer(method, path, again=again, **keywords))
+
+    def _answer(self, method: str, path: str, *, again: bool, **keywords: Any) -> httpx.Response:
+        import httpx
+
+        for attempt in range(1, TRIES + 1):
+            try:
+                answer = self._client.request(method, PREFIX + path, **keywords)
+            except httpx.TransportError as error:
+                if not again or attempt == TRIES:
+                    raise Unreachable(
+                        f"{self.place.url} does not answer ({_why(error)}); is `finery serve` running there?"
+                    ) from None
+            else:
+                if answer.status_code not in PASSING or not again or attempt == TRIES:
+                    return answer
+            time.sleep(self.pause * 2 ** (attempt - 1))
+        raise AssertionError("unreachable")
+
+
+CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"  # CSI: colours, moving the cursor, clearing
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS: titles, links, the clipboard
+    r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+"""What moves a terminal rather than being read: escape sequences, control characters, changes of the writing direction."""
+
+
+def harmless(value: Any) -> Any:
+    """What a server sent, without anything that a terminal obeys; of a line that was rewritten, what was seen last.
+
+    Jobs write names, messages and logs: whoever looks at them must not have their terminal driven by them.
+    """
+    if isinstance(value, str):
+        text = CONTROLS.sub("", value)
+        return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")) if "\r" in text else text
+    if isinstance(value, dict):
+        return {harmless(key): harmless(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [harmless(each) for each in value]
+    return value
+
+
+def refusal(answer: httpx.Response) -> ServerRefused:
+    """The server's problem+json as an error."""
+    try:
+        told = answer.json()
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        told = {}
+    told = harmless(told)
+    sentence = told.get("detail") or told.get("title") or f"the server answered with status {answer.status_code}"
+    errors = told.get("errors")
+    mistakes = tuple(
+        Mistake(str(each.get("key") or ""), str(each.get("message", "")), str(each.get("file") or ""), each.get("line"))
+        for each in (errors if isinstance(errors, list) else ())
+        if isinstance(each, dict)
+    )
+    if answer.status_code == 401:
+        sentence = (
+            f"{sentence}; the token is given with --token-file or FINERY_TOKEN"
+            if told
+            else "the server does not know this token"
+        )
+    if answer.status_code == 429 and (seconds := answer.headers.get("Retry-After")):
+        sentence = f"{sentence}; try again in {seconds} s"
+    return ServerRefused(
+        answer.status_code, str(sentence), str(told.get("reason") or told.get("code") or "refused"), mistakes
+    )
+
+
+def _body(answer: httpx.Response) -> Any:
+    if answer.status_code >= 300:
+        raise refusal(answer)
+    if not answer.content:
+        return None
+    try:
+        return harmless(answer.json())
+    except ValueError:
+        raise ServerRefused(
+            answer.status_code, "what answers there is no Finery server: its answer is no JSON"
+        ) from None
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
+    """Server-sent events, as the HTML standard (section 9.2.6) reads their lines."""
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line:
+            if event:
+                yield event
+            event = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            event[name] = f"{event[name]}\n{value}" if name == "data" and "data" in event else value
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return {"text": text}
+    return data if isinstance(data, dict) else {"text": str(data)}
+
+
+def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+PIECE = 8 << 20
+"""Bytes sent at once."""
+TRIES_UPLOADS = 5
+GLOB = frozenset("*?[")
+MOST_FILES = 1000
+"""Behind one folder or glob; more are better put into one file first."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """Files that a recipe names at one place."""
+
+    place: Place_config
+    text: str
+    """As the recipe has it."""
+    files: tuple[Path, ...]
+
+
+def local_files(data: Mapping[str, Any], folder: Path) -> list[Named]:
+    """The places of a recipe that name files below `folder` or by an absolute path. Raises CommandError."""
+    found = []
+    for place, text in strings(data):
+        if key_of(place) not in TAKES["file"] or REFERENCE.fullmatch(text) or "\0" in text or "://" in text:
+            continue
+        files = _behind(text, folder)
+        if len(files) > MOST_FILES:
+            raise CommandError(
+                f"{text} stands for {len(files):,} files, more than {MOST_FILES:,}; put them into one file before submitting"
+            )
+        if len(files) > 1 and not _in_list_of_data(place, data):
+            raise CommandError(
+                f"{text} stands for {len(files)} files; a submitted recipe names one file here, so put them into one first"
+            )
+        if files:
+            found.append(Named(place, text, files))
+    return found
+
+
+def _behind(text: str, folder: Path) -> tuple[Path, ...]:
+    path = Path(os.path.expanduser(text))
+    path = path if path.is_absolute() else folder / path
+    if path.is_file():
+        return (path,)
+    if path.is_dir():
+        return tuple(
+            sorted(each for each in path.rglob("*") if each.is_file() and not each.name.startswith((".", "_")))
+        )
+    if GLOB & set(text):
+        base = Path(path.anchor) if path.is_absolute() else folder
+        return tuple(sorted(each for each in base.glob(str(path.relative_to(base))) if each.is_file()))
+    return ()
+
+
+def _in_list_of_data(place: Place_config, data: Any) -> bool:
+    """Whether a place is the `path` of one entry of a list of data sets, which may become several entries."""
+    return len(place) >= 3 and place[-1] == "path" and isinstance(place[-2], int) and place[-3] == "datasets"
+
+
+def with_uploads(
+    connection: Connection, data: Mapping[str, Any], folder: Path, say: Callable[[str], None] = lambda sentence: None
+) -> list[str]:
+    """Upload the files that a recipe names; the overrides that put `file:ID` in their place, so that the text stays as it was written.
+
+    Raises CommandError, ServerRefused, Unreachable.
+    """
+    named = local_files(data, folder)
+    ids = {path: upload(connection, path, say) for path in dict.fromkeys(path for each in named for path in each.files)}
+    overrides = [f"{key_path(each.place)}=file:{ids[each.files[0]]}" for each in named if len(each.files) == 1]
+    several = [each for each in named if len(each.files) > 1]
+    for place in dict.fromkeys(each.place[:-2] for each in several):
+        entries = [
+            entry
+            for position, before in enumerate(_at(data, place))
+            for entry in _spread(before, (*place, position), named, ids)
+        ]
+        overrides = [each for each in overrides if not each.startswith(f"{key_path(place)}[")]
+        overrides.append(f"{key_path(place)}={json.dumps(entries, ensure_ascii=False)}")
+    return overrides
+
+
+def _spread(entry: Any, place: Place_config, named: Sequence[Named], ids: Mapping[Path, str]) -> list[Any]:
+    """One entry of a list of data sets as one entry for each file that it names."""
+    found = next((each for each in named if each.place == (*place, "path")), None)
+    if found is None:
+        return [entry]
+    return [{**entry, "path": f"file:{ids[path]}"} for path in found.files]
+
+
+def _at(data: Any, place: Place_config) -> Any:
+    for part in place:
+        data = data[part]
+    return data
+
+
+def upload(
+    connection: Connection, path: Path, say: Callable[[str], None] = lambda sentence: None, purpose: str = "data"
+) -> str:
+    """The id of the file on the server; its bytes travel only when the server has not got them."""
+    size, digest = _digest(path)
+    made = connection.post("/files", {"filename": path.name, "purpose": purpose, "bytes": size, "sha256": digest})
+    if made["state"] == "ready":
+        return str(made["id"])
+    say(f"uploading {path.name} ({size:,} bytes)")
+    _send(connection, path, str(made["id"]), size)
+    return str(connection.post(f"/files/{made['id']}/complete", {"sha256": digest})["id"])
+
+
+def _send(connection: Connection, path: Path, identifier: str, size: int) -> None:
+    offset, failures = 0, 0
+    with open(path, "rb") as file:
+        while offset < size:
+            file.seek(offset)
+            piece = file.read(PIECE)
+            if not piece:
+                raise CommandError(f"{path} became shorter while it was uploaded; submit again")
+            try:
+                connection.patch(
+                    f"/files/{identifier}",
+                    content=piece,
+                    headers={"Upload-Offset": str(offset), "Content-Type": "application/octet-stream"},
+                )
+                offset, failures = offset + len(piece), 0
+            except (Unreachable, ServerRefused) as error:
+                failures += 1
+                if failures == TRIES_UPLOADS or (isinstance(error, ServerRefused) and error.status != 409):
+                    raise
+                offset = int(connection.get(f"/files/{identifier}")["offset"])
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    """Bytes and SHA-256 of a file. Raises CommandError."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        for piece in _pieces(path):
+            digest.update(piece)
+            size += len(piece)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
+    if size == 0:
+        raise CommandError(f"{path} is empty; there is nothing to upload")
+    return size, digest.hexdigest()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            yield piece

@@ -1,1 +1,0 @@
-"""Talking to a service: where it is, who asks, and what goes wrong on the way."""

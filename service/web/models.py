@@ -1,0 +1,163 @@
+"""The models that the project has published, each with its card, and the leaderboard of their scores.
+
+A model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images from elsewhere.
+
+The models that the project has published, each with its card.
+
+The leaderboard: the scores on one benchmark, best first.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from markupsafe import Markup, escape
+from starlette.responses import Response
+
+from pipelines.core.scores import COUNTS, PEERS, smaller_is_better
+from service.attempts.folders import open_regular
+from service.store.errors import NotFound
+from service.web.access import Seen, new_router, service_of
+from service.web.rendering import page
+
+LARGEST = 400_000
+"""Characters of a card that are shown."""
+LINKS = ("http://", "https://", "mailto:", "#")
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Any:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": 20}).enable("table")
+    parser.validateLink = _may_link  # type: ignore[method-assign, assignment]
+    parser.add_render_rule("heading_open", _one_level_lower)
+    parser.add_render_rule("heading_close", _one_level_lower)
+    parser.add_render_rule("link_open", _elsewhere)
+    parser.add_render_rule("image", _picture)
+    parser.add_render_rule(
+        "table_open", lambda *_: '<div class="scroll" tabindex="0" role="group" aria-label="table"><table>\n'
+    )
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    parser.add_render_rule("td_open", _aligned)
+    parser.add_render_rule("th_open", _aligned)
+    return parser
+
+
+def rendered(text: str) -> Markup:
+    """Markdown as HTML: the YAML front matter left out, headings a level lower, tags shown as text."""
+    return Markup(_parser().render(without_front_matter(text[:LARGEST])))
+
+
+def without_front_matter(text: str) -> str:
+    """The text behind `---` … `---` at its start."""
+    if not text.startswith("---\n"):
+        return text
+    end = text.find("\n---", 3)
+    line = text.find("\n", end + 1) if end >= 0 else -1
+    return text[line + 1 :] if line >= 0 else text
+
+
+def read_card(folder: Path) -> str | None:
+    """The README.md of a published model, or None when it has none that can be read."""
+    try:
+        with open_regular(folder / "README.md", folder) as file:
+            return file.read(4 * LARGEST).decode(errors="replace")[: LARGEST + 1]
+    except OSError:
+        return None
+
+
+def _may_link(address: str) -> bool:
+    return address.strip().lower().startswith(LINKS)
+
+
+def _one_level_lower(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    tokens[place].tag = f"h{min(6, int(tokens[place].tag[1]) + 1)}"
+    return str(self.renderToken(tokens, place, options, env))
+
+
+def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    tokens[place].attrSet("rel", "noopener noreferrer nofollow")
+    return str(self.renderToken(tokens, place, options, env))
+
+
+def _picture(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    """A link in place of the picture: the page loads nothing from elsewhere."""
+    token = tokens[place]
+    return f'<a href="{escape(token.attrs["src"])}" rel="noopener noreferrer nofollow">picture: {escape(token.content or token.attrs["src"])}</a>'
+
+
+def _aligned(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    """Alignment as a class: the content security policy forbids `style`."""
+    style = tokens[place].attrs.pop("style", "")
+    if "right" in style or "center" in style:
+        tokens[place].attrSet("class", "number" if "right" in style else "centre")
+    return str(self.renderToken(tokens, place, options, env))
+
+
+router = new_router()
+PAGE_SIZE = 50
+
+
+@router.get("/models")
+def models(request: Request, visitor: Seen, after: Annotated[str, Query(max_length=64)] = "") -> Response:
+    """All published models, newest first."""
+    found = service_of(request).store.models(visitor.project, after=after or None, limit=PAGE_SIZE + 1)
+    return page(request, "models.html.jinja", visitor, models=found[:PAGE_SIZE], more=len(found) > PAGE_SIZE)
+
+
+@router.get("/models/{model_id}")
+def model(request: Request, visitor: Seen, model_id: str) -> Response:
+    """One model by its id, or the newest of a name."""
+    service = service_of(request)
+    try:
+        found = service.store.model_by_id(model_id, visitor.project)
+    except NotFound:
+        found = service.store.model(visitor.project, model_id)
+    versions = service.store.models(found.project, name=found.name, limit=20)
+    job = service.store.job(found.job, visitor.project)
+    text = read_card(Path(found.path))
+    card = None if text is None else rendered(service.redactor.text(text))
+    return page(request, "model.html.jinja", visitor, model=found, versions=versions, job=job, card=card)
+
+
+FIRST = ("f1", "accuracy", "matthews_correlation", "exact_match", "pearson", "perplexity")
+"""Which metric is shown when none was chosen."""
+
+
+@router.get("/leaderboard")
+def leaderboard(
+    request: Request,
+    visitor: Seen,
+    benchmark: Annotated[str, Query(max_length=200)] = "",
+    metric: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """All scores on a benchmark; without a name, on the one with the most."""
+    store = service_of(request).store
+    found: dict[str, dict[str, int]] = {}
+    for name, measure, count in store.benchmarks(visitor.project):
+        if measure not in COUNTS and not measure.startswith(tuple(f"{peer}_" for peer in PEERS)):
+            found.setdefault(name, {})[measure] = count
+    if not benchmark and found:
+        benchmark = max(found, key=lambda name: max(found[name].values()))
+    metrics = found.get(benchmark, {})
+    if metric not in metrics:
+        metric = next((each for each in FIRST if each in metrics), next(iter(metrics), ""))
+    rows = store.leaderboard(visitor.project, benchmark, metric) if metric else []
+    values = [row.value for row in rows]
+    return page(
+        request,
+        "leaderboard.html.jinja",
+        visitor,
+        benchmarks=found,
+        benchmark=benchmark,
+        metric=metric,
+        metrics=metrics,
+        rows=rows,
+        lower=smaller_is_better(metric),
+        low=min([0.0, *values]),
+        high=max([*values, 0.0]),
+    )

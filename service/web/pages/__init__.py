@@ -1,1 +1,0 @@
-"""The routes of the pages, one file for each kind of page."""
