@@ -1,11 +1,12 @@
 """Checking recipes in processes of their own, so that one that takes too long or too much memory costs an answer only.
 
-A `Checker` keeps a few worker processes warm. They import no torch, hold none of the server's variables but those that attempts
-inherit, and get each recipe as one line of JSON. A worker that has not answered in time, dies, or runs out of memory is replaced,
-and the recipe is refused. What is plainly too large is refused before any worker sees it (`network_recipes.too_costly`).
+A `Checker` keeps a few worker processes warm. They import no torch, hold none of the server's variables but those
+that attempts inherit, and get each recipe as one line of JSON. A worker that has not answered in time, dies, or runs
+out of memory is replaced, and the recipe is refused. What is plainly too large is refused before any worker sees it
+(`network_recipes.too_costly`).
 
-`Lane` is how requests come to such work: at most so many at once, all but one of them for the same caller, the rest waits in a
-bounded queue without holding a thread.
+`Lane` is how requests come to such work: at most so many at once, all but one of them for the same caller, the rest
+waits in a bounded queue without holding a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ LARGEST_ANSWER = 16 << 20
 MOST_MISTAKES = 500
 """Of one recipe that are told."""
 KEPT = 256
-"""Recipes whose outcome is remembered: the same one is often submitted again, and checking it takes longer than all the rest."""
+"""Recipes whose outcome is remembered: the same one is often submitted again, and checking it takes longer than
+all the rest."""
 log = logging.getLogger(__name__)
 
 
@@ -59,7 +61,8 @@ class Crowded(FineryError):
 
 
 class Lane:
-    """Work that takes a thread for long: `threads` at once, of one caller at most all but one; others wait, `waiting` at most."""
+    """Work that takes a thread for long: `threads` at once, of one caller at most all but one; others wait,
+    `waiting` at most."""
 
     def __init__(self, name: str, threads: int, waiting: int = 256, each: int = 64) -> None:
         self.name = name
@@ -162,7 +165,8 @@ class Checker:
         processes: int | None,
         secrets: Mapping[str, tuple[str, ...] | None] | None = None,
     ) -> Outline:
-        """What the recipe is. `secrets` are the hosts of those that its job names, never their values. Raises RecipeError with every mistake."""
+        """What the recipe is. `secrets` are the hosts of those that its job names, never their values. Raises
+        RecipeError with every mistake."""
         files = tuple((name, str(path)) for name, path in known.files.items())
         checkpoints = tuple((name, None if path is None else str(path)) for name, path in known.checkpoints.items())
         code = tuple(sorted(known.code))
@@ -225,7 +229,8 @@ class Checker:
         return said if isinstance(said, FineryError) else Outline(said["name"], tuple(said["stages"]), said["cells"])
 
     def _asked(self, work: str, **given: Any) -> Any:
-        """What a worker answers. Errors of the recipe are returned, so that they are remembered; one that took too long is tried again."""
+        """What a worker answers. Errors of the recipe are returned, so that they are remembered; one that took too
+        long is tried again."""
         worker = self._idle.get()
         kept: _Worker | None = None
         try:

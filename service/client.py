@@ -218,7 +218,8 @@ class Connection:
         return self._json("DELETE", path, again=False)
 
     def stream(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """The JSON lines of server-sent events, taken up again where the connection broke. Ends when the server says `end`."""
+        """The JSON lines of server-sent events, taken up again where the connection broke. Ends when the server
+        says `end`."""
         import httpx
 
         last, tries, retry = None, 0, self.pause
@@ -271,7 +272,8 @@ CONTROLS = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS: titles, links, the clipboard
     r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
-"""What moves a terminal rather than being read: escape sequences, control characters, changes of the writing direction."""
+"""What moves a terminal rather than being read: escape sequences, control characters, changes of the writing
+direction."""
 
 
 def harmless(value: Any) -> Any:
@@ -424,7 +426,8 @@ def _in_list_of_data(place: Place_config, data: Any) -> bool:
 def with_uploads(
     connection: Connection, data: Mapping[str, Any], folder: Path, say: Callable[[str], None] = lambda sentence: None
 ) -> list[str]:
-    """Upload the files that a recipe names; the overrides that put `file:ID` in their place, so that the text stays as it was written.
+    """Upload the files that a recipe names; the overrides that put `file:ID` in their place, so that the text stays
+    as it was written.
 
     Raises CommandError, ServerRefused, Unreachable.
     """

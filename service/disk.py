@@ -1,15 +1,18 @@
 """Room on the disk: a reserve that new work may not touch, and the sweep that deletes what is not kept for ever.
 
-Room on the disk: a reserve that new work may not touch, and a ballast that lets a server start again when nothing is left.
+Room on the disk: a reserve that new work may not touch, and a ballast that lets a server start again when nothing is
+left.
 
-SQLite needs some kilobytes to open a database. The ballast is a file of zeros in the home, given up when the server starts on a full
-disk, and made again when there is room: whoever frees space finds a service that answers.
+SQLite needs some kilobytes to open a database. The ballast is a file of zeros in the home, given up when the server
+starts on a full disk, and made again when there is room: whoever frees space finds a service that answers.
 
-What is not kept for ever: uploads that nobody finished, jobs whose time after their end is over, and secrets of attempts that have ended.
+What is not kept for ever: uploads that nobody finished, jobs whose time after their end is over, and secrets of
+attempts that have ended.
 
-An upload that nobody added to for `upload_seconds` is deleted, row and bytes.
-The age of an upload is that of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
-way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two, goes likewise.
+An upload that nobody added to for `upload_seconds` is deleted, row and bytes. The age of an upload is that of the
+last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its way
+holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two,
+goes likewise.
 """
 
 from __future__ import annotations
@@ -85,7 +88,8 @@ log_sweeping = logging.getLogger(__name__)
 
 
 def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
-    """Delete every upload that is older than the settings allow; returns how many there were. Again deletes nothing more."""
+    """Delete every upload that is older than the settings allow; returns how many there were. Again deletes
+    nothing more."""
     oldest = clock() - settings.upload_seconds
     gone = 0
     after = None
@@ -100,7 +104,8 @@ def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.ti
 
 
 def sweep_secrets(store: Store, settings: Settings) -> int:
-    """Delete the secrets of attempts that have ended, whose executor or server was killed before it did so; returns how many had some."""
+    """Delete the secrets of attempts that have ended, whose executor or server was killed before it did so;
+    returns how many had some."""
     found = [*settings.jobs.glob(f"*/attempts/*/{SECRETS}"), *settings.jobs.glob(f"*/attempts/*/host-*/{SECRETS}")]
     records = {place.parent if place.parent.parent.name == "attempts" else place.parent.parent for place in found}
     live = {attempt.id for attempt, _ in store.live_attempts()} if records else set()
@@ -112,7 +117,8 @@ def sweep_secrets(store: Store, settings: Settings) -> int:
 
 
 def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
-    """Delete every job whose time after its end is over; returns how many. One that another job needs stays until that has ended."""
+    """Delete every job whose time after its end is over; returns how many. One that another job needs stays until
+    that has ended."""
     gone = 0
     for identifier in store.outlived(clock(), settings.ttl_seconds_after_finished, PAGE):
         with suppress(Conflict, NotFound):
@@ -124,7 +130,8 @@ def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = ti
 
 
 def sweep_folders(store: Store, settings: Settings) -> int:
-    """Finish what a killed server began: delete the folders of jobs that were being deleted and have no row any more."""
+    """Finish what a killed server began: delete the folders of jobs that were being deleted and have no row any
+    more."""
     gone = 0
     for marker in settings.jobs.glob(f"job-*/{DELETED}"):
         try:
@@ -136,7 +143,8 @@ def sweep_folders(store: Store, settings: Settings) -> int:
 
 
 def forget_job(store: Store, settings: Settings, job_id: str, project: str | None = None) -> None:
-    """Delete a job that has ended: its rows first, so that nothing names a folder that is gone. Raises NotFound, or Conflict."""
+    """Delete a job that has ended: its rows first, so that nothing names a folder that is gone. Raises NotFound,
+    or Conflict."""
     job = store.job(job_id, project)
     folder = settings.jobs / job.id
     if job.over and folder.is_dir():

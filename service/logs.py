@@ -1,7 +1,7 @@
 """The server's log: lines with time, level, logger and request id, as text or JSON, and one line for each request.
 
-What clients send never breaks a line: control characters are written as escapes, and the lines of a trace are indented. An access
-line names the route's template, not the path, and the id of the token, never the token.
+What clients send never breaks a line: control characters are written as escapes, and the lines of a trace are
+indented. An access line names the route's template, not the path, and the id of the token, never the token.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def _moment(seconds: float) -> str:
 
 
 class Seldom(logging.Filter):
-    """Lets so many records a minute pass: whoever sends broken requests does not fill the disk with their descriptions."""
+    """Lets so many records a minute pass: whoever sends broken requests does not fill the disk with their
+    descriptions."""
 
     def __init__(self, most: int = OFTEN, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -106,7 +107,8 @@ def configure(form: str = "text", level: str = "info", stream: IO[str] | None = 
 
 
 class Requests:
-    """Middleware: an id for each request, in its answer and in every line of the log that it causes, and one line at its end."""
+    """Middleware: an id for each request, in its answer and in every line of the log that it causes, and one line
+    at its end."""
 
     def __init__(self, app: ASGIApp, route_of: Callable[[Scope], str], method_of: Callable[[Scope], str]) -> None:
         self.app = app

@@ -35,7 +35,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path = Field(default_factory=default_home)
-    """Database, uploads, jobs and models. `FINERY_SERVICE_HOME`, because FINERY_HOME is where finished stages are kept."""
+    """Database, uploads, jobs and models. `FINERY_SERVICE_HOME`, because FINERY_HOME is where finished stages are
+    kept."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for every network."""
     port: int = Field(8321, ge=0, le=65535)
@@ -77,7 +78,8 @@ class Settings(BaseModel):
     upload_seconds: float = Field(7 * 24 * 3600.0, gt=0)
     """An upload that nothing was added to for so long is deleted, unless it was completed."""
     allow_remote_code: tuple[str, ...] = Field((), max_length=MOST)
-    """Repositories whose Python code submitted recipes may run, `owner/name@COMMIT` with all 40 digits; several by commas."""
+    """Repositories whose Python code submitted recipes may run, `owner/name@COMMIT` with all 40 digits; several by
+    commas."""
 
     max_seconds: float | None = Field(None, gt=0)
     """How long a job may run, all its attempts together; a job may ask for less. None for no limit."""
@@ -90,7 +92,8 @@ class Settings(BaseModel):
     isolation: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
     """What keeps attempts apart from the server and from each other; `auto` takes the strongest that works here."""
     docker_network: str = "bridge"
-    """The engine's network that the docker executor's containers join: `none`, or one whose firewall keeps them from the host."""
+    """The engine's network that the docker executor's containers join: `none`, or one whose firewall keeps them
+    from the host."""
     attempt_memory: int | None = Field(None, ge=0)
     """Bytes of main memory for an attempt whose job names no limit; None for its share of the host, 0 for no limit."""
     stage_seconds: float = Field(30 * 24 * 3600.0, gt=0)
@@ -99,7 +102,8 @@ class Settings(BaseModel):
     """Rows of the audit trail that are older are deleted."""
 
     server_secrets: tuple[str, ...] = Field((), max_length=MOST)
-    """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets one that is not bound."""
+    """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets
+    one that is not bound."""
 
     check_workers: int = Field(2, ge=2, le=64)
     """Processes that check recipes; one caller has at most all but one of them."""
@@ -121,8 +125,8 @@ class Settings(BaseModel):
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count; several by commas."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that requests may be sent to (the header Host), several by commas; `*` for any. Empty: localhost where the server listens
-    on loopback, so that no page elsewhere reaches it by a name of its own, else any."""
+    """Names that requests may be sent to (the header Host), several by commas; `*` for any. Empty: localhost where
+    the server listens on loopback, so that no page elsewhere reaches it by a name of its own, else any."""
     log_format: Literal["text", "json"] = "text"
     """How the lines of the log are written."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -87,7 +87,8 @@ def job_named(store: Store, project: str, name: str) -> Job | None:
 
 
 def model_folder(settings: Settings, job: Job) -> Path | None:
-    """Where the last training stage of a succeeded job left its model; None for a study, which leaves several, or none."""
+    """Where the last training stage of a succeeded job left its model; None for a study, which leaves several, or
+    none."""
     data = read_network(job.request.recipe, job.request.overrides).data
     stages = data.get("stages")
     ids = [stage.get("id") for stage in stages if isinstance(stage, dict)] if isinstance(stages, tuple | list) else []
@@ -147,7 +148,8 @@ def fit(store: Store, settings: Settings, checker: Checker, project: str, wish: 
 
 
 def _hosts(settings: Settings, project: str, named: tuple[str, ...]) -> dict[str, tuple[str, ...] | None]:
-    """The hosts that each secret of a job may be sent to, None for any; never the secret itself. Raises CommandError for what is no name."""
+    """The hosts that each secret of a job may be sent to, None for any; never the secret itself. Raises
+    CommandError for what is no name."""
     if wrong := next((name for name in named if not secret_store.is_name(name)), None):
         raise CommandError(f"secrets: {secret_store.unfit_name(wrong)}")
     found = {name: secret_store.given(settings, project, name) for name in named}

@@ -39,7 +39,8 @@ class Supervisor:
     def __init__(
         self, settings: Settings, store: Store, executor: Executor | None = None, pipelines: Sequence[str] = PIPELINES
     ) -> None:
-        """`pipelines` is the command that runs an attempt. Raises CommandError when the executor that the settings name cannot be reached."""
+        """`pipelines` is the command that runs an attempt. Raises CommandError when the executor that the settings
+        name cannot be reached."""
         self._settings = settings
         self._store = store
         self.executor = executor if executor is not None else executor_of(settings)
@@ -128,7 +129,8 @@ class Supervisor:
                 self._store.set_host_state(gone.name, "down")
 
     def _within_reach(self) -> list[str]:
-        """Hosts whose attempts this server may speak for when their own server is silent: its own, and those known to be dead.
+        """Hosts whose attempts this server may speak for when their own server is silent: its own, and those known to
+        be dead.
 
         An admin who sets a host `down` says that it runs nothing any more; a host that lives reports itself `up` again.
         """

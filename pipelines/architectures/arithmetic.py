@@ -38,7 +38,8 @@ class Linear:
     part: str = ""
     """The part of the model whose costs it belongs to."""
     tokens: str = "sequence"
-    """What passes through it: `sequence` and `target` tokens, those that are `predicted`, or `one` vector a sequence."""
+    """What passes through it: `sequence` and `target` tokens, those that are `predicted`, or `one` vector a
+    sequence."""
 
     @property
     def parameters(self) -> int:
@@ -278,7 +279,8 @@ def _norm_bias(fields: Mapping[str, Any], width: int) -> int:
 
 
 def _stack_norms(fields: Mapping[str, Any], stack: Stack) -> int:
-    """Norms of the hidden width: one a sublayer, two in a sandwich, and one at the end unless each sum is normalised."""
+    """Norms of the hidden width: one a sublayer, two in a sandwich, and one at the end unless each sum is
+    normalised."""
     each = 2 if fields["norm_position"] == "sandwich" else 1
     return stack.layers * stack.sublayers * each + (fields["norm_position"] != "post")
 

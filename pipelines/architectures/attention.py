@@ -50,7 +50,8 @@ from .positions import rotate
 
 
 class FineryRMSNorm(nn.RMSNorm):
-    """Divides by the root of the mean square, in float32 whatever comes in, and rounds once, to the input's own type."""
+    """Divides by the root of the mean square, in float32 whatever comes in, and rounds once, to the input's own
+    type."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         normed = nn.functional.rms_norm(hidden_states.float(), self.normalized_shape, self.weight.float(), self.eps)
@@ -242,8 +243,8 @@ class FineryScoring(nn.Module):
     `general` has a bilinear form for each head, qᵀ W k (Luong et al. 2015, "Effective Approaches to Attention-based
     Neural Machine Translation", section 3.1, arxiv.org/abs/1508.04025). `cosine` has a temperature for each head, by
     which the cosine is multiplied (Henry et al. 2020, "Query-Key Normalization for Transformers", section 3,
-    arxiv.org/abs/2010.04245). Both start from the spread of scaled dot products: W from the unit matrix / √head_dim, the
-    temperature from √head_dim.
+    arxiv.org/abs/2010.04245). Both start from the spread of scaled dot products: W from the unit matrix / √head_dim,
+    the temperature from √head_dim.
     """
 
     def __init__(self, config: FineryConfig) -> None:

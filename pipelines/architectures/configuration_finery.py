@@ -128,7 +128,8 @@ class FineryConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     """Activation of the feed-forward network and of the masked-LM head, by its name in transformers."""
     is_gated_act: bool = False
-    """Multiply the widened states with a gate, act(gate(x)) * intermediate(x) (Shazeer 2020, arxiv.org/abs/2002.05202)."""
+    """Multiply the widened states with a gate, act(gate(x)) * intermediate(x) (Shazeer 2020,
+    arxiv.org/abs/2002.05202)."""
     mlp_bias: bool = True
     """Biases of the feed-forward network."""
 
@@ -137,7 +138,8 @@ class FineryConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     """Let the language-model head use the word embedding as its output matrix."""
     scale_embedding: bool | None = None
-    """Multiply word embeddings with √hidden_size (Vaswani et al. 2017, section 3.4). None: with sinusoidal positions."""
+    """Multiply word embeddings with √hidden_size (Vaswani et al. 2017, section 3.4). None: with sinusoidal
+    positions."""
     scale_logits: bool = False
     """Divide the last hidden states by √hidden_size before the output matrix, as T5 with tied embeddings does."""
     bidirectional_decoder: bool = False

@@ -6,9 +6,10 @@ A stack of layers between embeddings and a last norm: what an encoder, a decoder
 
 The bare Finery models: encoder, decoder, and both.
 
-With post-norm and learned positions the encoder is BERT to the last digit (Devlin et al. 2019, arxiv.org/abs/1810.04805),
-its pooler included; with post-norm and rotary positions it is RoFormer (Su et al. 2021). The encoder-decoder with
-post-norm and sinusoidal positions is the original Transformer (Vaswani et al. 2017, arxiv.org/abs/1706.03762).
+With post-norm and learned positions the encoder is BERT to the last digit (Devlin et al. 2019,
+arxiv.org/abs/1810.04805), its pooler included; with post-norm and rotary positions it is RoFormer (Su et al. 2021).
+The encoder-decoder with post-norm and sinusoidal positions is the original Transformer (Vaswani et al. 2017,
+arxiv.org/abs/1706.03762).
 """
 
 from typing import Any, ClassVar

@@ -2,9 +2,10 @@
 
 Pairs of texts without an order of their own are read in both orders, each on its own.
 
-Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.3, "Similarity": "we modify the
-input sequence to contain both possible sentence orderings (with a delimiter in between) and process each independently to
-produce two sequence representations which are added element-wise before being fed into the linear output layer".
+Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.3, "Similarity": "we
+modify the input sequence to contain both possible sentence orderings (with a delimiter in between) and process each
+independently to produce two sequence representations which are added element-wise before being fed into the linear
+output layer".
 
 Heads that decide about a text: a class, a class for each token, a span, the best of several, a number.
 
@@ -38,7 +39,8 @@ from .modeling_finery import FineryModel, FineryPreTrainedModel
 def exchange(input_ids: Tensor, start: int, delimiter: int, extract: int) -> tuple[Tensor, Tensor]:
     """Rows `start A delimiter B extract` with A and B exchanged; rows without these tokens stay as they are.
 
-    `input_ids` are (batch, length), padded on either side. Returns: the new ids (batch, length), and which rows are pairs (batch,).
+    `input_ids` are (batch, length), padded on either side. Returns: the new ids (batch, length), and which rows are
+    pairs (batch,).
     """
     place = arange(input_ids.shape[1], device=input_ids.device)[None, :]  # (1, length)
     first, middle, last = (_place_of(input_ids, token) for token in (start, delimiter, extract))  # (batch, 1)
@@ -119,7 +121,8 @@ class FineryDecisionModel(FineryPreTrainedModel):
         return Reading(tokens, tokens[torch.arange(len(tokens), device=tokens.device), place], outputs)
 
     def _last_token(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
-        """The place of each text's last token that is no padding: (batch,). The mask decides, else the padding token."""
+        """The place of each text's last token that is no padding: (batch,). The mask decides, else the padding
+        token."""
         batch, query = tokens.shape[:2]
         if mask is not None and mask.ndim == 2:
             real = mask[:, -query:].to(tokens.device) != 0  # a mask may cover what is kept from before, first
@@ -133,8 +136,9 @@ class FineryDecisionModel(FineryPreTrainedModel):
 class FineryForSequenceClassification(FineryDecisionModel):
     """One decision, or one score, for a sequence or a pair. Devlin et al. 2019, section 4.1 and figure 4 (a, b).
 
-    A decoder that was trained on pairs without an order of their own has `both_orders` in its config: the ids of the tokens
-    before, between and behind the texts. It then reads each pair a second time, exchanged, and decides about the sum.
+    A decoder that was trained on pairs without an order of their own has `both_orders` in its config: the ids of the
+    tokens before, between and behind the texts. It then reads each pair a second time, exchanged, and decides about
+    the sum.
     """
 
     _auto_class = "AutoModelForSequenceClassification"
@@ -236,7 +240,8 @@ class FineryForTokenClassification(FineryDecisionModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput | Seq2SeqSequenceClassifierOutput:
-        """`logits` are (batch, query, num_labels); `labels` (batch, query) name a class, or -100 where there is none."""
+        """`logits` are (batch, query, num_labels); `labels` (batch, query) name a class, or -100 where there is
+        none."""
         read = self._read(
             input_ids=input_ids,
             attention_mask=attention_mask,

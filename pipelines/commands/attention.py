@@ -132,7 +132,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attend(asked: Request) -> Maps:
-    """The attention of a model over a text. Raises CommandError for what cannot be asked, ModelError for the model's part."""
+    """The attention of a model over a text. Raises CommandError for what cannot be asked, ModelError for the
+    model's part."""
     if not asked.text.strip():
         raise CommandError("the text is empty; give a sentence")
     checkpoint = checkpoints.find(asked.model)

@@ -166,7 +166,8 @@ def _draw_one(axes: Any, section: Section) -> Any:
 
 
 def _shares(weights: Any) -> Any:
-    """Each weight as a share of the largest of its row: else a causal decoder's first token, which sees one, outshines all."""
+    """Each weight as a share of the largest of its row: else a causal decoder's first token, which sees one,
+    outshines all."""
     import numpy as np
 
     return weights / np.maximum(weights.max(axis=-1, keepdims=True), 1e-12)

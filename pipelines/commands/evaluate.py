@@ -145,13 +145,15 @@ def submitted(models: Sequence[Trained], asked: Request) -> dict[str, Any]:
 
 
 def logits_of(models: Sequence[Trained], task_name: str, split: str, settings: Mapping[str, Any]) -> Any:
-    """(rows, outputs) of a split, by the model that was trained on the task, its columns in the task's order of classes."""
+    """(rows, outputs) of a split, by the model that was trained on the task, its columns in the task's order of
+    classes."""
     import numpy as np
 
     said, task = ask_split(models, task_name, split, settings)
     if hasattr(said, "logits"):
         return said.logits
-    # a model that writes its answers: each is the class, or the number, that its text stands for; what is no answer, the second class
+    # a model that writes its answers: each is the class, or the number, that its text stands for; what is no answer,
+    # the second class
     predictions = np.asarray(task.read(list(said.texts), [task.answer(0)] * len(said.texts))[0])
     if task.task.kind == "regression":
         return predictions.astype(np.float64)[:, None]

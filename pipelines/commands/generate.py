@@ -1,11 +1,11 @@
 """`finery generate`: continuations of a prompt, decoded in several ways and measured alike; fill-ins for encoders.
 
 Greedy; beam search; samples with temperature, from the k likeliest words (Fan et al. 2018, "Hierarchical Neural Story
-Generation", section 5.3, arxiv.org/abs/1805.04833) and from the nucleus that holds probability p (Holtzman et al. 2020,
-"The Curious Case of Neural Text Degeneration", section 3.1, arxiv.org/abs/1904.09751). Whatever the way, the
-log-probability is the model's own: of the whole distribution at temperature 1. Repetition is distinct-2 (Li et al. 2016,
-"A Diversity-Promoting Objective Function for Neural Conversation Models", section 5, arxiv.org/abs/1510.03055), as the
-share of different pairs among all pairs of neighbouring tokens.
+Generation", section 5.3, arxiv.org/abs/1805.04833) and from the nucleus that holds probability p (Holtzman et al.
+2020, "The Curious Case of Neural Text Degeneration", section 3.1, arxiv.org/abs/1904.09751). Whatever the way, the
+log-probability is the model's own: of the whole distribution at temperature 1. Repetition is distinct-2 (Li et al.
+2016, "A Diversity-Promoting Objective Function for Neural Conversation Models", section 5, arxiv.org/abs/1510.03055),
+as the share of different pairs among all pairs of neighbouring tokens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Request:
     samples: int = 3
     seed: int = 42
     plain: bool = False
-    """Whether a decoder with a chat template continues the prompt as it stands, instead of answering it as a user's message."""
+    """Whether a decoder with a chat template continues the prompt as it stands, instead of answering it as a
+    user's message."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ def distinct_2(ids: Sequence[int]) -> float | None:
 
 
 def chats(writer: Writer) -> bool:
-    """Whether prompts are put into a chat template: that of a decoder that has one, unless plain texts are asked for."""
+    """Whether prompts are put into a chat template: that of a decoder that has one, unless plain texts are asked
+    for."""
     return writer.family == "decoder" and not writer.asked.plain and bool(writer.tokenizer.chat_template)
 
 

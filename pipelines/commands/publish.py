@@ -1,7 +1,7 @@
 """`finery publish`: publishes the model of a finished run, or of one of its stages, as a publish stage would.
 
-The run's recipe gets a publish stage at its end; every stage before it is complete, and is only read. The publication carries
-that recipe, so that it says the same about itself as one that a run made.
+The run's recipe gets a publish stage at its end; every stage before it is complete, and is only read. The publication
+carries that recipe, so that it says the same about itself as one that a run made.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def run_of(folder: Path) -> tuple[Path, str | None]:
 
 
 def with_publish(run: Path, stage_id: str | None, asked: Request) -> Recipe:
-    """The run's recipe with a publish stage at its end, in place of those that it has. Raises RecipeError or CommandError."""
+    """The run's recipe with a publish stage at its end, in place of those that it has. Raises RecipeError or
+    CommandError."""
     source = read(run / "recipe.yaml")
     stages = [stage for stage in source.data.get("stages", ()) if stage.get("stage") != "publish"]
     taken = {stage.get("id") for stage in stages}

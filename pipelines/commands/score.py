@@ -30,7 +30,8 @@ class Request:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """`scores`, and `notes` that a reader should know. Raises CommandError with one sentence for anything that is wrong with the files."""
+    """`scores`, and `notes` that a reader should know. Raises CommandError with one sentence for anything that is
+    wrong with the files."""
     notes: list[str] = []
     return {"scores": scores_of(Request(**request), notes), "notes": notes}
 

@@ -5,7 +5,8 @@ What a stage would learn from, as its model would read it: the answer of `finery
 Nothing is trained. The tokenizer is the run's own (one that must be learnt is learnt, and found again by the run), the
 model has no weights, and the examples come from the very lesson that training would use.
 
-Pairs of answers in `finery data show`: both sides, each with what the model learns to write of it; a reward model reads all of both.
+Pairs of answers in `finery data show`: both sides, each with what the model learns to write of it; a reward model
+reads all of both.
 """
 
 from __future__ import annotations

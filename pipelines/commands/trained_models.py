@@ -2,9 +2,9 @@
 
 The trained models behind the names that a user gives, and what each says it was trained on.
 
-A run folder holds a model for each of its stages; a stage's folder, or a published one, holds one, or one a task. What they
-were trained on stands in `recipe.yaml` of a run or a publication and in `stage.json` of a stage. A folder or a Hub repository
-that others made says nothing.
+A run folder holds a model for each of its stages; a stage's folder, or a published one, holds one, or one a task.
+What they were trained on stands in `recipe.yaml` of a run or a publication and in `stage.json` of a stage. A folder
+or a Hub repository that others made says nothing.
 
 A recipe and a context for models that a command was given: so that evaluating and predicting are what a stage does.
 
@@ -87,7 +87,8 @@ def find_all(given: Sequence[str]) -> list[Trained]:
 
 
 def find(given: str) -> list[Trained]:
-    """The models behind a name: those of a run's stages that were trained on a task, else the one that it stands for. Raises CommandError."""
+    """The models behind a name: those of a run's stages that were trained on a task, else the one that it stands
+    for. Raises CommandError."""
     folder = Path(given).expanduser()
     if (folder / "stages").is_dir():
         found = _of_run(folder, given)
@@ -165,7 +166,8 @@ def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Pa
 
 
 def _stage_of(block: Mapping[str, Any], stage_id: str, folder: Path) -> Stage | None:
-    """The stage behind a block, without what has no part in asking its model; None where its files are gone, or it is unknown."""
+    """The stage behind a block, without what has no part in asking its model; None where its files are gone, or it
+    is unknown."""
     kind = block.get("stage")
     if not isinstance(kind, str) or kind not in STAGES:
         return None

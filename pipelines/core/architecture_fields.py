@@ -106,7 +106,8 @@ def mistakes(value: Mapping[str, object]) -> list[ConfigIssue]:
 
 
 def json_schema() -> dict[str, object]:
-    """The JSON Schema of a `model.architecture`: a preset or our family's words, or another `model_type` with its own."""
+    """The JSON Schema of a `model.architecture`: a preset or our family's words, or another `model_type` with its
+    own."""
     words = {key: {**json_type(kind), "default": DEFAULTS[key]} for key, kind in KINDS.items()}
     ours = {"preset": {"enum": list(presets())}, "model_type": {"const": OURS}, **words}
     others = {"model_type": {"type": "string", "not": {"const": OURS}}}
@@ -132,7 +133,8 @@ def resolve(value: Mapping[str, object]) -> dict[str, object]:
     """The words of the config class: the preset's, overridden by the rest, with `model_type` filled in.
 
     `value` has passed `mistakes`. Other names of a field, such as `hidden_size` for `n_embd`, become the field's own.
-    Under another `family`, `position` or `attention_pattern` than the preset's, words that go with its own are left out.
+    Under another `family`, `position` or `attention_pattern` than the preset's, words that go with its own are left
+    out.
     """
     preset = value.get("preset")
     base = _overridden(_read(preset), value) if isinstance(preset, str) else {}

@@ -180,7 +180,8 @@ def _article(noun: str) -> str:
 
 
 class Consulted(Block):
-    """Base of the blocks that a stage asks while it works, rewards and judges: what they read, for checks and fingerprints."""
+    """Base of the blocks that a stage asks while it works, rewards and judges: what they read, for checks and
+    fingerprints."""
 
     name: str
 

@@ -37,5 +37,6 @@ class SpanSettings(Block):
     max_answer_length: int = Field(30, ge=1, le=131072)
     """Tokens of an answer at most."""
     null_score_diff_threshold: float | None = None
-    """Where questions may have no answer: "no answer" is said when it scores better than the best answer by more than this. Default:
-    what gives the best F1 on the part of train that was set aside (`eval_strategy`), if some questions there have no answer; else 0."""
+    """Where questions may have no answer: "no answer" is said when it scores better than the best answer by more than
+    this. Default: what gives the best F1 on the part of train that was set aside (`eval_strategy`), if some questions
+    there have no answer; else 0."""

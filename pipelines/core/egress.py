@@ -1,8 +1,9 @@
 """The one connector for requests to addresses that a recipe or an upload names: resolved, checked, connected.
 
-An address is judged by where packets to it end: by the IPv4 address that it maps, embeds or translates to as well. The connection goes
-to the address that was checked, so that a name that answers differently the second time gains nothing; TLS is verified against the name.
-Proxy variables are not read: a server that wants a proxy in between names it in FINERY_EGRESS.
+An address is judged by where packets to it end: by the IPv4 address that it maps, embeds or translates to as well.
+The connection goes to the address that was checked, so that a name that answers differently the second time gains
+nothing; TLS is verified against the name. Proxy variables are not read: a server that wants a proxy in between names
+it in FINERY_EGRESS.
 
 The standard library only: the egress process of the service loads this file by its path.
 """
@@ -39,13 +40,16 @@ _V4 = (
     "240.0.0.0/4",
 )
 NOT_PUBLIC_V4 = tuple(map(ipaddress.IPv4Network, _V4))
-"""IANA's special-purpose registry, multicast and reserved: this list, because what Python's `is_global` says depends on its version."""
+"""IANA's special-purpose registry, multicast and reserved: this list, because what Python's `is_global` says
+depends on its version."""
 GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
-"""The only part of IPv6 that is given out for hosts of the internet; site-local, unique local, 100::/64, 5f00::/16 and ::/8 lie outside."""
+"""The only part of IPv6 that is given out for hosts of the internet; site-local, unique local, 100::/64, 5f00::/16
+and ::/8 lie outside."""
 NOT_PUBLIC_V6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "3ffe::/16", "3fff::/20")))
 """Of that part: protocol assignments, documentation, the old 6bone."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""Translated to the IPv4 address in the last 32 bits. The local-use 64:ff9b:1::/48 may put it anywhere and is never public."""
+"""Translated to the IPv4 address in the last 32 bits. The local-use 64:ff9b:1::/48 may put it anywhere and is
+never public."""
 ISATAP = (0x00005EFE, 0x02005EFE)
 """Interface identifiers whose last 32 bits are an IPv4 address that packets are tunnelled to."""
 LINK_LOCAL = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")))
@@ -113,7 +117,8 @@ def _meant(address: Address) -> list[Address]:
 
 
 def plain_host(host: str) -> str:
-    """A host as resolvers see it: full-width digits and dots folded, IDNA, lower case, no brackets, no final dot; empty if it can be none."""
+    """A host as resolvers see it: full-width digits and dots folded, IDNA, lower case, no brackets, no final dot;
+    empty if it can be none."""
     folded = unicodedata.normalize("NFKC", host).replace("\u3002", ".").strip("[]").removesuffix(".").lower()
     if ":" in folded:
         return folded
@@ -125,7 +130,8 @@ def plain_host(host: str) -> str:
 
 
 def is_literal(host: str) -> bool:
-    """Whether a host is meant as an address in any spelling: it holds a colon, or its last part is a number (as the URL standard has it)."""
+    """Whether a host is meant as an address in any spelling: it holds a colon, or its last part is a number (as
+    the URL standard has it)."""
     return ":" in host or _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]) is not None
 
 
@@ -141,7 +147,8 @@ def resolve(host: str, port: int) -> list[str]:
 def checked_addresses(
     host: str, port: int, allowed: Callable[[str], bool] = is_public, resolve: Resolve = resolve
 ) -> list[str]:
-    """The addresses of a host, every one of which may be connected to. Asks the resolver once. Raises NotAllowed and NoAddress."""
+    """The addresses of a host, every one of which may be connected to. Asks the resolver once. Raises NotAllowed
+    and NoAddress."""
     name = plain_host(host)
     if not name:
         raise NotAllowed(f"'{host}' is no name of a host")

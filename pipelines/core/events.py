@@ -1,6 +1,7 @@
 """The one stream of events of a run: `events.jsonl`, one JSON object a line.
 
-`{"id": 17, "time": "2026-11-21T10:00:00.000000+00:00", "event": "metric", "stage": "mrpc", "step": 40, "metrics": {"loss": 0.51}}`
+`{"id": 17, "time": "2026-11-21T10:00:00.000000+00:00", "event": "metric", "stage": "mrpc", "step": 40, "metrics":
+{"loss": 0.51}}`
 
 Ids strictly increase and survive a resume and several processes: each append takes a file lock, cuts off a line
 torn by a crash, and continues from the last whole one. The progress bar, the logs and the service read this file.

@@ -49,8 +49,8 @@ class Rows:
     pairs: Sequence[str] | None
     """Second text of each pair; None for tasks on single texts."""
     labels: Sequence[int] | Sequence[float] | Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[str]] | None
-    """Class ids, numbers, the texts that the texts are to become, ids of each word, or the right answers of each question;
-    None where the split has no public labels."""
+    """Class ids, numbers, the texts that the texts are to become, ids of each word, or the right answers of each
+    question; None where the split has no public labels."""
     index: Sequence[int]
     """Row number in the file."""
 
@@ -75,7 +75,8 @@ class Task(Protocol):
 
     @property
     def evaluation_splits(self) -> Mapping[str, str]:
-        """Suffix of the metric names -> split: `{"": "validation"}`, MNLI has `{"": "validation_matched", "_mm": …}`."""
+        """Suffix of the metric names -> split: `{"": "validation"}`, MNLI has `{"": "validation_matched", "_mm":
+        …}`."""
 
     def rows(self, split: str, limit: int | None = None) -> Rows:
         """The rows of `train` or of an evaluation split, the first `limit` of them. Raises DataError."""
@@ -216,26 +217,28 @@ class Context:
     stage_folders: Mapping[str, Path]
     """Folders of the complete stages before this one, by id."""
     open_model: Callable[..., Any]
-    """`open_model(head, stage_id=None, merge=True, trained_head=False, keep_base=None, checkpoint=None)`: the model of a stage
-    (default: the one this stage reads) with that head, in fp32 on the CPU, freshly seeded. Adapters are merged unless
-    `merge=False`. With `trained_head`, raises ModelError when the checkpoint has no weights for the head. `keep_base`
-    is a folder where a model that is in no folder yet is saved, so that an adapter has a base to name. `checkpoint`, a folder
-    or a Hub name, is opened instead of a stage's model, such as a reward model from elsewhere; its tokenizer may be another.
-    A `head` of None is the one that the model writes with: ModelError where it writes no texts."""
+    """`open_model(head, stage_id=None, merge=True, trained_head=False, keep_base=None, checkpoint=None)`: the model
+    of a stage (default: the one this stage reads) with that head, in fp32 on the CPU, freshly seeded. Adapters are
+    merged unless `merge=False`. With `trained_head`, raises ModelError when the checkpoint has no weights for the
+    head. `keep_base` is a folder where a model that is in no folder yet is saved, so that an adapter has a base to
+    name. `checkpoint`, a folder or a Hub name, is opened instead of a stage's model, such as a reward model from
+    elsewhere; its tokenizer may be another. A `head` of None is the one that the model writes with: ModelError where
+    it writes no texts."""
     open_tokenizer: Callable[..., Any]
-    """`open_tokenizer(stage_id=None, checkpoint=None)`: the run's tokenizer, or that of a stage as the stage left it, with its
-    chat template, or a checkpoint's own."""
+    """`open_tokenizer(stage_id=None, checkpoint=None)`: the run's tokenizer, or that of a stage as the stage left it,
+    with its chat template, or a checkpoint's own."""
     score: Callable[[Task], Score]
     """How a task's logits are scored."""
     writing_head: Callable[[], Head] = _unwired
     """The head that the model which this stage reads writes with, told before it is opened. Raises ModelError where it
     writes no texts token by token."""
     complete: Callable[..., Any] = _unwired
-    """`complete(model, tokenizer, prompts, seed=…, max_new_tokens=…, temperature=1.0, top_p=1.0, top_k=0, batch_size=64, draws=None)`:
-    one sampled completion of each prompt (token ids), as `pipelines.models.sampling` says: ids, mask, ended, texts."""
+    """`complete(model, tokenizer, prompts, seed=…, max_new_tokens=…, temperature=1.0, top_p=1.0, top_k=0,
+    batch_size=64, draws=None)`: one sampled completion of each prompt (token ids), as `pipelines.models.sampling`
+    says: ids, mask, ended, texts."""
     log_probabilities: Callable[..., Any] = _unwired
-    """`log_probabilities(model, tokenizer, prompts, completions, temperature=1.0)`: of every token of every completion (token ids) of a
-    batch, in nats, as lists: `pipelines.models.log_probabilities`."""
+    """`log_probabilities(model, tokenizer, prompts, completions, temperature=1.0)`: of every token of every
+    completion (token ids) of a batch, in nats, as lists: `pipelines.models.log_probabilities`."""
     stop: StopSignal = field(default_factory=StopSignal)
     barrier: Callable[[], None] = lambda: None
     """Waits for every process of the world."""

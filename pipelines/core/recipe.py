@@ -72,7 +72,8 @@ FolderOrName = Annotated[str, AfterValidator(_folder_or_name)]
 """The type of a field that names a checkpoint or a tokenizer."""
 
 RewardField = Annotated[Any, PickReward(REWARDS, "name")]
-"""The type of a field that holds a reward: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword, words: [good]}`."""
+"""The type of a field that holds a reward: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name:
+keyword, words: [good]}`."""
 
 
 class Model(Block):
@@ -87,8 +88,8 @@ class Model(Block):
     revision: str | None = None
     """The Hub revision of `checkpoint`: a branch, tag or commit."""
     trust_remote_code: bool = False
-    """Run Python code that lies beside `checkpoint`, for models that transformers has no class for. From the Hub, `revision` must then
-    be a full commit. Read the code first: it can do whatever you can."""
+    """Run Python code that lies beside `checkpoint`, for models that transformers has no class for. From the Hub,
+    `revision` must then be a full commit. Read the code first: it can do whatever you can."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Model:
@@ -126,7 +127,8 @@ class Tokenizer(Block):
     """Either `train` a vocabulary on the recipe's text, or take a `pretrained` one."""
 
     train: Annotated[Any, Pick(TOKENIZERS, "name")] = None
-    """The algorithm that learns the vocabulary: `wordpiece`, `bpe`, `byte_bpe` or `unigram`, or a mapping with its settings."""
+    """The algorithm that learns the vocabulary: `wordpiece`, `bpe`, `byte_bpe` or `unigram`, or a mapping with its
+    settings."""
     vocab_size: int = Field(8192, ge=100, le=1_000_000)
     """Entries of the trained vocabulary, special tokens included."""
     pretrained: FolderOrName | None = None
@@ -156,7 +158,8 @@ class Launch(Block):
     """How the processes of a stage are started."""
 
     profile: Literal["single", "ddp"] = "single"
-    """`single`: one host, its processes joined by data parallelism when there are several; `ddp`: the same, and at least two."""
+    """`single`: one host, its processes joined by data parallelism when there are several; `ddp`: the same, and at
+    least two."""
     num_processes: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], BeforeValidator(_processes)] = (
         "auto"
     )
@@ -178,7 +181,8 @@ class Stage(Block):
 
     stage: str
     id: str = Field("", pattern=ID, validate_default=False)
-    """Name of the stage in the run folder, in `from` and in overrides. Default: the stage's kind, `-2`, `-3` for repeats."""
+    """Name of the stage in the run folder, in `from` and in overrides. Default: the stage's kind, `-2`, `-3` for
+    repeats."""
     seed: int | None = Field(None, ge=0, lt=2**32)
     """Seed of everything random in this stage. Default: the recipe's."""
     source: str | None = Field(None, alias="from")
@@ -189,8 +193,8 @@ class Stage(Block):
     joins: ClassVar[bool] = True
     """Whether the stage runs on every process of `launch`; otherwise on one."""
     scores: ClassVar[bool] = False
-    """Whether the model that the stage leaves scores texts. Stages that train or sample go on from the model before it, unless
-    their `from` names it; a reward names it."""
+    """Whether the model that the stage leaves scores texts. Stages that train or sample go on from the model before
+    it, unless their `from` names it; a reward names it."""
     samples: ClassVar[bool] = False
     """Whether the stage has its model write without training it."""
 
@@ -214,11 +218,13 @@ class Stage(Block):
         return {}
 
     def modules(self) -> set[str]:
-        """Modules of the kinds of its tasks, which it finds by name when it runs: their code is part of its fingerprint."""
+        """Modules of the kinds of its tasks, which it finds by name when it runs: their code is part of its
+        fingerprint."""
         return set()
 
     def subjects(self) -> Mapping[str, Any]:
-        """The tasks that the stage trains, by the id of the model that learns each: its own, or `id/task` of several."""
+        """The tasks that the stage trains, by the id of the model that learns each: its own, or `id/task` of
+        several."""
         return {}
 
     def texts(self) -> Iterator[str] | None:
@@ -261,7 +267,8 @@ class Recipe(Block):
     launch: Launch = Field(default_factory=Launch)
     """How processes are started."""
     matrix: Annotated[Matrix, WithJsonSchema(matrix_schema())] = Field(None, validate_default=False)
-    """Makes the recipe a study: override paths with the values they take, or words with named entries; see docs/studies.md."""
+    """Makes the recipe a study: override paths with the values they take, or words with named entries; see
+    docs/studies.md."""
     study: StudyOptions | None = None
     """How the cells of `matrix` are compared, and how each method gets its learning rate."""
 
@@ -400,7 +407,8 @@ class Source:
 
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
-    """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be done."""
+    """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be
+    done."""
     path = Path(path)
     data, lines = read_yaml(path)
     return _source(data, lines, str(path), path.resolve().parent, overrides)

@@ -32,7 +32,8 @@ class PickReward(Pick):
         return super().__call__(value, info)
 
     described: ClassVar[bool] = False
-    """Whether the schema of a reward is being written. Rewards hold rewards; one inside another is described by its name alone."""
+    """Whether the schema of a reward is being written. Rewards hold rewards; one inside another is described by
+    its name alone."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         if PickReward.described:

@@ -45,7 +45,8 @@ BOUNDS = {
 
 
 def bounds(metric: str, beside: Iterable[str] = ()) -> tuple[float, float]:
-    """Between what values a score can lie; `beside` are the scores that came with it, which tell SQuAD's F1 (0 to 100) from others."""
+    """Between what values a score can lie; `beside` are the scores that came with it, which tell SQuAD's F1 (0 to
+    100) from others."""
     if metric.startswith("f1") and any(name.startswith("exact_match") for name in beside):
         return BOUNDS["exact_match"]
     return next((found for name, found in BOUNDS.items() if metric.startswith(name)), (-math.inf, math.inf))

@@ -1,7 +1,7 @@
 """Reading a secret by its name: from the files that a server gave to this attempt, else from the environment.
 
-Beside a secret's file may lie `<NAME>.hosts`: the hosts that may see it, one a line. `api.example.com` stands for https at its usual port;
-`judge.internal:8000` for that port, with or without TLS.
+Beside a secret's file may lie `<NAME>.hosts`: the hosts that may see it, one a line. `api.example.com` stands for
+https at its usual port; `judge.internal:8000` for that port, with or without TLS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def served() -> bool:
 
 
 def may_see(name: str, url: str) -> bool:
-    """Whether a secret may be sent to this URL. A secret without a list of hosts may be sent wherever its owner's recipe says."""
+    """Whether a secret may be sent to this URL. A secret without a list of hosts may be sent wherever its owner's
+    recipe says."""
     listed = _read(name + HOSTS) if served() else None
     return listed is None or matches(listed.split(), url)
 

@@ -39,7 +39,8 @@ def stop_on_signals(stop: StopSignal) -> Iterator[StopSignal]:
 
 
 def die_with_parent(number: int = signal.SIGTERM, parent: int | None = None) -> None:
-    """Have the kernel send `number` to this process when its parent ends. `parent` guards against a parent gone before."""
+    """Have the kernel send `number` to this process when its parent ends. `parent` guards against a parent gone
+    before."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)

@@ -198,7 +198,8 @@ class StudyRecipe:
         return replace(draft, data=data).recipe(self.ids)
 
     def trial(self, group: Group, values: Values, budget: Values | None = None) -> Recipe:
-        """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set aside."""
+        """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set
+        aside."""
         search = self.options.search
         assert search is not None
         draft = group.cell.draft

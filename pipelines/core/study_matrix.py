@@ -194,7 +194,8 @@ def _unfit_path(path: str) -> str | None:
 
 
 def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
-    """Two axes that set the same path would undo each other; one that leaves a stage out does not undo what another sets in it."""
+    """Two axes that set the same path would undo each other; one that leaves a stage out does not undo what
+    another sets in it."""
     found: list[ConfigIssue] = []
     for position, axis in enumerate(axes):
         for earlier in axes[:position]:
@@ -364,15 +365,16 @@ class Search(Block):
     """How each method gets its values, before its seeds run: the same number of trials for all of them."""
 
     over: Annotated[dict[str, Any], BeforeValidator(_grids)]
-    """Override paths with the values to try; every combination is a trial. A named entry of the matrix may bring values of
-    its own under `search`: as many, so that the budgets stay equal."""
+    """Override paths with the values to try; every combination is a trial. A named entry of the matrix may bring
+    values of its own under `search`: as many, so that the budgets stay equal."""
     per: tuple[str, ...] | None = None
-    """Keys of the matrix: each combination of their entries is searched for itself. Default: all but the seeds. The other
-    keys stay at their first entry during the search."""
+    """Keys of the matrix: each combination of their entries is searched for itself. Default: all but the seeds. The
+    other keys stay at their first entry during the search."""
     budget: Annotated[dict[str, Any], BeforeValidator(_budget)] = Field(default_factory=dict)
     """Override paths that hold for the trials only, such as fewer epochs."""
     metric: str | None = None
-    """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default: its first."""
+    """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default:
+    its first."""
     halving: Annotated[
         dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _halving(value))
     ] = None
@@ -404,12 +406,12 @@ class Search(Block):
 
 
 class Budget(Block):
-    """The same amount of training for every method: the reference trains as its recipe says, the others as many steps as come to
-    the same. What the search spends is not counted."""
+    """The same amount of training for every method: the reference trains as its recipe says, the others as many steps
+    as come to the same. What the search spends is not counted."""
 
     match: Literal["steps", "tokens", "flops", "time"]
-    """What is made equal: optimizer steps, tokens that pass through the model, operations (both as `finery plan` counts them), or
-    time, by steps that are measured first."""
+    """What is made equal: optimizer steps, tokens that pass through the model, operations (both as `finery plan`
+    counts them), or time, by steps that are measured first."""
     reference: str | None = None
     """The entry of the matrix whose training says how much. Default: `study.reference`."""
     stage: str | None = None
@@ -428,7 +430,8 @@ class StudyOptions(Block):
     budget: Budget | None = None
     """Makes the training of all methods equally long, large or dear."""
     correction: Literal["holm", "bh", "none"] = "holm"
-    """How p-values are corrected for the number of rows that are held against the reference: Holm, Benjamini and Hochberg, or not."""
+    """How p-values are corrected for the number of rows that are held against the reference: Holm, Benjamini and
+    Hochberg, or not."""
 
 
 Matrix = Annotated[dict[str, Any] | None, BeforeValidator(checked_matrix)]

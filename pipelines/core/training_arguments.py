@@ -312,7 +312,8 @@ NONE: Mapping[str, Judged] = MappingProxyType({})
 
 
 def mistakes(arguments: Mapping[str, Any], extra: Mapping[str, Judged] = NONE) -> list[ConfigIssue]:
-    """Every mistake in a stage's `arguments`, each with its place below them. `extra`: names of the stage's own method."""
+    """Every mistake in a stage's `arguments`, each with its place below them. `extra`: names of the stage's own
+    method."""
     found: list[ConfigIssue] = []
     for key, value in arguments.items():
         sentence = extra[key].misfit(value) if key in extra else _field(key, value, arguments, extra)

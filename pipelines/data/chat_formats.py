@@ -1,8 +1,8 @@
 """How data sets write down who said what, and one form for all of them.
 
-Known formats: `messages` (role and content, as OpenAI and TRL have it), `sharegpt` (from and value), `alpaca` (instruction,
-input, output; Taori et al. 2023, "Stanford Alpaca"), `prompt_completion` (TRL's names, of texts or of lists of messages) and
-`text`. The format is told by the columns, and by the first row where columns leave it open.
+Known formats: `messages` (role and content, as OpenAI and TRL have it), `sharegpt` (from and value), `alpaca`
+(instruction, input, output; Taori et al. 2023, "Stanford Alpaca"), `prompt_completion` (TRL's names, of texts or of
+lists of messages) and `text`. The format is told by the columns, and by the first row where columns leave it open.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def no_format(
 def columns_behind(
     name: str, roles: tuple[tuple[str, ...], tuple[str, ...]], columns: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The column behind each name of a format, those that it must have and those that it may. Raises Unreadable where one is missing."""
+    """The column behind each name of a format, those that it must have and those that it may. Raises Unreadable
+    where one is missing."""
     needed, optional = roles
     found = {}
     for role in (*needed, *optional):

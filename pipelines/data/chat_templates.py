@@ -2,9 +2,10 @@
 
 Chat templates by name, for tokenizers that bring none, and templates in files of one's own.
 
-A template is Jinja, as `tokenizer.apply_chat_template` runs it: it becomes the tokenizer's own and is saved with it, so that
-a published model carries it. Ours end each answer with the token that ends texts: a model learns to stop after each of
-them, and needs no further stop words. Decoders outside transformers run them too: nothing but plain loops and conditions.
+A template is Jinja, as `tokenizer.apply_chat_template` runs it: it becomes the tokenizer's own and is saved with it,
+so that a published model carries it. Ours end each answer with the token that ends texts: a model learns to stop
+after each of them, and needs no further stop words. Decoders outside transformers run them too: nothing but plain
+loops and conditions.
 
 Dialogues as text, and which characters of it are answers.
 
@@ -104,8 +105,9 @@ _ZEPHYR = """\
 """
 
 TEMPLATES = {"alpaca": _ALPACA, "chatml": _CHATML, "simple": _SIMPLE, "zephyr": _ZEPHYR}
-"""`alpaca` is the prompt of Taori et al. 2023, word for word; `chatml` is OpenAI's markup; `zephyr` that of Tunstall et al.
-2023, arxiv.org/abs/2310.16944; `simple` needs no token but the one that ends texts, and white space only for the eye."""
+"""`alpaca` is the prompt of Taori et al. 2023, word for word; `chatml` is OpenAI's markup; `zephyr` that of Tunstall
+et al. 2023, arxiv.org/abs/2310.16944; `simple` needs no token but the one that ends texts, and white space only for
+the eye."""
 DEFAULT = "simple"
 """What a tokenizer without a template gets when the recipe names none."""
 MARKS = {"chatml": ("<|im_start|>", "<|im_end|>"), "zephyr": ("<|system|>", "<|user|>", "<|assistant|>")}
@@ -166,10 +168,12 @@ def _read(place: Path) -> str:
 
 
 def _parsed(text: str) -> None:
-    """Parse a template as transformers does, `{% generation %}` and loop controls included. Raises TemplateSyntaxError."""
+    """Parse a template as transformers does, `{% generation %}` and loop controls included. Raises
+    TemplateSyntaxError."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    # the extension behind `{% generation %}` lies in transformers, which is slow to import: the marks are taken out first
+    # the extension behind `{% generation %}` lies in transformers, which is slow to import: the marks are taken out
+    # first
     plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", text)
     ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
 
@@ -190,7 +194,8 @@ def marks_of(name: str | None) -> tuple[str, ...]:
 
 
 def adopt(tokenizer: Any, name: str | None, inherited: str | None = None) -> str:
-    """Give `tokenizer` the template that is asked for, else keep its own, else that of the model's training, else DEFAULT.
+    """Give `tokenizer` the template that is asked for, else keep its own, else that of the model's training, else
+    DEFAULT.
 
     Returns: what to call it.
     """
@@ -257,7 +262,8 @@ def prompt_of(tokenizer: Any, dialogue: Dialogue) -> str:
 
 
 def answer_spans(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
-    """The text of a chat, and where each answer of the assistant lies in it, with what ends its turn. Raises DataError."""
+    """The text of a chat, and where each answer of the assistant lies in it, with what ends its turn. Raises
+    DataError."""
     count = sum(each["role"] == "assistant" for each in messages)
     if _marks_answers(tokenizer.chat_template):
         text, spans = _by_marks(tokenizer, messages)

@@ -1,9 +1,9 @@
 """Prompts and answers as token ids, of which the answers are learnt.
 
 The model must meet at training what it meets when it is asked. A prompt is therefore split into tokens as it would be
-alone: where a token of the whole text would reach from the prompt into the answer, the text is cut there first. The end of
-a text is always learnt behind a last answer, and added where the template leaves it out; what only fills a batch is told
-from it by its place, so that a tokenizer whose padding is its end of text loses neither.
+alone: where a token of the whole text would reach from the prompt into the answer, the text is cut there first. The
+end of a text is always learnt behind a last answer, and added where the template leaves it out; what only fills a
+batch is told from it by its place, so that a tokenizer whose padding is its end of text loses neither.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def encode_completions(
 def ended(
     ids: Sequence[int], learnt: Sequence[bool], answered: bool, end: int, stops: Sequence[int] = ()
 ) -> tuple[list[int], list[bool]]:
-    """The tokens with the end of a text learnt behind every answer that it follows, and added behind the last if it is missing."""
+    """The tokens with the end of a text learnt behind every answer that it follows, and added behind the last if
+    it is missing."""
     tokens, wanted = list(ids), list(learnt)
     for place in range(1, len(tokens)):
         if tokens[place] == end and wanted[place - 1]:
@@ -130,7 +131,8 @@ def ended(
 
 
 def opening_of(tokenizer: Any) -> list[int]:
-    """What a tokenizer made for decoders puts before a text; one made for encoders, which also closes it, puts nothing."""
+    """What a tokenizer made for decoders puts before a text; one made for encoders, which also closes it, puts
+    nothing."""
     whole, plain = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
     place = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
     return [] if whole[place + len(plain) :] else list(whole[:place])
@@ -158,7 +160,8 @@ class Row:
 
 
 def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[Row]:
-    """The texts as tokens, prompts split as they would be alone; `opening` stands before those that no template made."""
+    """The texts as tokens, prompts split as they would be alone; `opening` stands before those that no template
+    made."""
     whole = _encoded(tokenizer, [each.text for each in texts])
     before = iter(_encoded(tokenizer, [each.text[:begin] for each in texts for begin, _ in each.spans])[0])
     rows = []
@@ -184,7 +187,8 @@ def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> 
 
 
 def _cut_first(tokenizer: Any, text: Rendered) -> tuple[list[int], list[tuple[int, int]], list[int]]:
-    """The tokens of a text that is cut where answers begin, their places in the text, and the first token of each answer."""
+    """The tokens of a text that is cut where answers begin, their places in the text, and the first token of each
+    answer."""
     cuts = [0, *(begin for begin, _ in text.spans), len(text.text)]
     found, places = _encoded(tokenizer, [text.text[low:high] for low, high in pairwise(cuts)])
     ids = [token for part in found for token in part]

@@ -1,6 +1,7 @@
 """Labelled texts as token ids: tokenised once, kept as columns, padded when a batch is put together.
 
-Tokenised rows as columns: a list or an array for each thing that is known of a row, so that rows are chosen by their places.
+Tokenised rows as columns: a list or an array for each thing that is known of a row, so that rows are chosen by their
+places.
 
 Labelled texts as token ids: tokenised once, kept as columns, padded only when a batch is put together.
 

@@ -1,9 +1,9 @@
 """Text to pretrain on as blocks of equal length without padding, mapped from disk.
 
-Documents are joined, each followed by its end. In the layout `blocks` the end is `[SEP]`, and pieces of `block_size - 2`
-tokens are wrapped as `[CLS] … [SEP]` (full sentences across documents, Liu et al. 2019, "RoBERTa", section 4.2,
-arxiv.org/abs/1907.11692). In the layout `stream` the end is the tokenizer's end of text, else its `[SEP]`, and pieces of
-`block_size` tokens have nothing added (Brown et al. 2020, "Language Models are Few-Shot Learners", appendix B,
+Documents are joined, each followed by its end. In the layout `blocks` the end is `[SEP]`, and pieces of `block_size -
+2` tokens are wrapped as `[CLS] … [SEP]` (full sentences across documents, Liu et al. 2019, "RoBERTa", section 4.2,
+arxiv.org/abs/1907.11692). In the layout `stream` the end is the tokenizer's end of text, else its `[SEP]`, and pieces
+of `block_size` tokens have nothing added (Brown et al. 2020, "Language Models are Few-Shot Learners", appendix B,
 arxiv.org/abs/2005.14165). What remains at the end and does not fill a block is left out.
 """
 

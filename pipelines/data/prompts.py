@@ -1,7 +1,8 @@
 """Prompts: what a policy is asked to go on from, as token ids and as people read it.
 
-A plain text is cut to its first tokens, so that the model goes on in the middle of it. Messages are joined by a chat template
-and are never cut, for the answer to half a question is worth nothing: those that are too long are left out and counted.
+A plain text is cut to its first tokens, so that the model goes on in the middle of it. Messages are joined by a chat
+template and are never cut, for the answer to half a question is worth nothing: those that are too long are left out
+and counted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ PLAIN = 64
 ASKED = 512
 """Tokens that a question may have where the recipe does not say."""
 REACH = 12
-"""Characters of a long text that are read for each token that is kept: a whole review need not be split for its first words."""
+"""Characters of a long text that are read for each token that is kept: a whole review need not be split for its
+first words."""
 SPARE = 16
 """Tokens that must follow the last one that is kept, so that what was not read cannot change it."""
 
@@ -67,7 +69,8 @@ class PromptRows:
 
 
 class Prompts(Block):
-    """What is gone on from: `{path: reviews.jsonl, text: text, max_length: 16}`, or rows with `prompt` or `messages`."""
+    """What is gone on from: `{path: reviews.jsonl, text: text, max_length: 16}`, or rows with `prompt` or
+    `messages`."""
 
     path: DataPath
     """A file, folder or pattern (JSONL, JSON, CSV, TSV, Parquet, text), or a data set's name."""
@@ -76,14 +79,16 @@ class Prompts(Block):
     split: str = Field("train", min_length=1)
     """The part that is read."""
     text: str | None = Field(None, min_length=1)
-    """The column of plain texts, of which the first tokens are kept. Default: the messages in `messages`, `conversations` or
-    `prompt` where there is such a column, else the column `text`."""
+    """The column of plain texts, of which the first tokens are kept. Default: the messages in `messages`,
+    `conversations` or `prompt` where there is such a column, else the column `text`."""
     max_length: int | None = Field(None, ge=1)
-    """Tokens of a prompt, special ones included. Plain texts are cut there (default 64), longer questions left out (default 512)."""
+    """Tokens of a prompt, special ones included. Plain texts are cut there (default 64), longer questions left out
+    (default 512)."""
     max_samples: int | None = Field(None, ge=1)
     """Take only so many rows, evenly spread over the file. Default: all."""
     chat_template: TemplateName | None = None
-    """What joins messages. Default: the tokenizer's own; without one a `prompt` stays plain and messages are joined by `simple`."""
+    """What joins messages. Default: the tokenizer's own; without one a `prompt` stays plain and messages are
+    joined by `simple`."""
 
     def content(self) -> str:
         """Content hash of what is read. Raises DataError."""
@@ -162,7 +167,8 @@ class Prompts(Block):
         return find(self.path, self.name)
 
     def _rows(self) -> tuple[str, list[tuple[int, Any, Any]], str]:
-        """(the column that is read, (row number, cell, system prompt) of each row, what the data is called in messages)."""
+        """(the column that is read, (row number, cell, system prompt) of each row, what the data is called in
+        messages)."""
         source = self._source()
         described = f"{source.describe()}, split '{self.split}',"
         data: Dataset = source.load(self.split)
@@ -206,7 +212,8 @@ def _tokens(
 def _ids(
     tokenizer: Any, texts: list[str], limits: list[int], special: bool
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """(ids, their places in the text) of each text; of much longer ones than its limit, only of a beginning that exceeds it."""
+    """(ids, their places in the text) of each text; of much longer ones than its limit, only of a beginning that
+    exceeds it."""
     heads = [text[: REACH * limit + REACH * SPARE] for text, limit in zip(texts, limits, strict=True)]
     found = _whole(tokenizer, heads, special)
     short = [

@@ -2,15 +2,16 @@
 
 English text, and a labelled task, made from the documentation that every CPython carries.
 
-Nothing is downloaded: the documents are the reference topics behind ``help()`` (``pydoc_data.topics``) and the docstrings
-of the standard library, read from its source files with :mod:`ast`, without importing them. One in eight documents is held
-out; neither its text nor its sentences occur in the training split.
+Nothing is downloaded: the documents are the reference topics behind ``help()`` (``pydoc_data.topics``) and the
+docstrings of the standard library, read from its source files with :mod:`ast`, without importing them. One in eight
+documents is held out; neither its text nor its sentences occur in the training split.
 
-The task asks one question of a sentence: *are its words in their original order?* Each sentence occurs twice, once as it was
-written and once with the words between the first and the last shuffled. Both versions hold the same words, so whoever only
-counts words is right half of the time, by construction; the answer has to come from knowing how English puts words together,
-which is what pretraining on plain text teaches. It is the probing task "bigram shift" (two neighbouring words swapped) of
-Conneau et al. (2018), "What you can cram into a single $&!#* vector", https://arxiv.org/abs/1805.01070, made easier.
+The task asks one question of a sentence: *are its words in their original order?* Each sentence occurs twice, once as
+it was written and once with the words between the first and the last shuffled. Both versions hold the same words, so
+whoever only counts words is right half of the time, by construction; the answer has to come from knowing how English
+puts words together, which is what pretraining on plain text teaches. It is the probing task "bigram shift" (two
+neighbouring words swapped) of Conneau et al. (2018), "What you can cram into a single $&!#* vector",
+https://arxiv.org/abs/1805.01070, made easier.
 
 The rows depend on the running Python only: the same interpreter and library give the same rows in the same order, while
 another version of Python has other documentation. Only the standard library is used.
@@ -21,7 +22,8 @@ Four more tasks made from the documentation that every CPython carries: one of e
 - `questions`: which words follow these in a paragraph? (a span of the paragraph)
 - `endings`: which of four endings belongs to this beginning of a sentence? As SWAG asks (Zellers et al. 2018,
   arxiv.org/abs/1808.05326), but the wrong ones are endings of other sentences.
-- `preferences`: which of two continuations of a sentence is the better one? The other has the same words in another order.
+- `preferences`: which of two continuations of a sentence is the better one? The other has the same words in another
+  order.
 
 Rows depend on the running Python only, and on its sentences in the order of `python_docs`.
 """
@@ -181,7 +183,8 @@ def _paragraphs() -> dict[Split, list[tuple[str, str]]]:
 
 
 def _split_of(source: str) -> Split:
-    """By the hash of a topic's or top-level package's name: no package is divided, and ``_pydecimal`` goes with ``decimal``."""
+    """By the hash of a topic's or top-level package's name: no package is divided, and ``_pydecimal`` goes with
+    ``decimal``."""
     name = source if source.startswith("topic:") else source.partition(".")[0].removeprefix("_").removeprefix("py")
     return "validation" if int(sha256(name.encode()).hexdigest(), 16) % 100 < _HELD_OUT_PERCENT else "train"
 
@@ -314,7 +317,8 @@ def ending_rows(split: Split) -> list[dict[str, Any]]:
 
 
 def preference_rows(split: Split) -> list[dict[str, Any]]:
-    """`{prompt, chosen, rejected}`: a sentence's beginning, the rest of it, and the rest with its words in another order."""
+    """`{prompt, chosen, rejected}`: a sentence's beginning, the rest of it, and the rest with its words in another
+    order."""
     generator = random.Random(f"{SEED} preferences {split}")
     rows = []
     for sentence in _shuffled_python_docs_tasks(split, generator):

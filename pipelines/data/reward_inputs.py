@@ -1,8 +1,8 @@
 """What a reward model reads: a prompt and an answer as token ids, when it learns and when it scores.
 
-Decoders read the prompt and the answer as one text whose end is told (Stiennon et al. 2020, "Learning to summarize from human
-feedback", section 3.4, arxiv.org/abs/2009.01325); encoders and encoder-decoders read them as a pair of texts, as they do in
-every task on pairs. A prompt that is too long loses its beginning, an answer its end.
+Decoders read the prompt and the answer as one text whose end is told (Stiennon et al. 2020, "Learning to summarize
+from human feedback", section 3.4, arxiv.org/abs/2009.01325); encoders and encoder-decoders read them as a pair of
+texts, as they do in every task on pairs. A prompt that is too long loses its beginning, an answer its end.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Settings:
 
 
 def settings_in(folder: Path | str) -> Settings | None:
-    """What the file beside a reward model says; None where there is none, as beside models from elsewhere. Raises ModelError."""
+    """What the file beside a reward model says; None where there is none, as beside models from elsewhere. Raises
+    ModelError."""
     path = Path(folder) / FILE
     if not path.is_file():
         return None

@@ -2,8 +2,8 @@
 
 Where sentences end: a regular expression, for pairs of segments that need no better splitter.
 
-A sentence ends behind `.`, `!`, `?` or `…`, with the quotes and brackets that close there, where white space follows and
-the next letter is not a small one; and at a blank line. A single line end ends nothing, for text may be wrapped.
+A sentence ends behind `.`, `!`, `?` or `…`, with the quotes and brackets that close there, where white space follows
+and the next letter is not a small one; and at a blank line. A single line end ends nothing, for text may be wrapped.
 Abbreviations before a capital, such as "Mr. Smith", are cut too.
 
 Text to pretrain on with its sentences kept apart, tokenised once and mapped from disk afterwards.
@@ -79,7 +79,8 @@ def read_sentences(tokenizer: Any, texts: Iterable[str], cache: Path, key: str) 
 
 
 class Spans:
-    """Spans of sentences as the rows of a data set: neighbours from one document, at least two, at most `length` tokens.
+    """Spans of sentences as the rows of a data set: neighbours from one document, at least two, at most `length`
+    tokens.
 
     A sentence of more than half of `length` is cut into equal parts, which count as sentences. What is left of a
     document and is one sentence only is left out.

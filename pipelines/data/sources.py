@@ -92,7 +92,8 @@ class FileSource:
         return read(self.files[split])
 
     def texts(self, split: str, column: str, most: int) -> Dataset | None:
-        """One column of a split, no further than `most` texts need it; None where all has to be read. Raises DataError."""
+        """One column of a split, no further than `most` texts need it; None where all has to be read. Raises
+        DataError."""
         from pipelines.data.tables import read_texts
 
         check_split(split, self.splits(), self.described)

@@ -1,7 +1,7 @@
 """Rows that an earlier stage has written, as training rows of a task: `train: {from: feedback}`.
 
-In a resolved recipe it is `stage:ID`. `run` says where the complete stages lie before it asks for data; anywhere else the
-rows do not exist yet.
+In a resolved recipe it is `stage:ID`. `run` says where the complete stages lie before it asks for data; anywhere else
+the rows do not exist yet.
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ def parquet_batches(
 
     Raises DataError before too much is decoded.
 
-    Columns of texts that are stored as a dictionary stay one until it is known how large they are; of lists of such texts
-    and of texts that are stored as differences, which cannot, few are decoded at a time.
+    Columns of texts that are stored as a dictionary stay one until it is known how large they are; of lists of such
+    texts and of texts that are stored as differences, which cannot, few are decoded at a time.
     """
     import pyarrow as pa
 
@@ -223,7 +223,8 @@ def _opened(file: Path, folded: Sequence[str] = ()) -> Any:
 
 
 def _check_footer(file: Path, about: Any, most: int, rows: int | None = None) -> None:
-    """Refuse what the file says of itself: its pages, and how many values it has; of a few rows only the pages count."""
+    """Refuse what the file says of itself: its pages, and how many values it has; of a few rows only the pages
+    count."""
     size = seen = 0
     for number in range(about.num_row_groups):
         group = about.row_group(number)

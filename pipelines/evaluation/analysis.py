@@ -2,13 +2,15 @@
 
 Scores of parts of a benchmark: short and long texts, each class, and the values of any column.
 
-A mean hides where a model fails. Texts are cut into four parts of about the same size by their length in words; of a column
-each value is a part, of one with many values the most frequent ones, and numbers are cut like lengths. Of classes, precision
-and recall say what a score of one class alone would.
+A mean hides where a model fails. Texts are cut into four parts of about the same size by their length in words; of a
+column each value is a part, of one with many values the most frequent ones, and numbers are cut like lengths. Of
+classes, precision and recall say what a score of one class alone would.
 
-What stands behind a score: parts of the benchmark, calibration, confusions, the worst mistakes, and overlap with training.
+What stands behind a score: parts of the benchmark, calibration, confusions, the worst mistakes, and overlap with
+training.
 
-Everything here explains a score that is there already: where a part of it cannot be had for a kind of answer it is left out.
+Everything here explains a score that is there already: where a part of it cannot be had for a kind of answer it is
+left out.
 """
 
 from __future__ import annotations
@@ -158,7 +160,8 @@ def _scored(
 
 
 def classes(found: Outcomes) -> dict[str, Any] | None:
-    """The confusion matrix, and precision, recall and F1 of each class; None where classes are not the same in every example."""
+    """The confusion matrix, and precision, recall and F1 of each class; None where classes are not the same in
+    every example."""
     if not found.classes or found.logits is None or found.labels is None or len(found.classes) > MOST_CLASSES:
         return None
     counts = confusion(found.logits.argmax(axis=1), found.labels.astype(np.int64), len(found.classes))

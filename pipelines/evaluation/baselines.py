@@ -8,8 +8,8 @@ The score to beat first: a model that does not has learnt nothing that its score
 
 The guesser for tags: each word's most frequent tag in the training rows, of unknown words the most frequent of all.
 
-The baseline of part-of-speech tagging since Charniak et al. 1993, "Equations for Part-of-Speech Tagging", section 3: about
-nine of ten English words are right. For entities see Tjong Kim Sang & De Meulder 2003, section 3.
+The baseline of part-of-speech tagging since Charniak et al. 1993, "Equations for Part-of-Speech Tagging", section 3:
+about nine of ten English words are right. For entities see Tjong Kim Sang & De Meulder 2003, section 3.
 
 Naive Bayes over word counts: what the words alone give away, in any order and without a network.
 
@@ -27,8 +27,9 @@ What names, numbers and punctuation give away to a metric: a translation that sc
 
 Guessers that look at nothing but how long two answers are: what a reward model must beat to have learnt more.
 
-People and judges prefer longer answers (Singhal et al. 2023, "A Long Way to Go: Investigating Length Correlations in RLHF",
-arxiv.org/abs/2310.03716), or shorter ones where long ones do harm. Lengths are counted in letters; equal ones count half.
+People and judges prefer longer answers (Singhal et al. 2023, "A Long Way to Go: Investigating Length Correlations in
+RLHF", arxiv.org/abs/2310.03716), or shorter ones where long ones do harm. Lengths are counted in letters; equal ones
+count half.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Calibration: is a model right as often as it is sure? Reliability bins, the expected error, temperature.
 
-Guo et al. 2017, "On Calibration of Modern Neural Networks", arxiv.org/abs/1706.04599: section 2 for the bins and the expected
-calibration error (equation 3), section 4.2 for temperature scaling. Confidences are those of the model as it is, at
-temperature 1. The scaled error is measured fairly: the temperature for each half of the examples is fitted on the other half.
+Guo et al. 2017, "On Calibration of Modern Neural Networks", arxiv.org/abs/1706.04599: section 2 for the bins and the
+expected calibration error (equation 3), section 4.2 for temperature scaling. Confidences are those of the model as it
+is, at temperature 1. The scaled error is measured fairly: the temperature for each half of the examples is fitted on
+the other half.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def softmax(logits: Any, temperature: float = 1.0) -> Floats:
 
 
 def reliability(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> list[dict[str, float]]:
-    """Of each bin that is not empty: its ends, how many examples, their mean confidence, and the share that is right."""
+    """Of each bin that is not empty: its ends, how many examples, their mean confidence, and the share that is
+    right."""
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)  # (low, high], as in the paper
     found = []
     for number in np.unique(place):
@@ -86,7 +88,8 @@ def _scaled(logits: Floats, labels: NDArray[Any]) -> dict[str, float]:
 
 
 def best_temperature(logits: Any, labels: Any) -> float:
-    """The temperature with the least negative log-likelihood, to three digits: it has one minimum, found by golden section.
+    """The temperature with the least negative log-likelihood, to three digits: it has one minimum, found by golden
+    section.
 
     Kiefer 1953, "Sequential minimax search for a maximum".
     """

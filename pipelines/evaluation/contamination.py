@@ -2,23 +2,23 @@
 
 Texts as hashed words, and runs of words as hashes, a hundred megabytes in seconds.
 
-A word is a run of ASCII letters and digits and of characters beyond ASCII, in lower case; everything else separates words.
-All words of many texts are hashed at once: the hash of a run of bytes is a polynomial in them, so each is a difference of
-two running sums (Karp and Rabin 1987, "Efficient randomized pattern-matching algorithms"), modulo 2^64 and then mixed.
-Two different runs get the same 64-bit hash about once in 10^19 pairs.
+A word is a run of ASCII letters and digits and of characters beyond ASCII, in lower case; everything else separates
+words. All words of many texts are hashed at once: the hash of a run of bytes is a polynomial in them, so each is a
+difference of two running sums (Karp and Rabin 1987, "Efficient randomized pattern-matching algorithms"), modulo 2^64
+and then mixed. Two different runs get the same 64-bit hash about once in 10^19 pairs.
 
 Overlap of what is evaluated with what was trained on: exact duplicates, and runs of words that both have.
 
-Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C, arxiv.org/abs/2005.14165: an example counts as seen
-when a run of N of its words stands in the training text, where N is the 5th percentile of the examples' lengths, but at
-least 8 and at most 13 words. Shorter examples are compared as wholes only. Texts are compared by their words alone, in lower
-case and without punctuation.
+Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C, arxiv.org/abs/2005.14165: an example counts as
+seen when a run of N of its words stands in the training text, where N is the 5th percentile of the examples' lengths,
+but at least 8 and at most 13 words. Shorter examples are compared as wholes only. Texts are compared by their words
+alone, in lower case and without punctuation.
 
 What the overlap check says about a benchmark: everything that led to the model is looked through, and kept by content.
 
 The training rows of every stage before, pretraining text included, are compared with the rows that are scored. What a
-checkpoint learnt before this recipe is not known here, and said so. What was found is kept in `FINERY_HOME/data` under a name
-made from the content of both sides, so that the cells of a study look once.
+checkpoint learnt before this recipe is not known here, and said so. What was found is kept in `FINERY_HOME/data`
+under a name made from the content of both sides, so that the cells of a study look once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Words:
     """Number of the first word of each text, and behind the last the number of words (texts + 1,)."""
 
     def whole(self) -> Hashes:
-        """One hash a text, of all its words in order (texts,). Texts that differ in case or punctuation alone share theirs."""
+        """One hash a text, of all its words in order (texts,). Texts that differ in case or punctuation alone
+        share theirs."""
         lengths = np.diff(self.starts)
         return _mixed(_sums(self.hashes, self.starts[:-1], self.starts[1:]) + lengths.astype(np.uint64))
 
@@ -190,8 +191,8 @@ class Seen:
 class Examined:
     """The examples that are evaluated, and which of them the training text holds.
 
-    An example is a list of fields, such as the two texts of a pair: no run of words goes over from one to the next. `answers`
-    that are texts are looked for in runs too, but do not make the whole another one.
+    An example is a list of fields, such as the two texts of a pair: no run of words goes over from one to the next.
+    `answers` that are texts are looked for in runs too, but do not make the whole another one.
     """
 
     def __init__(self, questions: Sequence[Sequence[str]], answers: Sequence[str] | None = None) -> None:

@@ -1,11 +1,12 @@
 """Evaluate: score the trained models on their benchmarks, with intervals, beside guessers without a network.
 
-With `datasets`, what a model was pretrained to do is measured on held-out text: see `language_modeling`. With `prompts`, its own
-completions are: see `policy`.
+With `datasets`, what a model was pretrained to do is measured on held-out text: see `language_modeling`. With
+`prompts`, its own completions are: see `policy`.
 
 Leaves `metrics.json` (`{"glue/mrpc": {"accuracy": …, "f1": …}}`), `details.json` (which model, how many examples,
-intervals, baselines, what it takes to compute the same again, and what stands behind the scores), `mistakes.jsonl` and `predictions.parquet` in the stage's folder. A benchmark whose labels are not public, such as
-`glue/ax`, gets predictions only: it stands in `details.json`, not in `metrics.json`.
+intervals, baselines, what it takes to compute the same again, and what stands behind the scores), `mistakes.jsonl`
+and `predictions.parquet` in the stage's folder. A benchmark whose labels are not public, such as `glue/ax`, gets
+predictions only: it stands in `details.json`, not in `metrics.json`.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ class Evaluate(PolicyKeys, Stage):
     """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before, or
     none where `datasets` are named."""
     datasets: tuple[DatasetReference, ...] | None = Field(None, min_length=1)
-    """Held-out text to measure the pretraining objective on, beside a unigram and a bigram model: bits per byte and more."""
+    """Held-out text to measure the pretraining objective on, beside a unigram and a bigram model: bits per byte
+    and more."""
     stride: int | None = Field(None, ge=1)
-    """Tokens that the windows of a causal model move on over held-out text. Default: its block_size, so that none overlap."""
+    """Tokens that the windows of a causal model move on over held-out text. Default: its block_size, so that none
+    overlap."""
     baselines: tuple[Annotated[str, AfterValidator(_baseline), WithJsonSchema({"enum": list(BASELINES)})], ...] = ()
     """Guessers to hold the scores against, fitted on the task's training rows: `majority`, `naive_bayes`."""
     max_eval_samples: int | None = Field(None, ge=1)
@@ -63,17 +66,21 @@ class Evaluate(PolicyKeys, Stage):
     max_length: int | None = Field(None, ge=4)
     """Tokens a text, longer ones are cut. Default: the length the model was fine-tuned with, else 128."""
     mixed_precision: Literal["no", "bf16"] = "no"
-    """Of the matrix products while benchmarks are predicted. `bf16` is faster where the hardware has it; scores move in the third digit."""
+    """Of the matrix products while benchmarks are predicted. `bf16` is faster where the hardware has it; scores
+    move in the third digit."""
     generation: Generation = Generation()
     """How texts are written, for benchmarks whose answers are texts: `{num_beams: 4, length_penalty: 1.0}`."""
     spans: SpanSettings = SpanSettings()
     """How answers are found in texts, for benchmarks of the kind `qa`: `{n_best_size: 20, max_answer_length: 30}`."""
     chat_template: TemplateName | None = None
-    """For benchmarks of the kind `causal`: what joins their messages. Default: what the model was trained with, else `simple`."""
+    """For benchmarks of the kind `causal`: what joins their messages. Default: what the model was trained with,
+    else `simple`."""
     slices: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Columns of the evaluated rows, such as `domain`: each of their values is scored by itself, beside lengths and classes."""
+    """Columns of the evaluated rows, such as `domain`: each of their values is scored by itself, beside lengths
+    and classes."""
     few_shot: FewShot | None = None
-    """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See docs/few-shot.md."""
+    """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See
+    docs/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         if policy.asked(self):
@@ -132,7 +139,8 @@ class Evaluate(PolicyKeys, Stage):
         return found
 
     def choices(self, recipe: Recipe) -> tuple[list[Choice], list[ConfigIssue]]:
-        """Which model scores which benchmark, and what is wrong with asking for it. None where only text is measured."""
+        """Which model scores which benchmark, and what is wrong with asking for it. None where only text is
+        measured."""
         if self.prompts is not None or self.few_shot is not None or (self.datasets and self.benchmarks is None):
             return [], []
         return choose(recipe, self, self.benchmarks)

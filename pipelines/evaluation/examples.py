@@ -1,11 +1,13 @@
 """Each evaluated example as people read it, and the worst mistakes of a split: `mistakes.jsonl`.
 
-Each evaluated example as people read it: what was asked, what is right, what was said, how sure the model was, how bad it is.
+Each evaluated example as people read it: what was asked, what is right, what was said, how sure the model was, how
+bad it is.
 
 The worst mistakes, to be read: `mistakes.jsonl`, one JSON object a line, the worst first within each split.
 
-Keys: benchmark, split, index (row in the split), text, text_pair (null for single texts), gold, said, confidence (null where
-the model tells none), badness and what it is. Of numbers every row is there by its distance; of texts those that differ.
+Keys: benchmark, split, index (row in the split), text, text_pair (null for single texts), gold, said, confidence
+(null where the model tells none), badness and what it is. Of numbers every row is there by its distance; of texts
+those that differ.
 """
 
 from __future__ import annotations
@@ -194,7 +196,8 @@ def _completed(said: Completed, task: Task) -> Outcomes | None:
 
 
 def _compared(texts: list[str], references: list[str], judged: Any, right: Any, metrics: Sequence[str]) -> Outcomes:
-    """Texts in words: the worst is the one that scores least by itself, by the last metric, as BLEU is none of single sentences."""
+    """Texts in words: the worst is the one that scores least by itself, by the last metric, as BLEU is none of
+    single sentences."""
     module = import_module(METRICS.module(metrics[-1]))
     scores = np.array([next(iter(module.of_counts(row).values())) for row in module.counts(judged, right)])
     same = np.array([str(one).strip() == str(other).strip() for one, other in zip(judged, right, strict=True)])

@@ -74,7 +74,8 @@ def _repeated(values: Sequence[Any]) -> list[int]:
 
 
 def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
-    """The key of each data set in `metrics.json`: its path (of files, the last part), with the split where others share it."""
+    """The key of each data set in `metrics.json`: its path (of files, the last part), with the split where others
+    share it."""
     short = [Path(each.path).name if Path(each.path).is_absolute() else each.path for each in datasets]
     every = [*short, *taken]
     split = [

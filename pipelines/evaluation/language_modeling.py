@@ -16,12 +16,12 @@ What can be said depends on the objective:
   is the cross-entropy of the hidden tokens, each judged by itself, and how many were named rightly.
 - replaced_token_detection predicts no tokens; what it gives is how well replaced ones are told from original ones.
 
-`bits_per_byte` is the negative log-likelihood in bits over the bytes of the predicted text (Gao et al. 2020, "The Pile",
-section 3.1, arxiv.org/abs/2101.00027). Special tokens stand for no text and are not counted. Where they say that a hidden
-span ends (span_corruption), a token is judged given that text goes on: the models of one and of two tokens are not asked
-where spans end either. Where a part of the text is predicted, a token counts with the bytes that its kind has on average
-in the measured text, which for tokenizers that keep the text is exact. Masks and orders are drawn with MASK_SEED, whatever
-seed the model was trained with.
+`bits_per_byte` is the negative log-likelihood in bits over the bytes of the predicted text (Gao et al. 2020, "The
+Pile", section 3.1, arxiv.org/abs/2101.00027). Special tokens stand for no text and are not counted. Where they say
+that a hidden span ends (span_corruption), a token is judged given that text goes on: the models of one and of two
+tokens are not asked where spans end either. Where a part of the text is predicted, a token counts with the bytes that
+its kind has on average in the measured text, which for tokenizers that keep the text is exact. Masks and orders are
+drawn with MASK_SEED, whatever seed the model was trained with.
 """
 
 from __future__ import annotations

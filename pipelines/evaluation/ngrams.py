@@ -1,10 +1,10 @@
 """Models of one and of two tokens: what a language model must beat to have learnt more than frequencies.
 
-Both are fitted on the rows that the measured model was trained on, in the same tokens, and are smoothed so that no token
-has probability zero: interpolated Kneser-Ney (Kneser and Ney 1995, "Improved Backing-Off for M-gram Language Modeling";
-Chen and Goodman 1999, "An Empirical Study of Smoothing Techniques for Language Modeling", section 2.7), the lowest
-order interpolated with the uniform distribution over the vocabulary. The discount is Ney's estimate
-n1 / (n1 + 2 n2) from how many entries were seen once and twice (Chen and Goodman, equation 15).
+Both are fitted on the rows that the measured model was trained on, in the same tokens, and are smoothed so that no
+token has probability zero: interpolated Kneser-Ney (Kneser and Ney 1995, "Improved Backing-Off for M-gram Language
+Modeling"; Chen and Goodman 1999, "An Empirical Study of Smoothing Techniques for Language Modeling", section 2.7),
+the lowest order interpolated with the uniform distribution over the vocabulary. The discount is Ney's estimate n1 /
+(n1 + 2 n2) from how many entries were seen once and twice (Chen and Goodman, equation 15).
 
 The token before a document's first is the end of another document.
 """

@@ -1,7 +1,8 @@
 """What an evaluate stage is asked about a model that writes: how a reward likes its completions.
 
-`{stage: evaluate, prompts: {path: …}, reward: {from: reward}, against: sft}` samples one completion of each prompt from the model
-and from that of `against`. The keys stand here, with what is wrong with them; `policy_asking` does the work.
+`{stage: evaluate, prompts: {path: …}, reward: {from: reward}, against: sft}` samples one completion of each prompt
+from the model and from that of `against`. The keys stand here, with what is wrong with them; `policy_asking` does the
+work.
 """
 
 from __future__ import annotations
@@ -59,21 +60,25 @@ class PolicyKeys(Block):
     """The keys of an evaluate stage that are about a model's own completions."""
 
     prompts: Prompts | None = None
-    """Has the model go on from prompts, for `reward` to score: `{path: reviews.jsonl, text: text, max_length: 16}`. See docs/rewards.md."""
+    """Has the model go on from prompts, for `reward` to score: `{path: reviews.jsonl, text: text, max_length:
+    16}`. See docs/rewards.md."""
     reward: RewardField = Field(None, validate_default=False)
     """What the completions are worth: `{from: STAGE}`, `{checkpoint: …}`, or `{name: keyword, words: [good]}`."""
     against: str | None = None
-    """Id of an earlier stage, or `model`: its completions of the same prompts are scored too, for a win rate and the KL divergence."""
+    """Id of an earlier stage, or `model`: its completions of the same prompts are scored too, for a win rate and
+    the KL divergence."""
     response_length: int = Field(64, ge=1, le=131072)
     """Tokens of a completion at most."""
     temperature: float = Field(1.0, ge=0)
-    """What logits are divided by before a token is drawn; 0 takes the likeliest token, and no KL divergence is measured."""
+    """What logits are divided by before a token is drawn; 0 takes the likeliest token, and no KL divergence is
+    measured."""
 
     of_a_policy: ClassVar[tuple[str, ...]] = OF_A_POLICY
 
 
 def model_of(recipe: Recipe, stage: Stage) -> str:
-    """Id of the stage whose model writes: `from`, else the nearest before that leaves a model which writes, else `model`."""
+    """Id of the stage whose model writes: `from`, else the nearest before that leaves a model which writes, else
+    `model`."""
     if stage.source is not None:
         return stage.source
     earlier = recipe.stages[: recipe.stages.index(stage)]
@@ -81,7 +86,8 @@ def model_of(recipe: Recipe, stage: Stage) -> str:
 
 
 def writes(recipe: Recipe, model: str) -> str | None:
-    """Why the model of a stage, or the recipe's own, writes no texts, as a sentence without its subject; None if it may."""
+    """Why the model of a stage, or the recipe's own, writes no texts, as a sentence without its subject; None if
+    it may."""
     if model == START:
         if recipe.model.architecture is None:
             return None  # its config tells when it is opened

@@ -2,16 +2,17 @@
 
 How completions compare: wins, the divergence from another model, and how varied they are. Pure functions of arrays.
 
-Estimates of the KL divergence from samples of the first model, with d = log p - log q of what was sampled: k1 = d has no bias,
-k3 = exp(-d) - 1 + d has none either, is never below zero and varies less (Schulman 2020, "Approximating KL Divergence",
-joschu.net/blog/kl-approx.html). Both are summed over the tokens of a completion, by the chain rule: nats a completion.
+Estimates of the KL divergence from samples of the first model, with d = log p - log q of what was sampled: k1 = d has
+no bias, k3 = exp(-d) - 1 + d has none either, is never below zero and varies less (Schulman 2020, "Approximating KL
+Divergence", joschu.net/blog/kl-approx.html). Both are summed over the tokens of a completion, by the chain rule: nats
+a completion.
 
 The completions of prompts and what is measured of each, as rows of `predictions.parquet`.
 
 Sampling completions from a model, and from another with the same prompts and the same chances, and scoring both.
 
-One model lies in memory at a time. A completion depends on the model, its prompt and the stage's seed alone: row 17 draws the
-same chances under both models, so that what differs between them is the models.
+One model lies in memory at a time. A completion depends on the model, its prompt and the stage's seed alone: row 17
+draws the same chances under both models, so that what differs between them is the models.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def wins(own: Floats, other: Floats) -> Floats:
 
 
 def kl_estimates(own: Sequence[Floats], other: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """(k1, k3) of each completion (prompts,) in nats. `own` and `other` are the log-probabilities of its tokens under both models."""
+    """(k1, k3) of each completion (prompts,) in nats. `own` and `other` are the log-probabilities of its tokens
+    under both models."""
     differences = [
         np.asarray(one, dtype=np.float64) - np.asarray(two, dtype=np.float64)
         for one, two in zip(own, other, strict=True)
@@ -58,7 +60,8 @@ def kl_estimates(own: Sequence[Floats], other: Sequence[Floats]) -> tuple[Floats
 
 
 def distinct(texts: Sequence[str], size: int = 2) -> float:
-    """The share of runs of `size` words that are different ones, over all texts together: near 0 where they repeat each other.
+    """The share of runs of `size` words that are different ones, over all texts together: near 0 where they repeat
+    each other.
 
     Li et al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models", section 5.2,
     arxiv.org/abs/1510.03055, with the number of runs in place of the number of words below the line.
@@ -77,7 +80,8 @@ def means(columns: dict[str, Floats]) -> dict[str, float]:
 
 
 def paired_intervals(columns: dict[str, Floats], seed: int) -> dict[str, tuple[float, float]]:
-    """95 % bootstrap intervals of the means: every resample takes the same prompts in every column, so that wins stay wins."""
+    """95 % bootstrap intervals of the means: every resample takes the same prompts in every column, so that wins
+    stay wins."""
     names = list(columns)
     table = np.stack([columns[name] for name in names], axis=1)  # (prompts, columns)
     return intervals(lambda rows, _: dict(zip(names, rows.mean(axis=0).tolist(), strict=True)), table, table, seed)
@@ -117,7 +121,8 @@ def measured(
 
 @dataclass(frozen=True)
 class Completed(Written):
-    """Completions of one set of prompts. Beside the columns of written answers stand `hypothesis_against` and what is measured of each."""
+    """Completions of one set of prompts. Beside the columns of written answers stand `hypothesis_against` and what
+    is measured of each."""
 
     against: list[str] | None = None
     """The other model's completions."""
@@ -136,7 +141,8 @@ class Completed(Written):
 
 
 def of_each_prompt(path: Path, names: Any) -> dict[str, FloatsPolicySaid]:
-    """What `predictions.parquet` says of each prompt (prompts,), by the name of its mean: those of `names` that are there."""
+    """What `predictions.parquet` says of each prompt (prompts,), by the name of its mean: those of `names` that
+    are there."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)

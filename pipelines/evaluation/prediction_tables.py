@@ -1,7 +1,7 @@
 """Predictions as a table that people read: one row an example, answers in words, and how likely they are.
 
-A probability is the softmax of the logits, as the model gives them: it is not calibrated. Of spans it is the softmax over the
-best spans and, where a question may have none, "no answer", as BERT's `run_squad.py` has it.
+A probability is the softmax of the logits, as the model gives them: it is not calibrated. Of spans it is the softmax
+over the best spans and, where a question may have none, "no answer", as BERT's `run_squad.py` has it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def columns_of(said: Any, task: Task) -> Columns:
-    """The columns of a split's predictions: `index`, what was read, `prediction`, and probabilities. Raises ModelError."""
+    """The columns of a split's predictions: `index`, what was read, `prediction`, and probabilities. Raises
+    ModelError."""
     rows = said.rows
     found: Columns = {"index": [int(each) for each in rows.index]}
     if isinstance(said, Tagged):
@@ -103,7 +104,8 @@ def _spans(said: Spanned) -> Columns:
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write the columns as the path's ending says, whole or not at all. Lists in CSV and TSV are JSON. Raises CommandError."""
+    """Write the columns as the path's ending says, whole or not at all. Lists in CSV and TSV are JSON. Raises
+    CommandError."""
     check_ending(path)
     names = list(columns)
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -11,8 +11,8 @@ exactly Student's interval. With a single seed the interval knows only of the ex
 
 Predictions on the disk, scored again: on drawn examples, or with the answers of two models mixed.
 
-Where a score is computed from sums over the examples (accuracy of answers, BLEU, entities), each example is counted once
-and only the sums are taken again; other scores are computed anew each time.
+Where a score is computed from sums over the examples (accuracy of answers, BLEU, entities), each example is counted
+once and only the sums are taken again; other scores are computed anew each time.
 """
 
 from __future__ import annotations

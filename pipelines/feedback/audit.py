@@ -96,7 +96,8 @@ def _revision(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measures(details: Mapping[str, Any]) -> list[list[str]]:
-    """The table of what was measured of the judge: its name, its value, its interval, what it is of, and what it would be at best."""
+    """The table of what was measured of the judge: its name, its value, its interval, what it is of, and what it
+    would be at best."""
     found = []
     for key, called, best in (
         ("order_consistency", "the same preferred in both orders", "1"),

@@ -2,16 +2,17 @@
 
 Feedback: a model's own completions, compared by a judge, become preferences.
 
-Reinforcement learning from AI feedback: Bai et al. 2022, "Constitutional AI", section 4.1, arxiv.org/abs/2212.08073; Lee et al.
-2023, "RLAIF vs. RLHF", section 2, arxiv.org/abs/2309.00267. The stage samples several completions of each prompt from the
-model it reads, asks the judge about pairs of them, and leaves in its folder `preferences.jsonl` (read by
-`datasets: [{from: ID}]`), `labelled.jsonl` (every completion with its score), `revisions.jsonl` where completions are revised,
-`metrics.json` and `details.json` (how far the judge can be trusted), and `audit.html` with examples to look at. It trains nothing.
+Reinforcement learning from AI feedback: Bai et al. 2022, "Constitutional AI", section 4.1, arxiv.org/abs/2212.08073;
+Lee et al. 2023, "RLAIF vs. RLHF", section 2, arxiv.org/abs/2309.00267. The stage samples several completions of each
+prompt from the model it reads, asks the judge about pairs of them, and leaves in its folder `preferences.jsonl` (read
+by `datasets: [{from: ID}]`), `labelled.jsonl` (every completion with its score), `revisions.jsonl` where completions
+are revised, `metrics.json` and `details.json` (how far the judge can be trusted), and `audit.html` with examples to
+look at. It trains nothing.
 
 The work of a feedback stage, in the order it happens: sample, judge, revise, look at the judge, write down.
 
-Each step goes through the prompts in parts that are kept when they are done, and every draw is a function of the seed and of
-the prompt's number, so that a run that is killed and resumed writes the same files.
+Each step goes through the prompts in parts that are kept when they are done, and every draw is a function of the seed
+and of the prompt's number, so that a run that is killed and resumed writes the same files.
 """
 
 from __future__ import annotations
@@ -69,22 +70,25 @@ class Feedback(Stage):
     top_k: int = Field(0, ge=0)
     """Sample from the k likeliest tokens; 0: from all."""
     pairs: Way = "best_worst"
-    """`best_worst`: all are compared, and the best stands against the worst; `all`: every decided pair is kept; `random`: they are
-    drawn into pairs, which costs the least."""
+    """`best_worst`: all are compared, and the best stands against the worst; `all`: every decided pair is kept;
+    `random`: they are drawn into pairs, which costs the least."""
     by: Literal["comparisons", "ratings"] = "comparisons"
     """Whether the judge sees two completions at once, or rates each by itself."""
     min_margin: float = Field(0.0, ge=0, lt=1)
     """Leave out pairs where the judge is less sure than this: the difference of the two probabilities, 2P - 1."""
     constitution: Constitution | None = None
-    """Principles, of which one is drawn for every comparison: a list, a YAML file, or `default`. Default: the judge's own question."""
+    """Principles, of which one is drawn for every comparison: a list, a YAML file, or `default`. Default: the
+    judge's own question."""
     revise: Annotated[Revise | None, BeforeValidator(_revise, json_schema_input_type=Revise | bool)] = None
-    """Have the judge's model critique and rewrite one completion of each prompt by the constitution: `revisions.jsonl`."""
+    """Have the judge's model critique and rewrite one completion of each prompt by the constitution:
+    `revisions.jsonl`."""
     human: PreferenceReference | None = None
     """Preferences of people (or of another feedback stage, `{from: ID}`) that the judge is held against."""
     max_human_samples: int = Field(200, ge=1)
     """The first N of them."""
     repeats: int = Field(32, ge=0)
-    """Comparisons that are asked a second time, to see whether the judge says the same: of judges with chance in them only."""
+    """Comparisons that are asked a second time, to see whether the judge says the same: of judges with chance in
+    them only."""
     batch_size: int = Field(64, ge=1)
     """Completions that are sampled at a time."""
 
@@ -276,7 +280,8 @@ class Collecting:
         return self._with_costs([{"scores": found[at]} for at in part])
 
     def _principles(self, numbers: Sequence[tuple[int, ...]]) -> tuple[list[str | None], list[str | None]]:
-        """(the ids of the principles that comparisons are made by, their questions), drawn by the comparisons' numbers."""
+        """(the ids of the principles that comparisons are made by, their questions), drawn by the comparisons'
+        numbers."""
         chosen = [drawn(self.stage.constitution or (), "comparison", self.context.seed, *number) for number in numbers]
         return [None if each is None else each.id for each in chosen], [
             None if each is None else each.comparison for each in chosen
@@ -326,7 +331,8 @@ class Collecting:
         )
 
     def _hold(self) -> list[Any]:
-        """The judge's verdicts on the preferences it is held against: each pair stands in an order drawn by its number."""
+        """The judge's verdicts on the preferences it is held against: each pair stands in an order drawn by its
+        number."""
         if self.stage.human is None:
             return []
         rows = self.stage.human.rows(self.context.stage_folders, skip_bad_rows=True, limit=self.stage.max_human_samples)

@@ -2,9 +2,9 @@
 
 Which completions of a prompt are compared, and which pairs become preferences.
 
-`all`: every pair is compared, and every decided one is a preference. `best_worst`: every pair is compared, and the completion
-that wins most against the one that wins least is the preference. `random`: the completions are drawn into pairs, half as
-many as there are completions.
+`all`: every pair is compared, and every decided one is a preference. `best_worst`: every pair is compared, and the
+completion that wins most against the one that wins least is the preference. `random`: the completions are drawn into
+pairs, half as many as there are completions.
 
 The completions of one prompt, and what a judge says of them.
 """
@@ -41,7 +41,8 @@ class Preference:
 def compared(texts: Sequence[str], way: Way, seed: int, number: int) -> list[Pair]:
     """The pairs of completions of prompt `number` that are judged. Empty completions and equal ones are left out.
 
-    Each pair stands in an order drawn by (seed, number, pair), so that no completion is shown first more often for its place.
+    Each pair stands in an order drawn by (seed, number, pair), so that no completion is shown first more often for
+    its place.
     """
     seen: dict[str, int] = {}
     for at, text in enumerate(texts):
@@ -58,7 +59,8 @@ def compared(texts: Sequence[str], way: Way, seed: int, number: int) -> list[Pai
 
 
 def win_rates(count: int, verdicts: Mapping[Pair, Verdict]) -> list[float | None]:
-    """Of each completion the mean probability that it is better than those it was compared with; None where it was not."""
+    """Of each completion the mean probability that it is better than those it was compared with; None where it was
+    not."""
     sums, seen = [0.0] * count, [0] * count
     for (first, second), verdict in verdicts.items():
         if verdict.abstained:
@@ -70,7 +72,8 @@ def win_rates(count: int, verdicts: Mapping[Pair, Verdict]) -> list[float | None
 
 
 def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict], way: Way) -> list[Preference]:
-    """The preferences among the completions of one prompt, by the verdicts; scores choose between pairs for `best_worst`."""
+    """The preferences among the completions of one prompt, by the verdicts; scores choose between pairs for
+    `best_worst`."""
     if way == "best_worst":
         ranked = sorted(
             (at for at, score in enumerate(scores) if score is not None), key=lambda at: (-_number(scores[at]), at)
@@ -83,7 +86,8 @@ def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict]
 
 
 def _preference(pair: Pair, verdicts: Mapping[Pair, Verdict]) -> Preference | None:
-    """The preference between two completions, whichever way round they were compared; None for a tie or an abstention."""
+    """The preference between two completions, whichever way round they were compared; None for a tie or an
+    abstention."""
     turned = pair not in verdicts
     verdict = verdicts.get((pair[1], pair[0]) if turned else pair)
     if verdict is None or not verdict.decided:
@@ -98,7 +102,8 @@ def _preference(pair: Pair, verdicts: Mapping[Pair, Verdict]) -> Preference | No
 
 
 def cycles(count: int, verdicts: Mapping[Pair, Verdict]) -> tuple[int, int]:
-    """(triples of completions that go round in a circle: a beats b, b beats c, c beats a; triples that were fully decided)."""
+    """(triples of completions that go round in a circle: a beats b, b beats c, c beats a; triples that were fully
+    decided)."""
     better = {}
     for (first, second), verdict in verdicts.items():
         if verdict.decided:

@@ -1,10 +1,12 @@
 """What a feedback stage leaves in numbers and rows, and how far its judge can be trusted.
 
-How far a judge can be trusted: what it gives to a place and to length, whether it says the same twice, and what people say.
+How far a judge can be trusted: what it gives to a place and to length, whether it says the same twice, and what
+people say.
 
-Wang et al. 2023, "Large Language Models are not Fair Evaluators", arxiv.org/abs/2305.17926, for the place; Zheng et al. 2023,
-"Judging LLM-as-a-Judge", section 3.3, arxiv.org/abs/2306.05685, for length. Shares come with Wilson's interval (Wilson 1927,
-"Probable Inference, the Law of Succession, and Statistical Inference", equation 1), which holds for few comparisons too.
+Wang et al. 2023, "Large Language Models are not Fair Evaluators", arxiv.org/abs/2305.17926, for the place; Zheng et
+al. 2023, "Judging LLM-as-a-Judge", section 3.3, arxiv.org/abs/2306.05685, for length. Shares come with Wilson's
+interval (Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference", equation 1), which
+holds for few comparisons too.
 
 What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far the judge can be trusted.
 """
@@ -50,7 +52,8 @@ def order_consistency(verdicts: Iterable[Verdict]) -> dict[str, Any]:
 
 
 def position_bias(verdicts: Iterable[Verdict]) -> dict[str, Any]:
-    """Share of the showings in which what was shown first was taken, of pairs shown in both orders: one half without a bias.
+    """Share of the showings in which what was shown first was taken, of pairs shown in both orders: one half without
+    a bias.
 
     A pair shows both completions in the first place once, so that their quality does not count.
     """
@@ -65,7 +68,8 @@ def position_bias(verdicts: Iterable[Verdict]) -> dict[str, Any]:
 
 
 def length_bias(verdicts: Sequence[Verdict], first: Sequence[str], second: Sequence[str]) -> dict[str, Any]:
-    """P(the longer wins) among decided pairs of different lengths in letters, and Spearman's correlation of the two differences.
+    """P(the longer wins) among decided pairs of different lengths in letters, and Spearman's correlation of the two
+    differences.
 
     The correlation is between the log of the ratio of lengths and the probability; None where either never changes.
     """
@@ -174,7 +178,8 @@ def _answer(text: str, in_turns: bool) -> Any:
 
 
 def labelled_rows(judged: Sequence[Judged], policy: str) -> list[dict[str, Any]]:
-    """The rows of `labelled.jsonl`: every completion with its score; one that another repeats has the score of the first."""
+    """The rows of `labelled.jsonl`: every completion with its score; one that another repeats has the score of the
+    first."""
     found = []
     for own in judged:
         messages = [dict(each) for each in own.prompt.messages]
@@ -201,7 +206,8 @@ def details_of(
     held: Sequence[Any],
     spent: Spent,
 ) -> dict[str, Any]:
-    """Everything that is known about the judge: `details.json`. Shares come with a 95 % interval and what they are of."""
+    """Everything that is known about the judge: `details.json`. Shares come with a 95 % interval and what they are
+    of."""
     rows = [(own, pair, verdict) for own in judged for pair, verdict in own.verdicts.items()]
     verdicts = [verdict for *_, verdict in rows]
     first, second = [own.texts[pair[0]] for own, pair, _ in rows], [own.texts[pair[1]] for own, pair, _ in rows]

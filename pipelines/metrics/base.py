@@ -31,7 +31,8 @@ def metric_module(
 ) -> type:
     """The class `name` of `module`: an `evaluate.Metric` over `compute(predictions, references, **options)`.
 
-    `values` are what both hold: numbers or texts; `answers` are a text and a list of right ones, `tags` two lists of texts.
+    `values` are what both hold: numbers or texts; `answers` are a text and a list of right ones, `tags` two lists of
+    texts.
     """
     import datasets
     import evaluate
@@ -61,7 +62,8 @@ def metric_module(
 
 
 def on_demand(module: str, name: str, *rest: Any) -> Callable[[str], type]:
-    """The `__getattr__` of a metric's module: it knows one name, that of the class made by `metric_module(module, name, *rest)`."""
+    """The `__getattr__` of a metric's module: it knows one name, that of the class made by `metric_module(module,
+    name, *rest)`."""
     made = cache(lambda: metric_module(module, name, *rest))
 
     def get(wanted: str) -> type:

@@ -1,7 +1,8 @@
 """Exact match: how many texts are their references to the letter, from 0 to 100.
 
-White space around a text makes no difference, and an empty text matches nothing. Where a task has an `answer_pattern`, what
-it finds is compared, as for GSM8K (Cobbe et al. 2021, section 4): there an empty text is an answer without a result.
+White space around a text makes no difference, and an empty text matches nothing. Where a task has an
+`answer_pattern`, what it finds is compared, as for GSM8K (Cobbe et al. 2021, section 4): there an empty text is an
+answer without a result.
 """
 
 from __future__ import annotations

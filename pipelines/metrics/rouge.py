@@ -1,8 +1,8 @@
 """ROUGE: the words of two texts, the runs of them that both have, and the longest they share in order.
 
 Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries", sections 2 and 3, with the tokens of Google's
-`rouge_score`: lower case, and words of the letters a to z and digits; no stemming. The score of a corpus is the mean F1 of
-its examples, times 100.
+`rouge_score`: lower case, and words of the letters a to z and digits; no stemming. The score of a corpus is the mean
+F1 of its examples, times 100.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def shared_order(one: Sequence[str], other: Sequence[str]) -> float:
 def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
     """Words of the longest sequence that both texts contain in order, gaps allowed.
 
-    One bit for each word of `one`, one addition for each word of `other` (Hyyrö 2004, "Bit-Parallel LCS-length Computation
-    Revisited", section 3).
+    One bit for each word of `one`, one addition for each word of `other` (Hyyrö 2004, "Bit-Parallel LCS-length
+    Computation Revisited", section 3).
     """
     places: dict[str, int] = {}
     for at, word in enumerate(one):

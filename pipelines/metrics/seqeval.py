@@ -1,8 +1,9 @@
 """Entities: precision, recall and F1 of whole entities, and the accuracy of single tags, as seqeval computes them.
 
-Tjong Kim Sang & De Meulder 2003, "CoNLL-2003 shared task", section 2.3, arxiv.org/abs/cs/0306050: an entity is right only if
-its first word, its last word and its class are. Tags are IOB2, and read as `conlleval` and seqeval's default mode read them:
-`I-X` behind something other than `B-X` or `I-X` begins an entity too. Averages are over entities ("micro").
+Tjong Kim Sang & De Meulder 2003, "CoNLL-2003 shared task", section 2.3, arxiv.org/abs/cs/0306050: an entity is right
+only if its first word, its last word and its class are. Tags are IOB2, and read as `conlleval` and seqeval's default
+mode read them: `I-X` behind something other than `B-X` or `I-X` begins an entity too. Averages are over entities
+("micro").
 """
 
 from __future__ import annotations

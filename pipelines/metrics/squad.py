@@ -4,9 +4,9 @@ Predicted answers and lists of right ones, checked once for every metric of answ
 
 SQuAD 1.1: exact match and F1 of answers, as the official `evaluate-v1.1.py` computes them.
 
-Rajpurkar et al. 2016, "SQuAD", section 6.1, arxiv.org/abs/1606.05250. Both compare normalised texts: lower case, without
-ASCII punctuation, without the words a, an and the, spaces made single. A prediction scores as much as with the best of the
-right answers. In percent, the mean over the questions.
+Rajpurkar et al. 2016, "SQuAD", section 6.1, arxiv.org/abs/1606.05250. Both compare normalised texts: lower case,
+without ASCII punctuation, without the words a, an and the, spaces made single. A prediction scores as much as with
+the best of the right answers. In percent, the mean over the questions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 
 def paired_answers(predictions: Any, references: Any) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """A text and a list of texts a question. Raises ValueError where they are something else, differ in length, or are empty."""
+    """A text and a list of texts a question. Raises ValueError where they are something else, differ in length, or
+    are empty."""
     said, right = (
         list(predictions),
         [list(answers) if isinstance(answers, list | tuple) else answers for answers in references],

@@ -1,7 +1,8 @@
 """SQuAD 2.0: exact match and F1 where some questions have no answer, as the official `evaluate-v2.0.py`.
 
-Rajpurkar et al. 2018, "Know What You Don't Know", section 4, arxiv.org/abs/1806.03822. Not to answer is the empty text. Where
-a question has no answer, or none that is left by the normalisation of SQuAD 1.1, only an empty prediction is right.
+Rajpurkar et al. 2018, "Know What You Don't Know", section 4, arxiv.org/abs/1806.03822. Not to answer is the empty
+text. Where a question has no answer, or none that is left by the normalisation of SQuAD 1.1, only an empty prediction
+is right.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def compute(predictions: Any, references: Any, classes: int | None = None) -> di
 
 
 def by_answerability(predictions: Any, references: Any) -> dict[str, float]:
-    """The scores of the questions with and without an answer, under the official script's names, and how many they are."""
+    """The scores of the questions with and without an answer, under the official script's names, and how many they
+    are."""
     each = counts(predictions, references)
     answerable = np.array([len(answers) > 0 for answers in references])
     found: dict[str, float] = {}
@@ -61,9 +63,9 @@ def by_answerability(predictions: Any, references: Any) -> dict[str, float]:
 def best_threshold(answers: Any, differences: ArrayLike, references: Any) -> dict[str, float]:
     """The best scores that any threshold gives, and those thresholds, as `find_all_best_thresh` of the official script.
 
-    `answers` (questions,) are the best texts that are not empty, `differences` (questions,) how much better "no answer"
-    scores than they: a question is answered where its difference is at most the threshold. These scores are chosen on the
-    very questions that they are measured on, and so are no fair estimate.
+    `answers` (questions,) are the best texts that are not empty, `differences` (questions,) how much better "no
+    answer" scores than they: a question is answered where its difference is at most the threshold. These scores are
+    chosen on the very questions that they are measured on, and so are no fair estimate.
     """
     order = np.argsort(np.asarray(differences, dtype=np.float64), kind="stable")
     scores = counts(answers, references)

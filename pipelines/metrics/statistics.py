@@ -8,32 +8,33 @@ test examples might have given, not what another training run might.
 
 The p-value of a difference, from the draws of a bootstrap.
 
-A 95 % interval leaves out zero when fewer than 2.5 % of the draws lie on the other side of it. Twice the share of draws
-there is therefore the p-value that goes with the interval (Efron and Tibshirani 1993, "An Introduction to the Bootstrap",
-section 15.4, "achieved significance level"). A thousand draws cannot count a share below a thousandth; where fewer than
-ten lie beyond zero, the tail is that of the normal distribution with the draws' standard deviation (chapter 13), and never
-more than what ten draws would give.
+A 95 % interval leaves out zero when fewer than 2.5 % of the draws lie on the other side of it. Twice the share of
+draws there is therefore the p-value that goes with the interval (Efron and Tibshirani 1993, "An Introduction to the
+Bootstrap", section 15.4, "achieved significance level"). A thousand draws cannot count a share below a thousandth;
+where fewer than ten lie beyond zero, the tail is that of the normal distribution with the draws' standard deviation
+(chapter 13), and never more than what ten draws would give.
 
 McNemar's test: do two models err on different numbers of the same examples?
 
 McNemar 1947, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12; for
-comparing classifiers Dietterich 1998, "Approximate statistical tests", section 3.1. Only the examples that exactly one of
-the two gets right say anything. If the models were equally good, each of those would fall to either side like a fair
-coin, so their split is binomial: exact for every number of examples, where the chi-squared form needs many.
+comparing classifiers Dietterich 1998, "Approximate statistical tests", section 3.1. Only the examples that exactly
+one of the two gets right say anything. If the models were equally good, each of those would fall to either side like
+a fair coin, so their split is binomial: exact for every number of examples, where the chi-squared form needs many.
 
 Approximate randomisation: would the difference be as large if the two models' answers were shuffled between them?
 
-Noreen 1989, "Computer-Intensive Methods for Testing Hypotheses", chapter 2; for scores of whole test sets, such as F1,
-Yeh 2000, "More accurate tests for the statistical significance of result differences", aclanthology.org/C00-2137. If the
-models were equally good, it would not matter which of them gave which of the two answers to an example. So the answers to
-each example are swapped by the toss of a coin, both sides are scored again, and that many times; the p-value is the share
-of the tosses whose difference is at least as large as the real one, which counts as one of them. Any score will do.
+Noreen 1989, "Computer-Intensive Methods for Testing Hypotheses", chapter 2; for scores of whole test sets, such as
+F1, Yeh 2000, "More accurate tests for the statistical significance of result differences", aclanthology.org/C00-2137.
+If the models were equally good, it would not matter which of them gave which of the two answers to an example. So the
+answers to each example are swapped by the toss of a coin, both sides are scored again, and that many times; the
+p-value is the share of the tosses whose difference is at least as large as the real one, which counts as one of them.
+Any score will do.
 
 Corrections for making many comparisons: one of twenty useless methods would look better at p < 0.05.
 
 Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6: keeps the
-chance of even one false claim among all at the level. Benjamini and Hochberg 1995, "Controlling the false discovery rate",
-JRSS B 57, section 3: keeps the expected share of false claims among the claims at the level, which finds more.
+chance of even one false claim among all at the level. Benjamini and Hochberg 1995, "Controlling the false discovery
+rate", JRSS B 57, section 3: keeps the expected share of false claims among the claims at the level, which finds more.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ def family_of(config: Any) -> Family:
 
 
 def text_ids(tokenizer: Any, text: str, stays_open: bool) -> list[int]:
-    """A text's tokens. One that `stays_open` is to be continued: nothing that a tokenizer for encoders adds is around it.
+    """A text's tokens. One that `stays_open` is to be continued: nothing that a tokenizer for encoders adds is around
+    it.
 
     What stands before the text only (Llama's beginning of text) is kept: such a tokenizer is made for decoders.
     """
@@ -161,7 +162,8 @@ def text_ids(tokenizer: Any, text: str, stays_open: bool) -> list[int]:
 
 
 def open_checkpoint(checkpoint: Checkpoint, head: Head, trained_head: bool, seed: int = 0) -> Any:
-    """The model in evaluation mode, on the accelerator if there is one; an adapter is merged into its base. Raises ModelError."""
+    """The model in evaluation mode, on the accelerator if there is one; an adapter is merged into its base. Raises
+    ModelError."""
     import torch
 
     from pipelines.models.opening import open_folder

@@ -1,7 +1,7 @@
 """What tells two checkpoints apart: the bytes of a folder, or the commit of a Hub repository.
 
-The commit is asked for with the token of whoever runs, each time: what was made of a repository before, and lies in a cache, is
-nobody's who may not read that repository now.
+The commit is asked for with the token of whoever runs, each time: what was made of a repository before, and lies in a
+cache, is nobody's who may not read that repository now.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ REFUSED = (401, 403, 404)
 
 
 def checkpoint_content(source: str, revision: str | None = None) -> str:
-    """A hash over the names and bytes of a folder's files, or the name and commit of a Hub repository. Raises DataError."""
+    """A hash over the names and bytes of a folder's files, or the name and commit of a Hub repository. Raises
+    DataError."""
     folder = Path(source)
     if not folder.is_dir():
         return f"{source}@{commit_of(source, revision) or revision or 'main'}"

@@ -165,7 +165,8 @@ def how(model: Any, tokenizer: Any, settings: Generation) -> How:
 def continue_prompts(
     model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], settings: How, **running: Unpack[Running]
 ) -> NDArray[Any]:
-    """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises DataError."""
+    """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises
+    DataError."""
     import torch
 
     prompts = [prompt_ids(tokenizer, each)[-(settings.longest_prompt or 0) :] for each in dialogues]

@@ -32,7 +32,8 @@ WHERE = ("revision", "trust_remote_code", "code_revision")
 
 
 class RewardHead:
-    """Stands where transformers has an Auto class, which it has not for rewards: TRL and others use the same classifier."""
+    """Stands where transformers has an Auto class, which it has not for rewards: TRL and others use the same
+    classifier."""
 
     @staticmethod
     def from_config(config: Any, **keywords: Any) -> Any:
@@ -83,7 +84,8 @@ HEADS = {"decoder": Head("causal_lm"), "encoder-decoder": Head("seq2seq_lm")}
 
 
 def read_by(recipe: Recipe, source: str, folders: Mapping[str, Path]) -> Head:
-    """That of the model which `source` names: a stage, whose folder is among `folders`, or `model`. Raises ModelError."""
+    """That of the model which `source` names: a stage, whose folder is among `folders`, or `model`. Raises
+    ModelError."""
     own = recipe.model
     if source != START:
         return of_stage(folders[source] / "model", source, own)

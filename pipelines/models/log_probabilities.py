@@ -7,9 +7,9 @@ of items. Every loss is a sum; the loop divides by the count over all micro-batc
 
 Log-probabilities of the tokens that a batch names, for decoders and encoder-decoders alike.
 
-Labels stand at the place from which they are named, as every collator here puts them: `labels[:, t]` is the token that the
-logits at `t` are about. The head therefore sees the named places alone, and logits over the vocabulary exist for these:
-(named, vocab), never (rows, length, vocab).
+Labels stand at the place from which they are named, as every collator here puts them: `labels[:, t]` is the token
+that the logits at `t` are about. The head therefore sees the named places alone, and logits over the vocabulary exist
+for these: (named, vocab), never (rows, length, vocab).
 
 How likely a model finds completions that are there already, token by token, in one pass a batch.
 """
@@ -155,9 +155,9 @@ def token_log_probabilities(
 ) -> Named:
     """log p(label | what comes before) of every label other than -100, in one pass.
 
-    inputs: `input_ids` and `attention_mask` (rows, length), for encoder-decoders `decoder_input_ids` (rows, target) too, and
-    `labels` of the shape of what the decoder reads. Other keys are left alone. `temperature` divides the logits, as
-    sampling did.
+    inputs: `input_ids` and `attention_mask` (rows, length), for encoder-decoders `decoder_input_ids` (rows, target)
+    too, and `labels` of the shape of what the decoder reads. Other keys are left alone. `temperature` divides the
+    logits, as sampling did.
     """
     labels = inputs["labels"]
     mask = labels != IGNORED
@@ -215,8 +215,8 @@ def completion_log_probabilities(
 ) -> list[list[float]]:
     """log p of every token of every completion behind its prompt, in nats, for one batch of token ids.
 
-    A decoder reads both as one row, an encoder-decoder the prompt as its source. `temperature` divides the logits, as it did when
-    the completions were sampled. The model stays where it is and computes as it is set to.
+    A decoder reads both as one row, an encoder-decoder the prompt as its source. `temperature` divides the logits, as
+    it did when the completions were sampled. The model stays where it is and computes as it is set to.
     """
     pad = padding_token(tokenizer)
     if model.config.is_encoder_decoder:

@@ -142,9 +142,9 @@ def open_folder(
 
     An adapter folder is opened on its base, and merged unless told otherwise. Only safetensors are read.
     `quantization` are the words of a `BitsAndBytesConfig` for the body's matrices; an adapter's base stays as it is.
-    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run, and which revision
-    an adapter's base has. Without it none runs.
-    Raises ModelError when the body does not fit, or `trained_head` is asked for and absent.
+    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run, and which
+    revision an adapter's base has. Without it none runs. Raises ModelError when the body does not fit, or
+    `trained_head` is asked for and absent.
     """
     from safetensors import SafetensorError
     from transformers.trainer_utils import set_seed
@@ -325,7 +325,8 @@ def _fresh_modules(model: Any) -> list[str]:
 
 
 def _attention() -> str | None:
-    """Eager attention on a CPU; else transformers decides. Which is faster there depends on length, precision and threads."""
+    """Eager attention on a CPU; else transformers decides. Which is faster there depends on length, precision and
+    threads."""
     import torch
 
     return None if torch.cuda.is_available() else "eager"

@@ -4,8 +4,9 @@ A model's logits for labelled texts, in the order of the texts, each text seen o
 
 Texts are tokenised once and batched with texts of their own length, the longest first, so that little is padded and a
 batch too large for the device fails at once. The batches do not depend on the number of processes: process r of n
-computes batches r, r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits.
-In fp32, whatever the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
+computes batches r, r + n, r + 2n, …, and all of them receive every result, so one process and many give the same
+bits. In fp32, whatever the model was trained with, unless bf16 is asked for: matrix products are then rounded to it,
+logits are not.
 
 How far predicting is, as events: a few a second at most, from one process.
 """
@@ -114,8 +115,8 @@ def answers(
 ) -> list[Any]:
     """What `answer(positions, device)` finds of each example, in the order of the examples, on every process.
 
-    It is asked batch by batch, without gradients, while the model lies on the device in fp32. `lengths` are the examples'
-    tokens. Raises DataError without examples.
+    It is asked batch by batch, without gradients, while the model lies on the device in fp32. `lengths` are the
+    examples' tokens. Raises DataError without examples.
     """
     import torch
 

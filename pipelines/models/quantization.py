@@ -39,7 +39,8 @@ def loading(
 
 
 def kept_whole(model: Any) -> list[str]:
-    """Modules that are not quantized: the head, whose weights a task learns, and a pooler, which a task may bring anew."""
+    """Modules that are not quantized: the head, whose weights a task learns, and a pooler, which a task may bring
+    anew."""
     prefix = model.base_model_prefix
     outside = [name for name, _ in model.named_children() if name != prefix] if hasattr(model, prefix) else []
     output = model.get_output_embeddings()

@@ -1,8 +1,9 @@
 """Code that lies beside a checkpoint: whether opening it may run any, and which.
 
-transformers asks on the terminal when it is not told, so every Auto class is told. Without leave the classes of transformers and
-of Finery are used, or the checkpoint is refused. With leave (`model.trust_remote_code`) code of that checkpoint's own repository
-runs, at the commit that the recipe names, and of the folders that stages make of it, which hold a copy.
+transformers asks on the terminal when it is not told, so every Auto class is told. Without leave the classes of
+transformers and of Finery are used, or the checkpoint is refused. With leave (`model.trust_remote_code`) code of that
+checkpoint's own repository runs, at the commit that the recipe names, and of the folders that stages make of it,
+which hold a copy.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def allowed(source: str, model: Model | None) -> bool:
 
 
 def opening(source: str, revision: str | None, model: Model | None) -> dict[str, Any]:
-    """What `from_pretrained` of an Auto class is told about revision and code. Raises ModelError where the code lies elsewhere."""
+    """What `from_pretrained` of an Auto class is told about revision and code. Raises ModelError where the code
+    lies elsewhere."""
     if model is None or not allowed(source, model):
         return {"revision": revision, **NO_CODE}
     refuse_elsewhere(source, revision, str(model.checkpoint))
@@ -35,7 +37,8 @@ def opening(source: str, revision: str | None, model: Model | None) -> dict[str,
 
 
 def refuse_elsewhere(source: str, revision: str | None, own: str) -> None:
-    """Raise ModelError when a checkpoint names code of another repository than `own`, which the commit says nothing about."""
+    """Raise ModelError when a checkpoint names code of another repository than `own`, which the commit says
+    nothing about."""
     from transformers import PreTrainedConfig
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -58,7 +61,8 @@ def refuse_elsewhere(source: str, revision: str | None, own: str) -> None:
 
 
 def forget_named(opened: Any, where: Mapping[str, Any]) -> Any:
-    """What was opened, without the names of code that its files hold: saved again, it must not lead anybody to that code.
+    """What was opened, without the names of code that its files hold: saved again, it must not lead anybody to that
+    code.
 
     Where the code was allowed (`where`, as `opening` gave it) it is saved beside, and stays named.
     """
@@ -81,7 +85,8 @@ def forget_named(opened: Any, where: Mapping[str, Any]) -> Any:
 
 
 def named(auto_map: Any) -> list[str]:
-    """The classes that an `auto_map` names, `repository--module.Class` or `module.Class`; a tokenizer's has a slow and a fast one."""
+    """The classes that an `auto_map` names, `repository--module.Class` or `module.Class`; a tokenizer's has a slow
+    and a fast one."""
     values = auto_map.values() if isinstance(auto_map, Mapping) else [auto_map]
     flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
     return [each for each in flat if isinstance(each, str)]

@@ -2,22 +2,22 @@
 
 Completions sampled from a model: batches of similar length, keys and values kept, every choice a function of its place.
 
-Which token is drawn at place t of a completion depends on the model, the prompt and on (seed, draw, t), where the draw is the
-completion's own number. It depends neither on the prompts beside it, nor on how many processes share the work, nor on the state
-of a generator: a run that is killed and resumed writes the same texts. (Rounding in a batch of another shape may still tip a
-choice that is all but even.)
+Which token is drawn at place t of a completion depends on the model, the prompt and on (seed, draw, t), where the
+draw is the completion's own number. It depends neither on the prompts beside it, nor on how many processes share the
+work, nor on the state of a generator: a run that is killed and resumed writes the same texts. (Rounding in a batch of
+another shape may still tip a choice that is all but even.)
 
-A token is chosen by inverting the distribution function: the first token at which the summed probability exceeds a uniform
-number. What is sampled from is the model's distribution at `temperature`, cut to the `top_k` likeliest tokens (Fan et al. 2018,
-section 5.3, arxiv.org/abs/1805.04833) or to the nucleus that holds `top_p` (Holtzman et al. 2020, section 3.1,
-arxiv.org/abs/1904.09751). Nothing else that a checkpoint's own generation settings ask for is done (penalties, forced tokens):
-the log-probabilities that a trainer computes of these texts would not know of it.
+A token is chosen by inverting the distribution function: the first token at which the summed probability exceeds a
+uniform number. What is sampled from is the model's distribution at `temperature`, cut to the `top_k` likeliest tokens
+(Fan et al. 2018, section 5.3, arxiv.org/abs/1805.04833) or to the nucleus that holds `top_p` (Holtzman et al. 2020,
+section 3.1, arxiv.org/abs/1904.09751). Nothing else that a checkpoint's own generation settings ask for is done
+(penalties, forced tokens): the log-probabilities that a trainer computes of these texts would not know of it.
 
 Completions written by vLLM instead of transformers: for one GPU, where the package is installed.
 
-The engine is opened once, with the policy as the stage found it, and given the policy's weights before every iteration. Each
-completion has a seed of its own, made of (seed, draw), so that it does not depend on its neighbours; vLLM's kernels do not promise
-the same bits twice. Log-probabilities are computed by the trainer as ever.
+The engine is opened once, with the policy as the stage found it, and given the policy's weights before every
+iteration. Each completion has a seed of its own, made of (seed, draw), so that it does not depend on its neighbours;
+vLLM's kernels do not promise the same bits twice. Log-probabilities are computed by the trainer as ever.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Rollouts:
     ended: Tensor
     """(rows,), bool: whether the completion came to its end before `max_new_tokens`."""
     texts: list[str]
-    """The completions as people read them, without special tokens: what follows the prompt, leading white space included."""
+    """The completions as people read them, without special tokens: what follows the prompt, leading white space
+    included."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -86,9 +87,10 @@ def complete(
 ) -> Rollouts:
     """One completion of each prompt. A decoder goes on with it; an encoder-decoder reads it and writes.
 
-    `draws` number the completions (default: 0, 1, …): another number is another sample of the same prompt. A `temperature` of 0
-    takes the likeliest token; a `top_k` of 0 leaves the vocabulary whole. The model stays on its device and in its training mode.
-    Raises DataError for an empty prompt or one that leaves no room, ModelError for a model that cannot write token by token.
+    `draws` number the completions (default: 0, 1, …): another number is another sample of the same prompt. A
+    `temperature` of 0 takes the likeliest token; a `top_k` of 0 leaves the vocabulary whole. The model stays on its
+    device and in its training mode. Raises DataError for an empty prompt or one that leaves no room, ModelError for a
+    model that cannot write token by token.
     """
     numbers = list(range(len(prompts))) if draws is None else [int(draw) for draw in draws]
     if len(numbers) != len(prompts):
@@ -117,8 +119,8 @@ def texts_behind(
 ) -> list[str]:
     """The completions as people read them, so that prompt + completion is the text that the tokens of both stand for.
 
-    Tokens that are decoded alone lose what they say about the place before them: a space, or that a word goes on. Without
-    `prompts` they are texts of their own.
+    Tokens that are decoded alone lose what they say about the place before them: a space, or that a word goes on.
+    Without `prompts` they are texts of their own.
     """
     alone: list[str] = tokenizer.batch_decode([list(each) for each in completions], skip_special_tokens=True)
     if prompts is None:
@@ -134,7 +136,8 @@ def texts_behind(
 
 
 def until_the_end(ids: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """(what of `ids` (rows, length) belongs to the text, its first end token included (rows, length); whether there is one (rows,))."""
+    """(what of `ids` (rows, length) belongs to the text, its first end token included (rows, length); whether
+    there is one (rows,))."""
     is_end = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device=ids.device))
     before = is_end.cumsum(1) - is_end.long()  # end tokens to the left of each place
     return before == 0, is_end.any(1)
@@ -209,7 +212,8 @@ def restricted(logits: Tensor, top_p: float, top_k: int) -> Tensor:
 
 
 def inverted(logits: Tensor, chances: Tensor) -> Tensor:
-    """The token at which the distribution function of `logits` (rows, vocab) first exceeds `chances` (rows,), as (rows, 1)."""
+    """The token at which the distribution function of `logits` (rows, vocab) first exceeds `chances` (rows,), as
+    (rows, 1)."""
     summed = logits.double().softmax(-1).cumsum(-1)
     found = torch.searchsorted(summed, (chances[:, None] * summed[:, -1:]).contiguous(), right=True)
     return found.clamp(max=logits.shape[-1] - 1)
@@ -221,8 +225,8 @@ def _asked_plainly(
 ) -> Iterator[Callable[[Sequence[Sequence[int]], _Choosing, int], Tensor]]:
     """A function that lets the model write behind a batch of prompts, by its own distribution and nothing else.
 
-    While it lives the model is in evaluation mode, and its own generation settings, from which transformers fills whatever a
-    call leaves open, are put aside.
+    While it lives the model is in evaluation mode, and its own generation settings, from which transformers fills
+    whatever a call leaves open, are put aside.
     """
     from transformers import GenerationConfig, LogitsProcessorList
 

@@ -31,7 +31,8 @@ def block(name: str) -> Any:
 def open_tokenizer(source: str, revision: str | None = None, start: Model | None = None) -> Any:
     """A fast tokenizer from a folder or the Hub. Raises ModelError.
 
-    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run. Without it none runs.
+    `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run. Without
+    it none runs.
     """
     from transformers import AutoTokenizer
 

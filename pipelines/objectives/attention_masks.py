@@ -85,7 +85,8 @@ def additive(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
 def earlier(length: int, prefix: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.bool_]:
     """Queries see themselves and what is before them, and the first `prefix` (batch,) tokens see each other.
 
-    Dong et al. 2019, "UniLM", section 2.3, arxiv.org/abs/1905.03197. Returns (batch, query, key), batch 1 without prefix.
+    Dong et al. 2019, "UniLM", section 2.3, arxiv.org/abs/1905.03197. Returns (batch, query, key), batch 1 without
+    prefix.
     """
     place = np.arange(length)
     allowed: npt.NDArray[np.bool_] = (place[None, :] <= place[:, None])[None]

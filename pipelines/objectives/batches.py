@@ -156,7 +156,8 @@ def taught(source: tuple[Ids, Ids], target: tuple[Ids, Ids], start: int) -> dict
 
 
 SPACES = ("Ġ", "Ċ", "ĉ", "č", "\u2581", "\n", "\t", "\r")
-"""How tokens with white space in front begin: byte-level space, line feed, tab, return; SentencePiece's space; white space itself."""
+"""How tokens with white space in front begin: byte-level space, line feed, tab, return; SentencePiece's space;
+white space itself."""
 
 
 def continues_word(tokenizer: Any) -> npt.NDArray[np.bool_]:

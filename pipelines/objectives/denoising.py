@@ -126,7 +126,8 @@ class Damage:
         return taught(self.damage(ids, lengths, draws), (ids, lengths), self.start)
 
     def hidden(self, examples: Sequence[dict[str, Any]]) -> Flags:
-        """Which tokens of the originals are not in the damaged texts (batch, length): what the model must know by itself.
+        """Which tokens of the originals are not in the damaged texts (batch, length): what the model must know by
+        itself.
 
         Every token is made one of a kind by its place, id + place × vocabulary, and damaged with the same luck.
         """

@@ -112,7 +112,8 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
 
 def sampled(logits: Tensor, luck: Tensor) -> Tensor:
-    """One token of each distribution, by inversion of its distribution function. (asked, vocab), (asked,) -> (asked,)."""
+    """One token of each distribution, by inversion of its distribution function. (asked, vocab), (asked,) ->
+    (asked,)."""
     sums = (
         logits.double().softmax(-1).cumsum(-1) if logits.device.type != "mps" else logits.float().softmax(-1).cumsum(-1)
     )

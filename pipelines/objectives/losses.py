@@ -5,7 +5,8 @@ Losses of labelled examples as sums over items, so that the loop can divide by t
 A mean per micro-batch is wrong as soon as batches are accumulated or shared by processes and hold different numbers
 of items. Every loss here returns the sum; the loop divides by the count over all micro-batches and processes.
 
-Means that a loss tells beside its sum: over the items since the last log while training, over all of them while evaluating.
+Means that a loss tells beside its sum: over the items since the last log while training, over all of them while
+evaluating.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def classification_loss(
 
 
 def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-    """Cross-entropies of the first and the last token, summed over both and over the examples. logits (batch, length) each,
-    labels (batch, 2).
+    """Cross-entropies of the first and the last token, summed over both and over the examples. logits (batch, length)
+    each, labels (batch, 2).
 
     Padding takes no part, so that an example's loss does not depend on the others in its batch.
     """

@@ -24,11 +24,13 @@ class Objective(Block):
     name: str
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "blocks"
-    """How text is packed: pieces between [CLS] and [SEP]; pieces of a stream, nothing added; spans of whole sentences."""
+    """How text is packed: pieces between [CLS] and [SEP]; pieces of a stream, nothing added; spans of whole
+    sentences."""
     causal: ClassVar[bool] = False
     """Whether the model sees only what comes before: the mask of separate documents must agree."""
     separates: ClassVar[bool] = False
-    """Whether it can keep documents of one block apart: its `input_ids` keep their length and every end of a document."""
+    """Whether it can keep documents of one block apart: its `input_ids` keep their length and every end of a
+    document."""
     pairs: ClassVar[bool] = False
     """Whether it learns from pairs of a source and a target, as a task, and not from text."""
     marks_spans: ClassVar[bool] = False
@@ -47,7 +49,8 @@ class Objective(Block):
         return {"labels": 1.0}
 
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
-        """Why a model of this resolved architecture cannot learn it, as a sentence without its subject; None if it can."""
+        """Why a model of this resolved architecture cannot learn it, as a sentence without its subject; None if it
+        can."""
         return None
 
     def too_long(self, block_size: int) -> str | None:

@@ -109,7 +109,8 @@ class Permutation:
         return chosen
 
     def spans(self, draws: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
-        """Runs of n neighbours, each somewhere in a context of its own of k x n tokens, n drawn evenly (batch, length)."""
+        """Runs of n neighbours, each somewhere in a context of its own of k x n tokens, n drawn evenly (batch,
+        length)."""
         k, most = self.objective.k, self.objective.max_span_length
         contexts = -(-length // k)
         sizes = 1 + (uniforms(self.seed, SPAN_LENGTH, draws, contexts) * most).astype(np.int64)

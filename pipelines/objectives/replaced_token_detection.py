@@ -1,9 +1,9 @@
 """Replaced-token detection: a small generator fills masks in, and the model tells its tokens from the original ones.
 
-Clark et al. 2020, "ELECTRA", sections 2 and 3, arxiv.org/abs/2003.10555: the generator learns masked language modelling
-and nothing from being found out; the model (the discriminator) decides about every token, and its loss weighs 50 times
-as much (section 2, appendix A). Generator and discriminator share their embeddings (section 3.2), and the generator has a
-quarter to a half of the width (section 3.2, figure 3).
+Clark et al. 2020, "ELECTRA", sections 2 and 3, arxiv.org/abs/2003.10555: the generator learns masked language
+modelling and nothing from being found out; the model (the discriminator) decides about every token, and its loss
+weighs 50 times as much (section 2, appendix A). Generator and discriminator share their embeddings (section 3.2), and
+the generator has a quarter to a half of the width (section 3.2, figure 3).
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ class SpanMasking:
         return self._one_stream(ids, cut, real, spans > 0), self._one_stream(ids, ~cut & real, real, spans > 0)
 
     def _one_stream(self, ids: Ids, cut: Flags, real: Flags, hides: Flags) -> tuple[Ids, Ids]:
-        """The rows with a sentinel in place of every run of `cut` tokens, where anything is hidden, and the end token."""
+        """The rows with a sentinel in place of every run of `cut` tokens, where anything is hidden, and the end
+        token."""
         before = np.concatenate([np.zeros((len(ids), 1), dtype=bool), cut[:, :-1]], axis=1)
         first = cut & ~before & hides[:, None]
         number = np.cumsum(first, axis=1) - 1

@@ -4,9 +4,9 @@ What a trained stage's head means to others: the Auto class that loads it, and t
 
 Baking: an adapter becomes part of the model's own code, so that one `from_pretrained` loads both.
 
-A bottleneck adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's class
-that puts the adapter in place before the weights are read, and `auto_map` names it. The weights hold base and adapter; the
-price is a copy of the base in every publication, and that `peft` must be installed where it is loaded.
+A bottleneck adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's
+class that puts the adapter in place before the weights are read, and `auto_map` names it. The weights hold base and
+adapter; the price is a copy of the base in every publication, and that `peft` must be installed where it is loaded.
 
 Writing the weights and the tokenizer that will be published: the merged model, or an adapter with its base.
 """
@@ -120,7 +120,8 @@ class {base}WithAdapter({base}):
 
 
 def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
-    """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its adapter. Raises ModelError."""
+    """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its
+    adapter. Raises ModelError."""
     modules = foreign_code.adapter_modules(trained)
     if len(modules) != 1:
         raise ModelError(

@@ -472,7 +472,8 @@ def _origin(recipe: Recipe) -> str:
 
 
 def made_by(recipe: Recipe, stage: Stage) -> list[Stage]:
-    """The stages that led to the model of `stage`, the first first; those whose adapters it builds on stand before it."""
+    """The stages that led to the model of `stage`, the first first; those whose adapters it builds on stand before
+    it."""
     found: dict[str, Stage] = {}
     for each in reversed([*recipe.lineage(stage)]):
         members = getattr(getattr(each, "tuner", None), "stages", ())

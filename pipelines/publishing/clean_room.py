@@ -143,8 +143,8 @@ def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> Non
 def load(folder: str, auto_class: str, adapter: bool, code: Any = None) -> tuple[Any, Any]:
     """(model, tokenizer) by the lines that the model card shows. Refuses weights that are missing from the folder.
 
-    `code` is the Python that may run, relative path -> SHA-256; without it none may. Anything else is refused before transformers
-    sees the folder.
+    `code` is the Python that may run, relative path -> SHA-256; without it none may. Anything else is refused before
+    transformers sees the folder.
     """
     code = code or {}
     refuse_foreign_code(folder, code)
@@ -206,10 +206,10 @@ def answer(
     """Logits in fp32 on the CPU, a row for each text; for token heads, the rows of all tokens but padding, in order.
 
     A model that writes one text from another is told the `targets` (default: the texts themselves), and answers with
-    what it would write after each of their tokens. A model with several outputs answers with one column of all numbers.
-    Asked about `words`, a row for each word that has a token of its own; with `choices`, texts and pairs are that many for
-    each question, and a row is a question; with `spans` (window, first token, last token), a row is the two logits of a span
-    in the windows of a pair, which share `stride` tokens.
+    what it would write after each of their tokens. A model with several outputs answers with one column of all
+    numbers. Asked about `words`, a row for each word that has a token of its own; with `choices`, texts and pairs are
+    that many for each question, and a row is a question; with `spans` (window, first token, last token), a row is the
+    two logits of a span in the windows of a pair, which share `stride` tokens.
     """
     import torch
 

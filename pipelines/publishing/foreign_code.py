@@ -1,9 +1,10 @@
 """What a published folder may make others run: Python that Finery wrote, told by its hash, and JSON that names none.
 
-transformers and PEFT follow what stands in the JSON beside weights: `auto_map` names classes to import, `custom_generate` and
-`custom_pipelines` code to run, `owner/name--module.Class` code that lies elsewhere, an attention kernel's name a repository to
-load. A checkpoint of others may hold any of these, in any of its files, and a tokenizer keeps what it was opened with. So every
-JSON is cleaned before the folder is opened in the clean room, which looks again and refuses (`clean_room.refuse_foreign_code`).
+transformers and PEFT follow what stands in the JSON beside weights: `auto_map` names classes to import,
+`custom_generate` and `custom_pipelines` code to run, `owner/name--module.Class` code that lies elsewhere, an
+attention kernel's name a repository to load. A checkpoint of others may hold any of these, in any of its files, and a
+tokenizer keeps what it was opened with. So every JSON is cleaned before the folder is opened in the clean room, which
+looks again and refuses (`clean_room.refuse_foreign_code`).
 """
 
 from __future__ import annotations
@@ -36,21 +37,24 @@ METHODS = {
 
 @cache
 def of_finery() -> Mapping[str, str]:
-    """File name -> SHA-256 of every module that Finery puts beside weights: its architectures, and its methods for PEFT."""
+    """File name -> SHA-256 of every module that Finery puts beside weights: its architectures, and its methods for
+    PEFT."""
     files = {path.name: path for path in sorted((PACKAGE / "architectures").glob("*.py"))} | METHODS
     return {name: sha256_of(path) for name, path in files.items()}
 
 
 def adapter_modules(trained: Path) -> dict[str, bytes]:
-    """The modules that a trained adapter's method needs beside it: names as it was saved with, content as Finery has it."""
+    """The modules that a trained adapter's method needs beside it: names as it was saved with, content as Finery
+    has it."""
     return {name: path.read_bytes() for name, path in METHODS.items() if (trained / name).is_file()}
 
 
 def settled(folder: Path, written: Mapping[str, bytes], leave: bool) -> dict[str, str]:
     """Clean a folder that is to be published; returns its code, relative path -> SHA-256.
 
-    `written` is the code that was made for this folder alone, by name. `leave` says that the recipe runs its checkpoint's own code,
-    which transformers has then saved beside the weights. Raises ModelError for any other Python, for pickles and for links.
+    `written` is the code that was made for this folder alone, by name. `leave` says that the recipe runs its
+    checkpoint's own code, which transformers has then saved beside the weights. Raises ModelError for any other
+    Python, for pickles and for links.
     """
     code: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
@@ -90,7 +94,8 @@ def _clean(folder: Path, path: Path, code: Mapping[str, str], leave: bool) -> No
 
 
 def cleaned_of(value: Any, modules: frozenset[str], top: bool = False) -> Any:
-    """Plain JSON data without anything that names code but `module.Class` of these modules, and without the author's places."""
+    """Plain JSON data without anything that names code but `module.Class` of these modules, and without the
+    author's places."""
     if isinstance(value, Mapping):
         kept: dict[str, Any] = {}
         for key, entry in value.items():

@@ -2,10 +2,11 @@
 
 What a checkpoint that a model began with is called: a Hub name, a publication's, a stage's, or a folder's last part.
 
-Nobody is told how the author's disk is arranged, and `model`, the folder in which every stage keeps its model, says nothing.
+Nobody is told how the author's disk is arranged, and `model`, the folder in which every stage keeps its model, says
+nothing.
 
-On a server `FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and likewise `job:NAME`
-and `model:NAME`. What is published names these, and none of the server's folders (`public`).
+On a server `FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and
+likewise `job:NAME` and `model:NAME`. What is published names these, and none of the server's folders (`public`).
 
 `manifest.json` of a publication: what the checkpoint was made from, and by what.
 """
@@ -112,7 +113,8 @@ def name_of(checkpoint: str) -> str:
 
 
 def told(checkpoint: str) -> str:
-    """As it stands in a sentence behind "made from" or "starts from": `` `my-model` ``, or ``the model of stage `mrpc` in run `demo` ``."""
+    """As it stands in a sentence behind "made from" or "starts from": `` `my-model` ``, or ``the model of stage
+    `mrpc` in run `demo` ``."""
     name = f"`{name_of(checkpoint)}`"
     folder = Path(checkpoint)
     if (

@@ -69,7 +69,8 @@ class Publish(Stage):
     ] = Field(default_factory=dict)
     """What the model must score: `{"glue/mrpc.f1": ">= 0.80"}`. All of them must hold, or nothing is published."""
     merge: bool | None = None
-    """Publish an adapter merged into its base, or, `false`, with its base in `base/`. Default: merged where its method can be."""
+    """Publish an adapter merged into its base, or, `false`, with its base in `base/`. Default: merged where its
+    method can be."""
     bake: bool = False
     """Publish an adapter that cannot be merged as part of the model's own code: one folder, one `from_pretrained`."""
     private: bool = True

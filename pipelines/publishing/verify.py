@@ -351,8 +351,8 @@ def prove(
 
     `code` is the Python that was put there, relative path -> SHA-256: nothing else runs in the clean process.
 
-    `adapter` says that the folder holds an adapter beside its base, `mergeable` that the stage left one that is published
-    merged or could be: then both ways must agree.
+    `adapter` says that the folder holds an adapter beside its base, `mergeable` that the stage left one that is
+    published merged or could be: then both ways must agree.
     """
     groups, there_are = questions_of(scored, context.precision)
     proof = Proof(of=there_are)

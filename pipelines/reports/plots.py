@@ -8,9 +8,9 @@ A search as SVG: every value that was tried with its score, the winner of each m
 
 The frontier of reward and KL divergence: what each method reaches, and how far from the first model it goes for it.
 
-Gao et al. 2023, "Scaling Laws for Reward Model Overoptimization", arxiv.org/abs/2210.10760, figure 1, compare methods so: at the
-same distance, or for the same reward. A ring is one seed, a dot the mean over the seeds, the line joins the means that no
-other beats in both.
+Gao et al. 2023, "Scaling Laws for Reward Model Overoptimization", arxiv.org/abs/2210.10760, figure 1, compare methods
+so: at the same distance, or for the same reward. A ring is one seed, a dot the mean over the seeds, the line joins
+the means that no other beats in both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Scale:
         return round(self.start + place / (self.high - self.low) * (self.end - self.start), 1)
 
     def ticks(self, count: int = 6) -> list[float]:
-        """Round values inside the scale: steps of 1, 2 or 5, and on a logarithmic scale 1, 2 and 5 of each power of ten."""
+        """Round values inside the scale: steps of 1, 2 or 5, and on a logarithmic scale 1, 2 and 5 of each power
+        of ten."""
         if self.log:
             powers = range(math.floor(self.low), math.ceil(self.high) + 1)
             factors: tuple[int, ...] = (1,) if self.high - self.low > 2.5 else (1, 2, 5)
@@ -179,7 +180,8 @@ def _arrows(scale: Scale, low: float, high: float, y: float, upright: bool = Fal
 
 
 def scatter(points: Sequence[Point], x_label: str, y_label: str, larger_is_better: bool = True, unit: str = "") -> str:
-    """Score against a cost, on a logarithmic axis where costs differ much, with the Pareto front through the points that nothing beats."""
+    """Score against a cost, on a logarithmic axis where costs differ much, with the Pareto front through the
+    points that nothing beats."""
     left, top, height = 60, 12, 330
     bottom, right = height - 44, WIDTH - 14
     x = Scale([point.x for point in points], left, right, log=True)
@@ -217,7 +219,8 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, larger_is_bette
 def free_places(
     points: Sequence[tuple[float, float]], widths: Sequence[float], frame: tuple[float, float, float, float]
 ) -> list[tuple[float, float]]:
-    """Where the name of each point begins (x, baseline): beside it, and further off where other names and points are in the way."""
+    """Where the name of each point begins (x, baseline): beside it, and further off where other names and points
+    are in the way."""
     tall = 12.0
     left, top, right, bottom = frame
     taken = [(px - 8, py - 8, px + 8, py + 8) for px, py in points]
@@ -292,7 +295,8 @@ def pareto(points: Sequence[tuple[float, float]], larger_is_better: bool = True)
 
 
 def apart(places: Sequence[float], room: float, bottom: float) -> list[float]:
-    """The same places, pushed down until none is nearer than `room` to the one above it, and up again from the bottom."""
+    """The same places, pushed down until none is nearer than `room` to the one above it, and up again from the
+    bottom."""
     found = list(places)
     order = sorted(range(len(places)), key=lambda each: places[each])
     last = -math.inf

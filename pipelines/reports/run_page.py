@@ -2,7 +2,8 @@
 
 A run as one page to look at: `report.html` of its folder, self-contained, and the same in short as `README.md`.
 
-What the report of a run says of a model's own completions: whether they win, at what distance, and some of them side by side.
+What the report of a run says of a model's own completions: whether they win, at what distance, and some of them side
+by side.
 
 What a run's report shows of its feedback stages: how far the judge can be trusted, and the way to the examples.
 

@@ -6,7 +6,8 @@ A confusion matrix as SVG: rows are the true classes, columns what was said, the
 
 How the scores of chosen and of rejected answers lie, as SVG: two histograms over one axis.
 
-How a run of PPO went: its reward, KL and other signs over the iterations, and what the policy wrote at first and at last.
+How a run of PPO went: its reward, KL and other signs over the iterations, and what the policy wrote at first and at
+last.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ LEFT, TOP, BOTTOM = 52, 10, 44
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], told: str) -> str:
-    """Bars of accuracy over confidence; the shaded part is what lies between a bar and the diagonal, where it should end.
+    """Bars of accuracy over confidence; the shaded part is what lies between a bar and the diagonal, where it should
+    end.
 
-    Guo et al. 2017, figure 1. `told` is what the picture says, for those who cannot see it. The bars below it say how many
-    examples each bin has.
+    Guo et al. 2017, figure 1. `told` is what the picture says, for those who cannot see it. The bars below it say how
+    many examples each bin has.
     """
     low = TOP + SIDE
 
@@ -109,7 +111,8 @@ LEFT_PLOTS_SCORES, RIGHT, TOP_PLOTS_SCORES, BOTTOM_PLOTS_SCORES = 60, 620, 10, 4
 
 
 def scores(histogram: Mapping[str, Sequence[float]], told: str) -> str:
-    """Bars of the chosen answers (blue) and of the rejected ones (orange) between each two `edges`; `told` is what the picture says."""
+    """Bars of the chosen answers (blue) and of the rejected ones (orange) between each two `edges`; `told` is what
+    the picture says."""
     edges, low = histogram["edges"], TOP_PLOTS_SCORES + HEIGHT
     most = max((*histogram["chosen"], *histogram["rejected"], 1))
     x, y = Scale(edges, LEFT_PLOTS_SCORES, RIGHT), Scale([0, most], low, TOP_PLOTS_SCORES)
@@ -147,7 +150,8 @@ SMOOTHED = 20
 
 
 def signals(folder: Path, stage: str) -> dict[str, Points]:
-    """Each sign of a ppo stage by iteration, as the run's events tell it; of a stage that was done twice, the last time."""
+    """Each sign of a ppo stage by iteration, as the run's events tell it; of a stage that was done twice, the last
+    time."""
     found: dict[str, dict[int, float]] = {}
     wanted = {name for _, names in FIGURES for name in names}
     for event in read_events(folder / "events.jsonl"):

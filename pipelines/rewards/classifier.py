@@ -35,7 +35,8 @@ class Classifier(RewardBlock):
     label: str | None = None
     """The label that is rewarded. Default: none, for models with one output."""
     output: Output = "probability"
-    """`probability`, `log_probability`, or `logit`: the log of its odds against all other labels, which never saturates."""
+    """`probability`, `log_probability`, or `logit`: the log of its odds against all other labels, which never
+    saturates."""
     reads: Literal["whole", "completion"] = "whole"
     """What is classified: the prompt with its completion behind it, or the completion alone."""
     max_length: int = Field(512, ge=4)
@@ -129,7 +130,8 @@ class Classifier(RewardBlock):
 
 
 def said_of(logits: Tensor, column: int | None, output: Output) -> Tensor:
-    """What logits (texts, labels) say of one label (texts,). `logit` is log p - log (1 - p), computed from the logits themselves."""
+    """What logits (texts, labels) say of one label (texts,). `logit` is log p - log (1 - p), computed from the
+    logits themselves."""
     import torch
 
     logits = logits.double()

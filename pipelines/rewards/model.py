@@ -27,7 +27,8 @@ LENGTH = 512
 
 
 class RewardModel(RewardBlock):
-    """The score of a reward model: `{from: STAGE}` or `{checkpoint: …}`. It may have another tokenizer than the policy."""
+    """The score of a reward model: `{from: STAGE}` or `{checkpoint: …}`. It may have another tokenizer than the
+    policy."""
 
     name: Literal["model"] = "model"
     source: str | None = Field(None, alias="from")
@@ -35,7 +36,8 @@ class RewardModel(RewardBlock):
     checkpoint: FolderOrName | None = None
     """A folder or a Hub name with a reward model: a head with one output."""
     normalize: bool = False
-    """Whether scores are shifted and divided so that those of its training data have mean 0 and standard deviation 1."""
+    """Whether scores are shifted and divided so that those of its training data have mean 0 and standard deviation
+    1."""
     max_length: int | None = Field(None, ge=4)
     """Tokens of a prompt and its completion. Default: what the model was trained with, else 512."""
 

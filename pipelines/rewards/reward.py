@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
-"""`scorer(prompts, completions)`: a finite number for each pair. `prompts` are those of `data.prompts`, which know their
-messages, or plain texts. What stands beside a pair changes its number by rounding at most."""
+"""`scorer(prompts, completions)`: a finite number for each pair. `prompts` are those of `data.prompts`, which know
+their messages, or plain texts. What stands beside a pair changes its number by rounding at most."""
 
 
 class RewardBlock(Consulted):
@@ -91,7 +91,8 @@ def usable(model: Any, tokenizer: Any, wanted: int) -> int:
 
 
 def ends_kept(tokenizer: Any, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
-    """Each text as the tokenizer gives it to a classifier. A longer one loses its beginning: what is scored stands at the end."""
+    """Each text as the tokenizer gives it to a classifier. A longer one loses its beginning: what is scored stands
+    at the end."""
     side, tokenizer.truncation_side = tokenizer.truncation_side, "left"
     try:
         with settings_kept(tokenizer):

@@ -50,7 +50,8 @@ def _one_word(value: str) -> str:
 
 
 class Keyword(RewardBlock):
-    """The share of the generated words that are in a list, whatever their case: `{name: keyword, words: [good, great]}`."""
+    """The share of the generated words that are in a list, whatever their case: `{name: keyword, words: [good,
+    great]}`."""
 
     name: Literal["keyword"] = "keyword"
     words: tuple[Annotated[str, AfterValidator(_one_word)], ...] = Field(min_length=1)
@@ -79,13 +80,15 @@ def nearness(length: int, target: int) -> float:
 
 
 class Length(RewardBlock):
-    """The length of a completion: `{name: length, unit: words, target: 20}` is 1 at 20 words and 0 at none and at 40."""
+    """The length of a completion: `{name: length, unit: words, target: 20}` is 1 at 20 words and 0 at none and at
+    40."""
 
     name: Literal["length"] = "length"
     unit: Unit = "words"
     """What is counted: `words` (runs of letters and digits) or `characters`."""
     target: int | None = Field(None, ge=1)
-    """The length that gets 1. Default: none, the reward is the length itself; with a negative weight in `weighted` it is a price."""
+    """The length that gets 1. Default: none, the reward is the length itself; with a negative weight in `weighted`
+    it is a price."""
 
     def open(self, context: Context) -> Scorer:
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
@@ -112,7 +115,8 @@ def _expression(value: str) -> str:
 
 
 def measured(expression: Any, text: str, measure: Measure, seconds: float = SECONDS) -> float:
-    """`any`: 1 if there is a match, else 0; `count`: how many, none inside another; `share`: of the characters, those in matches.
+    """`any`: 1 if there is a match, else 0; `count`: how many, none inside another; `share`: of the characters, those
+    in matches.
 
     `expression` is compiled by the library `regex`. Raises TimeoutError after `seconds`.
     """
@@ -132,7 +136,8 @@ class Pattern(RewardBlock):
     pattern: Annotated[str, AfterValidator(_expression)] = Field(min_length=1, max_length=500)
     """A regular expression in Python's words."""
     measure: Measure = "any"
-    """`any`: 1 where it matches, else 0; `count`: how often; `share`: the share of the characters that are in matches."""
+    """`any`: 1 where it matches, else 0; `count`: how often; `share`: the share of the characters that are in
+    matches."""
     ignore_case: bool = False
     """Whether capitals match small letters."""
 

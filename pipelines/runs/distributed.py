@@ -3,9 +3,9 @@
 A stage over several hosts: the first host announces it, the others join.
 
 The hosts share a folder, named by FINERY_WORLD: whoever starts the attempt sets it, with FINERY_HOSTS (how many),
-FINERY_HOST (which one this is, from 0) and FINERY_ADDRESS (where the first one is reached), on every host. The first host
-runs the recipe; before each stage that runs on all of them it writes `<n>.json` there and starts its share of torchrun's
-workers. The others run `python -m pipelines join`, which starts theirs.
+FINERY_HOST (which one this is, from 0) and FINERY_ADDRESS (where the first one is reached), on every host. The first
+host runs the recipe; before each stage that runs on all of them it writes `<n>.json` there and starts its share of
+torchrun's workers. The others run `python -m pipelines join`, which starts theirs.
 
 Several processes for one stage: torchrun, one rank a process, gloo on a CPU and NCCL on GPUs.
 
@@ -111,7 +111,8 @@ class Call:
 
 
 def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: Hosts) -> Call:
-    """The call for a stage; on several hosts it is announced to the others. Raises StageError when it cannot be shared evenly."""
+    """The call for a stage; on several hosts it is announced to the others. Raises StageError when it cannot be
+    shared evenly."""
     if here.count == 1:
         return Call(str(run_folder), stage, str(folder), processes, 0, "")
     if processes % here.count:
@@ -132,7 +133,8 @@ def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: H
 
 
 def join(stop: StopSignal | None = None) -> int:
-    """Take part in every stage that is announced, until a signal. Returns the first exit code of a share that is not 0."""
+    """Take part in every stage that is announced, until a signal. Returns the first exit code of a share that is
+    not 0."""
     here = hosts()
     if here.folder is None or here.number == 0:
         raise CommandError(
@@ -310,7 +312,8 @@ def gather(world: World) -> Callable[[Any], list[Any]]:
 
 
 class Heartbeat:
-    """Signs of life of one process, as times of change of two files: `RANK` while it runs, `RANK.step` when it moves on.
+    """Signs of life of one process, as times of change of two files: `RANK` while it runs, `RANK.step` when it moves
+    on.
 
     A process that hangs in a collective call is alive and does not move on; one that was frozen does neither.
     """

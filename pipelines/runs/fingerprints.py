@@ -26,8 +26,9 @@ CONTRACT = {"errors", "registry", "blocks", "marks", "recipe", "protocols", "eve
 """Modules of `pipelines` that compute nothing that could change a result."""
 
 CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "context"}
-"""Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`), the kinds of its tasks
-(`Stage.modules`), the parts of the context that it asks for. Of every other registry that it looks names up in, all entries are."""
+"""Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`), the kinds of
+its tasks (`Stage.modules`), the parts of the context that it asks for. Of every other registry that it looks names up
+in, all entries are."""
 MODULE = re.compile(r"(pipelines(?:\.\w+)+)(?::\w+)?")
 """A text that names a module, or something in one."""
 
@@ -87,8 +88,8 @@ def code_of(modules: Iterable[str]) -> str:
 
 
 def used_by(modules: Iterable[str]) -> list[str]:
-    """`modules` and every counted module that they use, directly or not: by an import wherever it stands, by a text that names
-    it, by a registry that they look names up in, or as a part of the context (`context.complete`)."""
+    """`modules` and every counted module that they use, directly or not: by an import wherever it stands, by a text
+    that names it, by a registry that they look names up in, or as a part of the context (`context.complete`)."""
     seen: set[str] = set()
     waiting = [module for module in modules if counts(module)]
     while waiting:
@@ -106,7 +107,8 @@ def counts(module: str) -> bool:
 
 
 def _read(module: str) -> tuple[str, tuple[str, ...]]:
-    """(hash of a module's code without comments and docstrings, and of a package's templates; the counted modules that it uses).
+    """(hash of a module's code without comments and docstrings, and of a package's templates; the counted modules
+    that it uses).
 
     Remembered while the module's file stays the same.
     """

@@ -46,7 +46,8 @@ from pipelines.runs.workspace import RunFolder, StageStore
 
 
 def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: StopSignal | None = None) -> Path:
-    """Do what the recipe describes, stage by stage; returns the run folder. Raises FineryError after telling the events."""
+    """Do what the recipe describes, stage by stage; returns the run folder. Raises FineryError after telling the
+    events."""
     refuse_study(recipe, str(folder))
     stop = stop or StopSignal()
     job = Job(recipe, RunFolder(folder, store or StageStore()), stop)
@@ -97,7 +98,8 @@ class Job:
 
     @cached_property
     def start(self) -> Model:
-        """The recipe's model at the commit that its revision stands for now: one run reads one state of a repository."""
+        """The recipe's model at the commit that its revision stands for now: one run reads one state of a
+        repository."""
         own = self.recipe.model
         if own.checkpoint is None:
             return own
@@ -136,7 +138,8 @@ class Job:
         self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
 
     def refuse_what_is_lacking(self) -> None:
-        """Raise Misfit when a stage needs what this machine has not got, before the stages ahead of it take their time."""
+        """Raise Misfit when a stage needs what this machine has not got, before the stages ahead of it take their
+        time."""
         for stage in self.recipe.stages:
             tuner = getattr(stage, "tuner", None)
             if tuner is not None and (why := tuner.unavailable_reason()) is not None:
@@ -364,7 +367,8 @@ class Job:
 
 
 def _commit(source: str, revision: str | None) -> str | None:
-    """The commit of a Hub repository, where it can be told; asked for by every run, with its own token. Raises DataError."""
+    """The commit of a Hub repository, where it can be told; asked for by every run, with its own token. Raises
+    DataError."""
     return revision if Path(source).is_dir() else commit_of(source, revision) or revision
 
 

@@ -91,7 +91,8 @@ class StageStore:
         self._held: dict[str, bool] = {}
 
     def complete(self, fingerprint: str) -> Path | None:
-        """The folder of a complete stage, of its own or a shared one. One that lost something since it was finished is not complete."""
+        """The folder of a complete stage, of its own or a shared one. One that lost something since it was
+        finished is not complete."""
         folder = self.stages / fingerprint
         if (folder / RECORD).is_file() and not self._leads_to_shared(folder):
             return folder if self.damage(fingerprint) is None else None

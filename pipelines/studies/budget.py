@@ -1,7 +1,7 @@
 """Budgets that are the same for every method: how many steps of each cost as much as training the reference.
 
-Steps, tokens and operations are those of `finery plan`: tokens and operations with every sequence counted at its longest, for
-all methods alike. Time is that of a step, measured on this machine before the cells run.
+Steps, tokens and operations are those of `finery plan`: tokens and operations with every sequence counted at its
+longest, for all methods alike. Time is that of a step, measured on this machine before the cells run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def _why(planned: StagePlan) -> str:
 
 
 def measured_seconds(folder: Path, stage: str) -> float | None:
-    """Seconds of a step, from what a probe left: the median of the times between steps, so that neither the first nor a disturbed one counts."""
+    """Seconds of a step, from what a probe left: the median of the times between steps, so that neither the first
+    nor a disturbed one counts."""
     times: dict[int, datetime] = {}
     for event in read_events(folder / "events.jsonl"):
         if event.get("stage") == stage and event["event"] == "metric" and "loss" in event.get("metrics", {}):

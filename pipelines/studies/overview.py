@@ -18,7 +18,8 @@ from pipelines.reports.results import Result
 from pipelines.studies.table import Row, correct, held_against, row_of
 
 MEAN = "mean"
-"""The score of a line over its tasks, those that run to 100 divided by it (as GLUE's and the harness's averages are)."""
+"""The score of a line over its tasks, those that run to 100 divided by it (as GLUE's and the harness's averages
+are)."""
 
 Blocks = Sequence[tuple[dict[str, str], str, list[Row]]]
 
@@ -74,8 +75,8 @@ class Overview:
 
 
 def overviews(blocks: Blocks, reference: str | None, correction: Correction) -> list[Overview]:
-    """One for each group of blocks that differ in their tasks only; none for a group of one. The p-values of the means are
-    corrected for the lines of all of them."""
+    """One for each group of blocks that differ in their tasks only; none for a group of one. The p-values of the
+    means are corrected for the lines of all of them."""
     measured = [block for block in blocks if block[1]]
     tasks = set(_task_keys(measured))
     groups: dict[tuple[tuple[str, str], ...], list[tuple[dict[str, str], str, list[Row]]]] = {}

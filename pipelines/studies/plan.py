@@ -97,7 +97,8 @@ class WholePlan:
 def plan_study(
     study: StudyRecipe, flops_per_second: float | None = None, device: hardware.Device | None = None
 ) -> WholePlan:
-    """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is done once."""
+    """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is
+    done once."""
     kept = [axis.name for axis in study.axes if not axis.repeats]
     rows: dict[tuple[str, ...], list[Cell]] = {}
     for cell in study.cells:

@@ -70,7 +70,8 @@ SELECTION_MOST = 2000
 
 
 def drawn(count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(numbers of the rows that are trained on, in the order drawn; of those set aside, ascending) of `count` rows, at least two."""
+    """(numbers of the rows that are trained on, in the order drawn; of those set aside, ascending) of `count`
+    rows, at least two."""
     aside = min(max(1, round(count * SELECTION_SHARE)), SELECTION_MOST)
     order = np.random.default_rng([seed, 0x5E1EC7]).permutation(count)
     return order[aside:], np.sort(order[:aside])
@@ -79,8 +80,8 @@ def drawn(count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 HELD_OUT_SHARE = 0.1
 HELD_OUT_MOST = 2_000
 HELD_OUT_SEED = 20_260_101
-"""Of the rows that stand in for a missing validation split, and of the order of rows that the file holds class by class:
-fixed, so that every run is measured on the same rows."""
+"""Of the rows that stand in for a missing validation split, and of the order of rows that the file holds class by
+class: fixed, so that every run is measured on the same rows."""
 
 
 @dataclass(frozen=True)

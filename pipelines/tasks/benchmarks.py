@@ -8,13 +8,14 @@ test splits are not public and stand as -1.
 
 Classes of single texts, beside GLUE: questions (TREC), film reviews (IMDb), news (AG).
 
-The data sets that ULMFiT reports on (Howard and Ruder 2018, table 1, arxiv.org/abs/1801.06146), with the columns and class
-names of the Hub. They have no validation split: scores are those on the test split, as published ones are, and models are
-selected by a part of train.
+The data sets that ULMFiT reports on (Howard and Ruder 2018, table 1, arxiv.org/abs/1801.06146), with the columns and
+class names of the Hub. They have no validation split: scores are those on the test split, as published ones are, and
+models are selected by a part of train.
 
-TREC: Li and Roth 2002, "Learning Question Classifiers", aclanthology.org/C02-1150: 5,452 questions and 500 test questions, by
-6 kinds of answers or by 50. IMDb: Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis", aclanthology.org/P11-1015:
-25,000 reviews each. AG's news: Zhang, Zhao and LeCun 2015, arxiv.org/abs/1509.01626: 120,000 and 7,600.
+TREC: Li and Roth 2002, "Learning Question Classifiers", aclanthology.org/C02-1150: 5,452 questions and 500 test
+questions, by 6 kinds of answers or by 50. IMDb: Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis",
+aclanthology.org/P11-1015: 25,000 reviews each. AG's news: Zhang, Zhao and LeCun 2015, arxiv.org/abs/1509.01626:
+120,000 and 7,600.
 
 SQuAD: questions on Wikipedia, whose answers are spans of a paragraph.
 
@@ -24,22 +25,23 @@ stage trained it: its training rows may be out of reach.
 
 RACE: English examinations of Chinese middle and high schools, four options a question.
 
-Lai et al. 2017, "RACE: Large-scale ReAding Comprehension Dataset From Examinations", arxiv.org/abs/1704.04683; section 5
-scores accuracy on the two schools and on all of their questions together. Half of the questions of its development set have a gap `_`.
+Lai et al. 2017, "RACE: Large-scale ReAding Comprehension Dataset From Examinations", arxiv.org/abs/1704.04683;
+section 5 scores accuracy on the two schools and on all of their questions together. Half of the questions of its
+development set have a gap `_`.
 
 Multi30k: descriptions of photographs in English, and their translations.
 
-Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions", arxiv.org/abs/1605.00459; French: Elliott
-et al. 2017, arxiv.org/abs/1710.07177; Czech: Barrault et al. 2018, "Findings of the Third Shared Task on Multimodal
-Machine Translation", section 2. 29,000 training, 1,014 validation and 1,000 test sentences (`test_2016_flickr`), which
-published results are measured on.
+Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions", arxiv.org/abs/1605.00459; French:
+Elliott et al. 2017, arxiv.org/abs/1710.07177; Czech: Barrault et al. 2018, "Findings of the Third Shared Task on
+Multimodal Machine Translation", section 2. 29,000 training, 1,014 validation and 1,000 test sentences
+(`test_2016_flickr`), which published results are measured on.
 
 Named tasks of following instructions, and of solving word problems.
 
-Alpaca: Taori et al. 2023, "Stanford Alpaca: An Instruction-following LLaMA Model"; a part of train is held out, as the set
-has no other split. Its few rows with an empty output are left out. Self-Instruct: the seed tasks of Wang et al. 2023,
-arxiv.org/abs/2212.10560, written by people. GSM8K: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems",
-arxiv.org/abs/2110.14168, whose answers end with `#### ` and a number; that number is compared.
+Alpaca: Taori et al. 2023, "Stanford Alpaca: An Instruction-following LLaMA Model"; a part of train is held out, as
+the set has no other split. Its few rows with an empty output are left out. Self-Instruct: the seed tasks of Wang et
+al. 2023, arxiv.org/abs/2212.10560, written by people. GSM8K: Cobbe et al. 2021, "Training Verifiers to Solve Math
+Word Problems", arxiv.org/abs/2110.14168, whose answers end with `#### ` and a number; that number is compared.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ class EvaluationRequest:
     tokenizer: Any
 
     def length(self) -> int:
-        """Tokens after which a text is cut: what the stage says, else what the model was trained with, as far as it has positions."""
+        """Tokens after which a text is cut: what the stage says, else what the model was trained with, as far as
+        it has positions."""
         from pipelines.models.predict import usable_length
 
         wanted = self.stage.max_length or self.choice.trained_length(self.context.recipe)

@@ -5,7 +5,8 @@ A look at what a stage is about to learn: the first examples with their loss mas
 Wrong masks do not show in a loss curve, but in a model that never stops or repeats its prompt. So a stage that learns
 answers says what it reads before it starts, and `finery data show` says the same without training.
 
-A look at the pairs that a stage is about to learn from: the first of them with what is learnt, and what is wrong with them.
+A look at the pairs that a stage is about to learn from: the first of them with what is learnt, and what is wrong with
+them.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ What a reader should be told before believing a score.
 `predictions.parquet`: what the model said about each example, one row an example, in the order of the files.
 
 Columns: benchmark, split, index (row in the split), text, text_pair (null for single texts), label (null where it is
-not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are int64, or float64 once one of the
-benchmarks in the file is a regression. Benchmarks whose answers are texts have source, reference (null where it is not
-public) and hypothesis instead of the columns from text to logits; in a file with both kinds the others are null. Tasks on
-words have tokens, tags, predicted_tags and logits (words by classes, one after the other); questions about a context have id,
-text (the question), text_pair, answers, answer, answer_start, window, start_token, end_token and logits (start, end) of the
-best span, and null_score_difference; questions with options have text, options, label, prediction and logits.
+not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are
+int64, or float64 once one of the benchmarks in the file is a regression. Benchmarks whose answers are texts have
+source, reference (null where it is not public) and hypothesis instead of the columns from text to logits; in a file
+with both kinds the others are null. Tasks on words have tokens, tags, predicted_tags and logits (words by classes,
+one after the other); questions about a context have id, text (the question), text_pair, answers, answer,
+answer_start, window, start_token, end_token and logits (start, end) of the best span, and null_score_difference;
+questions with options have text, options, label, prediction and logits.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def no_better_than_ngrams(
     intervals: Mapping[str, tuple[float, float]],
     peers: Mapping[str, Mapping[str, float]],
 ) -> str | None:
-    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens needs."""
+    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens
+    needs."""
     for metric in ("bits_per_byte", "hidden_bits_per_byte"):
         better = [
             f"{peer} {peers[peer][metric]:.3f}"
@@ -314,8 +316,8 @@ def _holds(table: Any, column: str) -> bool:
 def read_predictions(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """By (benchmark, split): `index`, `label` (None where not public), `prediction`, `logits` (examples, outputs).
 
-    Of benchmarks whose answers are texts: `index`, and `source`, `reference`, `hypothesis` as lists; of those on words and spans
-    the columns of OTHER_KINDS as lists.
+    Of benchmarks whose answers are texts: `index`, and `source`, `reference`, `hypothesis` as lists; of those on
+    words and spans the columns of OTHER_KINDS as lists.
     """
     import pyarrow.parquet as pq
 

@@ -70,7 +70,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def score(task: Task) -> Score:
-    """The task's metrics as one function of what a model said and of the labels: see the examiner of the task's head."""
+    """The task's metrics as one function of what a model said and of the labels: see the examiner of the task's
+    head."""
     found: Score = EXAMINERS.load(task.head.kind)().score(task)
     return found
 

@@ -2,9 +2,9 @@
 
 How a kind of task is learnt: the seam between the kinds of tasks and the stages that train them.
 
-A `Teacher` stands behind each line of the LESSONS table, named as the kind of task. It imports without torch: it judges a
-recipe, and once model and tokenizer are open it prepares a `Lesson`, all that the training loop needs. A stage on one task
-runs one lesson; a stage on several tasks mixes theirs.
+A `Teacher` stands behind each line of the LESSONS table, named as the kind of task. It imports without torch: it
+judges a recipe, and once model and tokenizer are open it prepares a `Lesson`, all that the training loop needs. A
+stage on one task runs one lesson; a stage on several tasks mixes theirs.
 
 The keys of a subject that are about classes: smoothed labels, and classes that count more than others.
 
@@ -14,7 +14,8 @@ Keys of a subject that only tasks with texts for answers have.
 
 Keys of a subject that only tasks of finding answers in texts have.
 
-What is learnt: a task, and how its examples are cut. The supervised stage is about one subject, multi-task about several.
+What is learnt: a task, and how its examples are cut. The supervised stage is about one subject, multi-task about
+several.
 """
 
 from __future__ import annotations
@@ -167,9 +168,9 @@ def class_weights(subject: Subject, task: Task, labels: Sequence[Any]) -> Any:
     """Weights (classes,) by which the loss of each class is multiplied, as a tensor; None where all count the same.
 
     `balanced` is n / (classes · n_class), scikit-learn's formula. Any weights are scaled so that their mean over the
-    training rows is 1: the loss of a whole epoch is then torch's weighted mean, and the learning rate keeps its meaning.
-    A batch is divided by its number of examples, not by its own sum of weights, which would make what an example
-    counts depend on the others in its batch. Raises DataError for weights that do not fit the classes.
+    training rows is 1: the loss of a whole epoch is then torch's weighted mean, and the learning rate keeps its
+    meaning. A batch is divided by its number of examples, not by its own sum of weights, which would make what an
+    example counts depend on the others in its batch. Raises DataError for weights that do not fit the classes.
     """
     import torch
 
@@ -269,20 +270,23 @@ class Subject(Block):
     max_target_length: int | None = Field(None, ge=4, le=131072)
     """For tasks of the kind `seq2seq`: tokens after which a target is cut. Default: `max_length`."""
     doc_stride: int | None = Field(None, ge=0, le=131072)
-    """For tasks of the kind `qa`: tokens that neighbouring windows of a long context share. Default: a third of `max_length`."""
+    """For tasks of the kind `qa`: tokens that neighbouring windows of a long context share. Default: a third of
+    `max_length`."""
     auxiliary_lm: float | None = Field(None, gt=0, le=100)
     """The weight of naming the next tokens of the texts beside the task, for decoders; 0.5 in the paper on GPT."""
     label_smoothing_factor: float = Field(0.0, ge=0, lt=1)
     """The share of each label that is spread over all classes, as transformers' argument of that name."""
     class_weights: ClassWeights = None
-    """For tasks of the kind `classification`: `balanced`, or a number a class; scaled to a mean of 1 over the training rows."""
+    """For tasks of the kind `classification`: `balanced`, or a number a class; scaled to a mean of 1 over the
+    training rows."""
     chat_template: TemplateName | None = None
-    """For tasks of the kind `causal`: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the tokenizer. Default:
-    the tokenizer's own, else `simple`."""
+    """For tasks of the kind `causal`: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the
+    tokenizer. Default: the tokenizer's own, else `simple`."""
     train_on: Literal["completions", "all"] | None = None
     """For tasks of the kind `causal`: learn the answers only (the default), or the prompts too."""
     packing: bool | None = None
-    """For tasks of the kind `causal`: fill blocks of `max_length` tokens with several examples, which do not see each other."""
+    """For tasks of the kind `causal`: fill blocks of `max_length` tokens with several examples, which do not see
+    each other."""
     max_train_samples: int | None = Field(None, ge=1)
     """Only the first rows of train."""
     max_eval_samples: int | None = Field(None, ge=1)

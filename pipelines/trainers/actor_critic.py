@@ -2,9 +2,9 @@
 
 The value function: a number for each state, read off a transformer's last hidden states.
 
-One linear layer, whatever the model. It begins at zero, as in Ziegler et al.'s code (Huang et al. 2023, "The N Implementation
-Details of RLHF with PPO", policy training 2): the first advantages are then rewards and nothing else, and the first gradients do
-not pull the shared body towards the noise of a random head.
+One linear layer, whatever the model. It begins at zero, as in Ziegler et al.'s code (Huang et al. 2023, "The N
+Implementation Details of RLHF with PPO", policy training 2): the first advantages are then rewards and nothing else,
+and the first gradients do not pull the shared body towards the noise of a random head.
 
 A policy and its value function as one module: what the optimizer sees, and what one pass tells about sampled tokens.
 """

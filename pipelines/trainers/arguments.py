@@ -4,8 +4,9 @@ From a stage's `arguments` to transformers' TrainingArguments, and the batch siz
 
 Settings of a method that stand among a stage's `arguments`, under the names that TRL gives them.
 
-A stage writes its table once: `SETTINGS = {"beta": Setting(Argument("float", at_least=0), 0.1)}`, annotates its field with
-`BeforeValidator(checked_with(SETTINGS))`, and takes them out again with `split` before TrainingArguments are built.
+A stage writes its table once: `SETTINGS = {"beta": Setting(Argument("float", at_least=0), 0.1)}`, annotates its field
+with `BeforeValidator(checked_with(SETTINGS))`, and takes them out again with `split` before TrainingArguments are
+built.
 """
 
 from __future__ import annotations

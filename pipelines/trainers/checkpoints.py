@@ -126,7 +126,8 @@ def name_final_base(folder: Path, context: Context) -> None:
 
 
 def save_learnt(weights: Mapping[str, Tensor], arguments: Any, folder: str | None) -> None:
-    """Write `weights` where the Trainer looks for them when it resumes. What is missing there stays as the stage opened it."""
+    """Write `weights` where the Trainer looks for them when it resumes. What is missing there stays as the stage
+    opened it."""
     if not arguments.should_save:
         return
     place = folder or arguments.output_dir

@@ -1,8 +1,8 @@
 """The stage that optimises a policy on preferences directly: DPO and its relatives.
 
 Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Secretly a Reward Model",
-arxiv.org/abs/2305.18290: the policy that maximises a reward at a bounded KL to a reference has that reward as its own log ratio
-to the reference, so a loss on pairs of answers needs neither a reward model nor sampling.
+arxiv.org/abs/2305.18290: the policy that maximises a reward at a bounded KL to a reference has that reward as its own
+log ratio to the reference, so a loss on pairs of answers needs neither a reward model nor sampling.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class DPO(PreferenceSubject, Stage):
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""
     reference: ReferenceStage | None = None
-    """The stage whose model the policy is held to: `{from: sft}`. Default: the policy as it is at the start, which is the disabled
-    adapter where the tuner adds one, and a frozen copy elsewhere."""
+    """The stage whose model the policy is held to: `{from: sft}`. Default: the policy as it is at the start, which is
+    the disabled adapter where the tuner adds one, and a frozen copy elsewhere."""
     early_stopping_patience: int | None = Field(None, ge=1)
-    """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
+    """Evaluations without a better score after which training ends; needs `eval_strategy` and
+    `load_best_model_at_end`."""
     arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
-    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (sigmoid, or a list),
-    `loss_weights`, `label_smoothing`, `precompute_ref_log_probs`, `precompute_ref_batch_size`, `disable_dropout` (true),
-    `reference_free`, and `simpo_gamma` (0.5)."""
+    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (sigmoid, or a
+    list), `loss_weights`, `label_smoothing`, `precompute_ref_log_probs`, `precompute_ref_batch_size`,
+    `disable_dropout` (true), `reference_free`, and `simpo_gamma` (0.5)."""
 
     trains: ClassVar[bool] = True
 
@@ -57,7 +58,8 @@ class DPO(PreferenceSubject, Stage):
         return self.preference_content(self.id)
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
-        """The policy's stage, the reference's, those that wrote the preferences, and those whose adapters the tuner builds on."""
+        """The policy's stage, the reference's, those that wrote the preferences, and those whose adapters the
+        tuner builds on."""
         reference = () if self.reference is None else (self.reference.source,)
         return tuple(dict.fromkeys((*super().reads(recipe), *reference, *self.preference_reads(), *self.tuner.stages)))
 
@@ -117,7 +119,8 @@ class DPO(PreferenceSubject, Stage):
     def _against(
         self, context: Context, model: Any, head: Any, own: dict[str, Any], together: Any, examples: Any, held_out: Any
     ) -> tuple[Any, Any, Any]:
-        """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand in the examples."""
+        """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand
+        in the examples."""
         from pipelines.trainers.reference import FrozenCopy, WithReference, precomputed, reference_for
 
         if not dpo_settings.needs_reference(own):

@@ -1,7 +1,7 @@
 """Losses over pairs of a chosen and a rejected answer, one number a pair, from log-probabilities alone.
 
-No model and no reference is seen here: a decoder, an encoder-decoder and a test with numbers by hand share these functions.
-With r = log pi(answer) - log pi_ref(answer), the log ratio, and h = r(chosen) - r(rejected):
+No model and no reference is seen here: a decoder, an encoder-decoder and a test with numbers by hand share these
+functions. With r = log pi(answer) - log pi_ref(answer), the log ratio, and h = r(chosen) - r(rejected):
 
 sigmoid       -log s(beta h)                      Rafailov et al. 2023, equation 7, arxiv.org/abs/2305.18290. With
               label_smoothing e it is conservative DPO, -(1 - e) log s(beta h) - e log s(-beta h): Mitchell 2023,
@@ -50,7 +50,8 @@ class Compared:
 
     @classmethod
     def of(cls, sums: Tensor, lengths: Tensor, reference: Tensor | None = None) -> Compared:
-        """From a batch of all chosen and then all rejected answers, each argument (2 pairs,). Without reference it is 0."""
+        """From a batch of all chosen and then all rejected answers, each argument (2 pairs,). Without reference it
+        is 0."""
         chosen, rejected = sums.chunk(2)
         chosen_length, rejected_length = lengths.chunk(2)
         against = torch.zeros_like(sums) if reference is None else reference.to(sums)
@@ -200,9 +201,9 @@ def likelihood_weight(weights: Mapping[str, float]) -> float:
 
 
 def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
-    """What the policy says the answers are worth, chosen and rejected (pairs,): beta times the log ratio, up to a constant
-    of the prompt (Rafailov et al. 2023, equation 5). Where no loss looks at a reference, beta times the likelihood per
-    token (SimPO, equation 4; ORPO's own logs)."""
+    """What the policy says the answers are worth, chosen and rejected (pairs,): beta times the log ratio, up to a
+    constant of the prompt (Rafailov et al. 2023, equation 5). Where no loss looks at a reference, beta times the
+    likelihood per token (SimPO, equation 4; ORPO's own logs)."""
     if names and all(name in WITHOUT_REFERENCE for name in names):
         chosen, rejected = pairs.mean_likelihoods
         return beta * chosen, beta * rejected
@@ -210,7 +211,8 @@ def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) ->
 
 
 def learnt_rewards(pairs: Compared, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The implicit rewards as the losses compare them: per token where every loss of pairs divides by an answer's tokens."""
+    """The implicit rewards as the losses compare them: per token where every loss of pairs divides by an answer's
+    tokens."""
     compared_by = [name for name in names if name != LIKELIHOOD]
     if compared_by and all(name in PER_TOKEN for name in compared_by):
         chosen, rejected = pairs.mean_ratios

@@ -2,7 +2,8 @@
 
 The names of the losses over pairs of answers, for what must not import torch. `preference_losses` says what each is.
 
-The numbers of DPO that a recipe may set among `arguments`, under TRL's names where TRL has them, and what cannot go together.
+The numbers of DPO that a recipe may set among `arguments`, under TRL's names where TRL has them, and what cannot go
+together.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ SETTINGS: dict[str, Setting] = {
     "precompute_ref_batch_size": Setting(COUNT, None),
     "disable_dropout": Setting(SWITCH, True),
 }
-"""Each with what it is when nothing is said. docs/preference-optimisation.md says what they do, and where they come from."""
+"""Each with what it is when nothing is said. docs/preference-optimisation.md says what they do, and where they
+come from."""
 
 
 class ReferenceStage(Block):

@@ -2,10 +2,12 @@
 
 One step of preference optimisation: both answers of every pair in one pass, the reference asked beside, means told.
 
-How often a policy's implicit reward tells the better of two answers that it never learnt from, beside guessers that look at less.
+How often a policy's implicit reward tells the better of two answers that it never learnt from, beside guessers that
+look at less.
 
-The implicit reward is beta times the log ratio of policy and reference (Rafailov et al. 2023, section 4). Held against it are
-the length of the answers alone, in the direction that is right more often, and the likelihood that the reference gave them before anything was learnt.
+The implicit reward is beta times the log ratio of policy and reference (Rafailov et al. 2023, section 4). Held
+against it are the length of the answers alone, in the direction that is right more often, and the likelihood that the
+reference gave them before anything was learnt.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from pipelines.trainers.dpo_settings import LIKELIHOOD
 from pipelines.trainers.reference import Reference
 
 PAIRS, CHOSEN, STORED = "pairs", "chosen_labels", "reference"
-"""Keys of a batch: the items of the pairs' losses, those of the likelihood, the reference's numbers where they are stored."""
+"""Keys of a batch: the items of the pairs' losses, those of the likelihood, the reference's numbers where they are
+stored."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,16 @@ class PreferenceStep:
 
     @property
     def label_names(self) -> dict[str, float]:
-        """Parts of the loss with what they weigh: the pairs, and the tokens of the chosen answers where they are learnt too."""
+        """Parts of the loss with what they weigh: the pairs, and the tokens of the chosen answers where they are
+        learnt too."""
         likelihood = likelihood_weight(self.weights)
         return {PAIRS: 1.0, **({CHOSEN: likelihood} if likelihood else {})}
 
     def collated(
         self, collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
     ) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
-        """`collate`, with what the parts of the loss are counted by, and the stored numbers of the reference (2 pairs,)."""
+        """`collate`, with what the parts of the loss are counted by, and the stored numbers of the reference (2
+        pairs,)."""
 
         def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
             stored = [example.pop(STORED, None) for example in examples]
@@ -97,7 +102,8 @@ class PreferenceStep:
             return sums(token_log_probabilities(reference, inputs))[0]
 
     def tell(self, training: bool, pairs: Compared, real: Tensor) -> None:
-        """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in order."""
+        """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in
+        order."""
         with torch.no_grad():
             chosen, rejected = (
                 each.detach()[real] for each in implicit_rewards(pairs, self.strength.beta, tuple(self.weights))
@@ -134,8 +140,8 @@ def ask(
     collate: Callable[[list[Any]], dict[str, Tensor]],
     batch_size: int,
 ) -> dict[str, np.ndarray]:
-    """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`, `reference` (its
-    log-probabilities, 0 without one) and `lengths` in tokens. The processes share the work."""
+    """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`,
+    `reference` (its log-probabilities, 0 without one) and `lengths` in tokens. The processes share the work."""
     device = next(model.parameters()).device
     order = sorted(
         range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
@@ -165,11 +171,12 @@ def ask(
 def scores(
     told: dict[str, np.ndarray], seed: int, characters: Sequence[tuple[int, int]] | None = None
 ) -> dict[str, float]:
-    """The metrics of `ask`'s answers by their names in `metrics.json`, as fractions; `_low` and `_high` are the ends of 95 % bootstrap
-    intervals over the pairs. `characters` are the lengths of the whole answers, where `ask` saw cut ones.
+    """The metrics of `ask`'s answers by their names in `metrics.json`, as fractions; `_low` and `_high` are the ends
+    of 95 % bootstrap intervals over the pairs. `characters` are the lengths of the whole answers, where `ask` saw cut
+    ones.
 
-    `eval_over_length` is by how much the implicit reward is right more often, on the same pairs, than the better of two guessers: that
-    the longer answer wins, and that the shorter one does.
+    `eval_over_length` is by how much the implicit reward is right more often, on the same pairs, than the better of
+    two guessers: that the longer answer wins, and that the shorter one does.
     """
     rewards, lengths = (
         told["rewards"],

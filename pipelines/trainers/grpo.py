@@ -1,7 +1,7 @@
 """The stage of group relative policy optimization, by TRL.
 
-Shao et al. 2024, "DeepSeekMath", section 4.1, arxiv.org/abs/2402.03300: several completions of a prompt are sampled, and the
-advantage of each is how far its reward lies above the mean of its group; no value function is learnt.
+Shao et al. 2024, "DeepSeekMath", section 4.1, arxiv.org/abs/2402.03300: several completions of a prompt are sampled,
+and the advantage of each is how far its reward lies above the mean of its group; no value function is learnt.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class GRPO(GroupSampling):
 
     stage: Literal["grpo"] = "grpo"
     arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
-    """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's `num_generations` (8),
-    `max_completion_length` (128), `beta` (0), `temperature`, `epsilon`, `loss_type` (dapo), `scale_rewards`, ….
-    See docs/preference-optimisation.md."""
+    """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's
+    `num_generations` (8), `max_completion_length` (128), `beta` (0), `temperature`, `epsilon`, `loss_type` (dapo),
+    `scale_rewards`, …. See docs/preference-optimisation.md."""
 
     method: ClassVar[str] = "GRPO"
     settings: ClassVar[Mapping[str, Setting]] = SETTINGS

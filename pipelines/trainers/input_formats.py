@@ -1,4 +1,5 @@
-"""GPT's task-aware inputs: learnt tokens before, between and behind the texts of a task, so that one decoder serves all.
+"""GPT's task-aware inputs: learnt tokens before, between and behind the texts of a task, so that one decoder serves
+all.
 
 Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.3 and figure 1:
 
@@ -7,8 +8,9 @@ Radford et al. 2018, "Improving Language Understanding by Generative Pre-Trainin
     both orders       the pair, and the pair the other way round: what the model makes of each is added before the linear head
     an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
 
-The head reads the representation of the last token. The tokens are entries of the vocabulary like others, and the tokenizer that
-is saved with the model puts them around texts by itself: whoever calls it with a text, or a pair, gets the format.
+The head reads the representation of the last token. The tokens are entries of the vocabulary like others, and the
+tokenizer that is saved with the model puts them around texts by itself: whoever calls it with a text, or a pair, gets
+the format.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def misfit(wanted: InputFormat, words: Any) -> str | None:
 def adopt(tokenizer: Any) -> None:
     """Let `tokenizer` put the tokens around texts; those that it lacks get the ids after its last.
 
-    Raises ModelError for a tokenizer that would have lost the format when it is opened again, or that has nothing to fill a batch with.
+    Raises ModelError for a tokenizer that would have lost the format when it is opened again, or that has nothing to
+    fill a batch with.
     """
     from tokenizers import AddedToken, processors
 
@@ -119,8 +122,8 @@ def _check_it_lasts(tokenizer: Any) -> None:
 def prepare(model: Any, tokenizer: Any, wanted: InputFormat | None, seed: int) -> None:
     """Let model and tokenizer read the format. Raises ModelError.
 
-    Tokens that the model has no embeddings for get some, drawn as the others were at their start; rows that a checkpoint has
-    beyond its tokenizer's last token are taken first.
+    Tokens that the model has no embeddings for get some, drawn as the others were at their start; rows that a
+    checkpoint has beyond its tokenizer's last token are taken first.
     """
     import torch
 

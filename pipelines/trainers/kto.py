@@ -2,8 +2,8 @@
 
 The stage that learns from single answers which are good or bad, by TRL's KTO.
 
-Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", arxiv.org/abs/2402.01306: no pairs are needed,
-only whether an answer is wanted; losses weigh more than gains of the same size.
+Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", arxiv.org/abs/2402.01306: no pairs
+are needed, only whether an answer is wanted; losses weigh more than gains of the same size.
 
 Single answers that are good or bad, as the token ids that KTO learns from, in the order of the run.
 """
@@ -52,8 +52,9 @@ class KTO(PreferenceSubject, Stage):
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn: `full` or `lora`."""
     arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
-    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (kto), `desirable_weight`,
-    `undesirable_weight`, `precompute_ref_log_probs`, `precompute_ref_batch_size` and `disable_dropout` (true)."""
+    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (kto),
+    `desirable_weight`, `undesirable_weight`, `precompute_ref_log_probs`, `precompute_ref_batch_size` and
+    `disable_dropout` (true)."""
 
     trains: ClassVar[bool] = True
 
@@ -127,11 +128,12 @@ class KTO(PreferenceSubject, Stage):
 def encoded(
     subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None, batch: int | None
 ) -> list[dict[str, Any]]:
-    """Rows with `prompt_ids`, `completion_ids` and `label`, shuffled once by the seed: KTO keeps one order for all epochs.
+    """Rows with `prompt_ids`, `completion_ids` and `label`, shuffled once by the seed: KTO keeps one order for all
+    epochs.
 
-    With `batch`, each row also has the answer of its neighbour among so many rows as `KL_completion_ids`: to an answer that
-    belongs to another prompt, the policy's log ratio estimates its KL to the reference (section 4.1 of the paper). No row is
-    longer than the stage's `max_length`. Raises DataError where nothing is left.
+    With `batch`, each row also has the answer of its neighbour among so many rows as `KL_completion_ids`: to an
+    answer that belongs to another prompt, the policy's log ratio estimates its KL to the reference (section 4.1 of
+    the paper). No row is longer than the stage's `max_length`. Raises DataError where nothing is left.
     """
     from pipelines.data.completions import opening_of
 

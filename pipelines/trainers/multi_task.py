@@ -1,4 +1,5 @@
-"""Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019, arxiv.org/abs/1901.11504.
+"""Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019,
+arxiv.org/abs/1901.11504.
 
 How often each of several tasks is seen: the words of a recipe, and the shares that they mean.
 
@@ -147,7 +148,8 @@ class MultiTask(Stage):
     form: Literal["heads", "text_to_text"] = "heads"
     """`heads`: a head for each task on one body; `text_to_text`: one model that writes every answer, as T5 does."""
     sampling: SamplingField = Field(default_factory=Sampling)
-    """How often each task is seen: `proportional`, `uniform`, `annealed`, or a mapping for `temperature` and `explicit`."""
+    """How often each task is seen: `proportional`, `uniform`, `annealed`, or a mapping for `temperature` and
+    `explicit`."""
     max_examples_per_task: int | None = Field(None, ge=1)
     """Examples of a task that count for its share: T5's artificial limit. All of them are still seen in time."""
     tasks_per_step: int | None = Field(None, ge=1, le=64)

@@ -79,7 +79,8 @@ class SharedBody(nn.Module):
         """What the model of a task says."""
         outputs = self._models[task](**inputs)
         if self.log_variances is not None and torch.is_grad_enabled():
-            # DistributedDataParallel takes a weight that no output comes from for unused, and refuses the gradient that the loss gives it
+            # DistributedDataParallel takes a weight that no output comes from for unused, and refuses the gradient
+            # that the loss gives it
             first = next(iter(outputs))
             outputs[first] = outputs[first] + 0.0 * self.log_variances.sum()
         return outputs
@@ -181,7 +182,8 @@ class OfTheFirst:
 
 
 def save_tasks(shared: SharedBody, tuner: Any, folder: Path, finish: Any) -> None:
-    """An ordinary checkpoint or adapter a task in `folder/<id>/model`; `finish(place, task)` adds what belongs beside it."""
+    """An ordinary checkpoint or adapter a task in `folder/<id>/model`; `finish(place, task)` adds what belongs
+    beside it."""
     before: Path | None = None
     for task, name in enumerate(shared.ids):
         place = folder / name / "model"

@@ -1,8 +1,9 @@
-"""The order in which examples of several tasks are seen: a function of the seed, the epoch, and which tasks still learn.
+"""The order in which examples of several tasks are seen: a function of the seed, the epoch, and which tasks still
+learn.
 
-An optimizer step is made of parts, and a part is of one task (MT-DNN, Liu et al. 2019, arxiv.org/abs/1901.11504, algorithm 1).
-Every task has a stream of its own: pass after pass over its examples, each pass in an order of its own. An epoch takes as
-many parts from each stream as the task's share says, and goes on where the epoch before it stopped.
+An optimizer step is made of parts, and a part is of one task (MT-DNN, Liu et al. 2019, arxiv.org/abs/1901.11504,
+algorithm 1). Every task has a stream of its own: pass after pass over its examples, each pass in an order of its own.
+An epoch takes as many parts from each stream as the task's share says, and goes on where the epoch before it stopped.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Mixture:
 
 
 class MixtureSampler(Sampler[int]):
-    """Yields the draws of an epoch, part by part. `epoch` is set by the loop; `left` says which tasks are no longer seen."""
+    """Yields the draws of an epoch, part by part. `epoch` is set by the loop; `left` says which tasks are no
+    longer seen."""
 
     def __init__(
         self,
@@ -120,7 +122,8 @@ class MixtureSampler(Sampler[int]):
         return chosen
 
     def draws(self, task: int, begin: int, parts: int) -> NDArray[np.int64]:
-        """Draws (parts, part size) of a task's stream from its part number `begin` on; filling at the end of each pass."""
+        """Draws (parts, part size) of a task's stream from its part number `begin` on; filling at the end of each
+        pass."""
         size, start, everything = len(self.mixture.parts[task]), int(self.mixture.starts[task]), len(self.mixture)
         per_pass = -(-size // self.part)
         rows = []

@@ -2,8 +2,8 @@
 
 Weighing tasks by their uncertainty: each task's noise is a learnt number, and noisy tasks count less.
 
-Kendall, Gal and Cipolla 2018, arxiv.org/abs/1705.07115, equations 7 and 10, with s = log sigma^2 (section 3.2): a squared
-error enters as exp(-s) / 2 times the loss plus s / 2, a cross-entropy as exp(-s) times the loss plus s / 2.
+Kendall, Gal and Cipolla 2018, arxiv.org/abs/1705.07115, equations 7 and 10, with s = log sigma^2 (section 3.2): a
+squared error enters as exp(-s) / 2 times the loss plus s / 2, a cross-entropy as exp(-s) times the loss plus s / 2.
 
 Gradient surgery: where two tasks pull in opposite directions, each gives up the part that harms the other.
 
@@ -38,8 +38,8 @@ def weighed(losses: Tensor, log_variances: Tensor, squared: Tensor, present: Ten
     """The sum over tasks of their losses, weighed.
 
     losses (tasks,): the mean loss of each task in this batch, as its share of the step; log_variances (tasks,);
-    squared (tasks,): whether the loss is a squared error; present (tasks,): the share of the task's items of the step that
-    are in this batch, 0 where it has none.
+    squared (tasks,): whether the loss is a squared error; present (tasks,): the share of the task's items of the step
+    that are in this batch, 0 where it has none.
     """
     half = 1.0 - 0.5 * squared.to(losses.dtype)
     return ((-log_variances).exp() * half * losses + 0.5 * log_variances * present).sum()
@@ -48,8 +48,8 @@ def weighed(losses: Tensor, log_variances: Tensor, squared: Tensor, present: Ten
 def project(gradients: Sequence[Tensor], seed: Sequence[int]) -> Tensor:
     """The sum of the tasks' gradients, each (weights,), after surgery.
 
-    Each gradient is projected onto the normal plane of every other *original* gradient that it conflicts with, in an order
-    drawn by `seed`: g_i <- g_i - (g_i . g_j) / |g_j|^2 g_j where g_i . g_j < 0.
+    Each gradient is projected onto the normal plane of every other *original* gradient that it conflicts with, in an
+    order drawn by `seed`: g_i <- g_i - (g_i . g_j) / |g_j|^2 g_j where g_i . g_j < 0.
     """
     generator = np.random.default_rng(list(seed))
     squares = [gradient.dot(gradient) for gradient in gradients]

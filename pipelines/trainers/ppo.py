@@ -1,8 +1,9 @@
 """Reinforcement learning from a reward: proximal policy optimization of what a model writes.
 
-The model samples completions of the prompts, the reward scores them, and the model is moved towards what scored better than
-expected, held back by a penalty for leaving its reference. Ziegler et al. 2019, arxiv.org/abs/1909.08593; Stiennon et al. 2020,
-arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/ppo.md explains the algorithm, file by file.
+The model samples completions of the prompts, the reward scores them, and the model is moved towards what scored
+better than expected, held back by a penalty for leaving its reference. Ziegler et al. 2019, arxiv.org/abs/1909.08593;
+Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/ppo.md explains the
+algorithm, file by file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class PPO(Stage):
 
     stage: Literal["ppo"] = "ppo"
     reward: RewardField = Field(...)
-    """What a completion is worth: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword, words: [good, great]}`."""
+    """What a completion is worth: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword,
+    words: [good, great]}`."""
     prompts: Prompts
     """What is completed: `{path: reviews.jsonl, text: text, max_length: 16}`."""
     value: Literal["shared", "separate", "reward"] = "shared"
@@ -48,14 +50,16 @@ class PPO(Stage):
     rollouts: Literal["transformers", "vllm"] = "transformers"
     """What writes the completions."""
     datasets: tuple[DatasetReference, ...] = ()
-    """Text whose next tokens are learnt beside the reward, with the weight `ptx_coef` of `arguments` (PPO-ptx); for decoders."""
+    """Text whose next tokens are learnt beside the reward, with the weight `ptx_coef` of `arguments` (PPO-ptx);
+    for decoders."""
     block_size: int = Field(128, ge=8, le=131072)
     """Tokens of a block of `datasets`."""
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn. With an adapter the reference is the model without it, and no second copy is in memory."""
     arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
-    """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers, such as
-    `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see docs/ppo.md."""
+    """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers,
+    such as `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see
+    docs/ppo.md."""
 
     trains: ClassVar[bool] = True
 
@@ -167,7 +171,8 @@ class PPO(Stage):
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def run(self, context: Context) -> None:
-        """Open the models, sample and learn, save the policy as a plain language model and its value function beside it."""
+        """Open the models, sample and learn, save the policy as a plain language model and its value function
+        beside it."""
         from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
         from pipelines.trainers.checkpoints import save_stage
         from pipelines.trainers.ppo_experience import Asked, together
@@ -210,7 +215,8 @@ class PPO(Stage):
         save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
 
     def _arguments(self, context: Context) -> tuple[dict[str, Any], int, int]:
-        """(TrainingArguments for a loop whose step is an iteration, completions of a process an iteration, those learnt from at once)."""
+        """(TrainingArguments for a loop whose step is an iteration, completions of a process an iteration, those
+        learnt from at once)."""
         rest = in_todays_names(split(self.arguments, SETTINGS)[1])
         micro, accumulated = batch_sizes(rest, context.world.size)
         share, parts = micro * accumulated, self.settings.num_mini_batches
@@ -273,7 +279,8 @@ class PPO(Stage):
         return Layout(padding_token(tokenizer), decoder_start(model, tokenizer) if head.kind == "seq2seq_lm" else None)
 
     def _sampler(self, context: Context, model: Any, tokenizer: Any, prompts: Any) -> Any:
-        """`sample(policy, prompts, draws)`, by whichever engine writes. Raises Misfit for an engine that the policy does not fit."""
+        """`sample(policy, prompts, draws)`, by whichever engine writes. Raises Misfit for an engine that the
+        policy does not fit."""
         from pipelines.models.sampling import complete
 
         s = self.settings
@@ -314,7 +321,8 @@ def _no_loss(model: Any, inputs: Any) -> Any:
 
 
 def _without_dropout(whole: Any) -> Any:
-    """Neither the policy nor its value function drops anything, as in Ziegler et al. 2019: else no ratio would begin at 1."""
+    """Neither the policy nor its value function drops anything, as in Ziegler et al. 2019: else no ratio would
+    begin at 1."""
     from pipelines.models.log_probabilities import without_dropout
 
     return without_dropout(whole)

@@ -1,9 +1,10 @@
 """Signs that a policy learns the wrong thing: a hacked reward, a collapsed policy, advantages that say nothing.
 
-A rising reward looks like success whatever it was bought with. So every iteration is compared with the first ones: a sentence is
-told once, at the first sign. What to watch is from Gao et al. 2023, "Scaling Laws for Reward Model Overoptimization",
-arxiv.org/abs/2210.10760 (KL), and Zheng et al. 2023, "Secrets of RLHF in Large Language Models Part I: PPO",
-arxiv.org/abs/2307.04964 (KL, length and perplexity tell of a collapse, the reward does not). The thresholds are ours.
+A rising reward looks like success whatever it was bought with. So every iteration is compared with the first ones: a
+sentence is told once, at the first sign. What to watch is from Gao et al. 2023, "Scaling Laws for Reward Model
+Overoptimization", arxiv.org/abs/2210.10760 (KL), and Zheng et al. 2023, "Secrets of RLHF in Large Language Models
+Part I: PPO", arxiv.org/abs/2307.04964 (KL, length and perplexity tell of a collapse, the reward does not). The
+thresholds are ours.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The order in which prompts are asked: every batch full, every completion with a number of its own.
 
-What one iteration of PPO learns from: prompts, sampled completions, and a column for all that is known about each token.
+What one iteration of PPO learns from: prompts, sampled completions, and a column for all that is known about each
+token.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from pipelines.trainers.trainer import order
 class PromptOrder(Sampler[int]):
     """Yields `draw * prompts + row`: the row to be asked, and a number that no other completion of the run has.
 
-    An epoch asks every prompt once, in an order by (seed, epoch), and then the first ones of that order again until its last
-    batch is full. A prompt that is asked twice gets two completions, for their draws differ. With fewer prompts than a batch
-    has places each is asked several times.
+    An epoch asks every prompt once, in an order by (seed, epoch), and then the first ones of that order again until
+    its last batch is full. A prompt that is asked twice gets two completions, for their draws differ. With fewer
+    prompts than a batch has places each is asked several times.
     """
 
     def __init__(self, prompts: int, batch_size: int, seed: int) -> None:
@@ -78,8 +79,8 @@ class Layout:
     ) -> dict[str, Tensor]:
         """A batch whose labels are the responses' tokens, each at the place from which it is named.
 
-        A decoder reads both as one text; its last token is named, but never read. Filled up on the right, so that positions
-        are what they are in any other text.
+        A decoder reads both as one text; its last token is named, but never read. Filled up on the right, so that
+        positions are what they are in any other text.
         """
         if self.start is None:
             ids, real = filled(

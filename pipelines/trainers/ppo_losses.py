@@ -2,10 +2,11 @@
 
 From what a reward says of a completion to the score that PPO learns from: normalised, clipped, and less the penalties.
 
-How far a policy has gone from its reference, estimated on sampled tokens, and what that costs: fixed, or steered to a target.
+How far a policy has gone from its reference, estimated on sampled tokens, and what that costs: fixed, or steered to a
+target.
 
-The estimators are Schulman's (2020, "Approximating KL Divergence", joschu.net/blog/kl-approx.html). The tokens were sampled from
-the policy p, the reference is q, and r = q/p at the sampled token; KL(p, q) is the mean of
+The estimators are Schulman's (2020, "Approximating KL Divergence", joschu.net/blog/kl-approx.html). The tokens were
+sampled from the policy p, the reference is q, and r = q/p at the sampled token; KL(p, q) is the mean of
 
 - k1 = -log r: unbiased, but of high variance, and negative as often as not while p and q are close;
 - k2 = (log r)^2 / 2: never negative, of low variance, a little biased;
@@ -13,13 +14,15 @@ the policy p, the reference is q, and r = q/p at the sampled token; KL(p, q) is 
 
 How much better each token was than expected: rewards per token, generalized advantage estimation, whitening.
 
-Everything here is (rows, length): one row a completion, one column a token of it. `mask` says which columns belong to the
-completion; they are the first ones of each row. A value at column t is of the state from which token t was chosen.
+Everything here is (rows, length): one row a completion, one column a token of it. `mask` says which columns belong to
+the completion; they are the first ones of each row. A value at column t is of the state from which token t was
+chosen.
 
 The losses of proximal policy optimization, as sums over tokens: clipped policy, clipped value, entropy.
 
-Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arxiv.org/abs/1707.06347. All arguments are (rows, length) with a
-`mask` of the tokens that count; the caller divides by the tokens of the whole minibatch, over micro-batches and processes.
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arxiv.org/abs/1707.06347. All arguments are (rows,
+length) with a `mask` of the tokens that count; the caller divides by the tokens of the whole minibatch, over
+micro-batches and processes.
 """
 
 from __future__ import annotations
@@ -75,10 +78,11 @@ class RunningMoments:
 def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOSettings, known: RunningMoments) -> Tensor:
     """The scores (rows,) that PPO learns from.
 
-    First normalised by the moments of all scores so far and then clipped: Zheng et al. 2023, "Secrets of RLHF in Large
-    Language Models Part I: PPO", on score reparameterization, arxiv.org/abs/2307.04964. Then less `length_penalty` for each
-    token, and less `missing_eos_penalty` where the completion has no end, so that a policy learns to stop: the EOS trick of
-    Huang et al. 2024, "The N+ Implementation Details of RLHF with PPO", arxiv.org/abs/2403.17031, as TRL does it.
+    First normalised by the moments of all scores so far and then clipped: Zheng et al. 2023, "Secrets of RLHF in
+    Large Language Models Part I: PPO", on score reparameterization, arxiv.org/abs/2307.04964. Then less
+    `length_penalty` for each token, and less `missing_eos_penalty` where the completion has no end, so that a policy
+    learns to stop: the EOS trick of Huang et al. 2024, "The N+ Implementation Details of RLHF with PPO",
+    arxiv.org/abs/2403.17031, as TRL does it.
     """
     if settings.reward_normalization == "running":
         scores = (scores - known.mean) / (known.deviation + 1e-8)
@@ -106,7 +110,8 @@ MOST_ERROR = 0.2
 
 
 def estimated_kl(log_probabilities: Tensor, reference: Tensor, estimator: Estimator = "k1") -> Tensor:
-    """KL(policy, reference) in nats, estimated at each token. Both arguments are log-probabilities of the sampled tokens (…)."""
+    """KL(policy, reference) in nats, estimated at each token. Both arguments are log-probabilities of the sampled
+    tokens (…)."""
     log_ratio = reference - log_probabilities
     if estimator == "k1":
         return -log_ratio
@@ -160,7 +165,8 @@ def alone(tensor: Tensor) -> Tensor:
 
 
 def token_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
-    """What each token earns: the score (rows,) at the last one, and at every one -kl_coef times its `kl` (rows, length).
+    """What each token earns: the score (rows,) at the last one, and at every one -kl_coef times its `kl` (rows,
+    length).
 
     Ziegler et al. 2019, "Fine-Tuning Language Models from Human Preferences", equation 2, arxiv.org/abs/1909.08593: the
     penalty belongs to the reward, so that it counts in the advantage of the tokens before it too.
@@ -175,9 +181,10 @@ def generalized_advantages(
 ) -> tuple[Tensor, Tensor]:
     """(advantages, returns that the value function should have named), both (rows, length), 0 outside the mask.
 
-    Schulman et al. 2015, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equations 11, 12 and
-    16, arxiv.org/abs/1506.02438: delta_t = r_t + gamma V(s_t+1) - V(s_t), and A_t is the sum over l of (gamma lam)^l delta_t+l.
-    That sum is a product with a triangular matrix of powers. Nothing comes after the last token: the value there is 0.
+    Schulman et al. 2015, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equations 11,
+    12 and 16, arxiv.org/abs/1506.02438: delta_t = r_t + gamma V(s_t+1) - V(s_t), and A_t is the sum over l of (gamma
+    lam)^l delta_t+l. That sum is a product with a triangular matrix of powers. Nothing comes after the last token:
+    the value there is 0.
     """
     values = values * mask
     following = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
@@ -190,11 +197,12 @@ def generalized_advantages(
 
 
 def whitened(values: Tensor, mask: Tensor, shift_mean: bool = True, total: Total = alone) -> Tensor:
-    """`values` (rows, length) with variance 1 over all that is in the mask, and mean 0 unless `shift_mean` is off; 0 elsewhere.
+    """`values` (rows, length) with variance 1 over all that is in the mask, and mean 0 unless `shift_mean` is off; 0
+    elsewhere.
 
-    Rewards are whitened without shifting their mean, which would give a token a sign that it has not earned, advantages with it:
-    Huang et al. 2023, "The N Implementation Details of RLHF with PPO", policy training 9, huggingface.co/blog. The variance is
-    that of a population, over the batches of all processes.
+    Rewards are whitened without shifting their mean, which would give a token a sign that it has not earned,
+    advantages with it: Huang et al. 2023, "The N Implementation Details of RLHF with PPO", policy training 9,
+    huggingface.co/blog. The variance is that of a population, over the batches of all processes.
     """
     mean, variance = moments(values, mask, total)
     scaled = (values - mean) * torch.rsqrt(variance + 1e-8)
@@ -210,7 +218,8 @@ def moments(values: Tensor, mask: Tensor, total: Total = alone) -> tuple[Tensor,
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 for a value function that knows everything, 0 or less for one that knows nothing."""
+    """1 - Var(returns - values) / Var(returns): 1 for a value function that knows everything, 0 or less for one
+    that knows nothing."""
     _, left = moments(returns - values, mask, total)
     _, whole = moments(returns, mask, total)
     return float(1 - left / whole) if float(whole) > 0 else 0.0
@@ -238,9 +247,9 @@ class ValueLoss(NamedTuple):
 def policy_loss(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, cliprange: float) -> PolicyLoss:
     """-min(ratio A, clip(ratio, 1 - cliprange, 1 + cliprange) A) with ratio = exp(new - old): equation 7.
 
-    `new` and `old` are the log-probabilities of the sampled tokens under the policy that learns and the one that sampled.
-    The minimum makes the objective a lower bound: a step that would only raise it beyond the range gets no gradient, one
-    that repairs a bad move does.
+    `new` and `old` are the log-probabilities of the sampled tokens under the policy that learns and the one that
+    sampled. The minimum makes the objective a lower bound: a step that would only raise it beyond the range gets no
+    gradient, one that repairs a bad move does.
     """
     log_ratio = (new - old).masked_fill(~mask, 0.0)
     ratio = log_ratio.exp()
@@ -253,7 +262,8 @@ def policy_loss(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, clip
 
 
 def value_loss(new: Tensor, old: Tensor, returns: Tensor, mask: Tensor, cliprange: float) -> ValueLoss:
-    """Half the squared error to `returns`, of the value or of the value held within `cliprange` of the old one, whichever is larger.
+    """Half the squared error to `returns`, of the value or of the value held within `cliprange` of the old one,
+    whichever is larger.
 
     Not in the paper, but in its authors' code and in all that followed it: Huang et al. 2023, policy training 10,
     huggingface.co/blog/the_n_implementation_details_of_rlhf_with_ppo.

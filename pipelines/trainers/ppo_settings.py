@@ -84,7 +84,8 @@ class PPOSettings:
     vf_coef: float
     entropy_coef: float
     target_kl: float | None
-    """KL between the policy that sampled and the one that learns, a token, after which an iteration has no further epoch."""
+    """KL between the policy that sampled and the one that learns, a token, after which an iteration has no further
+    epoch."""
     ptx_coef: float
     """The weight of the next-token loss on `datasets`, beside the PPO loss."""
 

@@ -1,11 +1,13 @@
 """Proximal policy optimization on transformers' Trainer: one step of the Trainer is one iteration of PPO.
 
-An iteration samples a completion of each prompt of the batch, scores it, works out how much better each token was than expected,
-and then takes several optimizer steps on what it sampled: `num_ppo_epochs` times over `num_mini_batches`. All of these but the
-last are taken here; the last is left to the Trainer, whose schedule, checkpoints, events and stop thus count iterations.
+An iteration samples a completion of each prompt of the batch, scores it, works out how much better each token was
+than expected, and then takes several optimizer steps on what it sampled: `num_ppo_epochs` times over
+`num_mini_batches`. All of these but the last are taken here; the last is left to the Trainer, whose schedule,
+checkpoints, events and stop thus count iterations.
 
-Stiennon et al. 2020, section 3.4, arxiv.org/abs/2009.01325; Ouyang et al. 2022, section 3.5, arxiv.org/abs/2203.02155. What is
-random is a function of (seed, iteration, place), so that a killed run goes on with the same bits.
+Stiennon et al. 2020, section 3.4, arxiv.org/abs/2009.01325; Ouyang et al. 2022, section 3.5,
+arxiv.org/abs/2203.02155. What is random is a function of (seed, iteration, place), so that a killed run goes on with
+the same bits.
 """
 
 from __future__ import annotations
@@ -191,7 +193,8 @@ class PPOTrainer(FineryTrainer):
         return experience, metrics
 
     def _asked(self, experience: Experience, ask: Callable[[dict[str, Tensor]], tuple[Tensor, ...]]) -> list[Tensor]:
-        """Columns (rows, length) of what `ask` tells about the named tokens, in batches of similar lengths, without gradients."""
+        """Columns (rows, length) of what `ask` tells about the named tokens, in batches of similar lengths,
+        without gradients."""
         lengths = [
             len(prompt) + len(response)
             for prompt, response in zip(experience.prompts, experience.responses, strict=True)
@@ -225,8 +228,8 @@ class PPOTrainer(FineryTrainer):
     def updated(self, model: nn.Module, experience: Experience) -> tuple[Tensor, dict[str, float]]:
         """(mean loss of the minibatches (), metrics). The last minibatch's gradient is not applied yet.
 
-        `target_kl` ends the epochs early: Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization",
-        iclr-blog-track.github.io/2022/03/25/ppo-implementation-details, on early stopping.
+        `target_kl` ends the epochs early: Huang et al. 2022, "The 37 Implementation Details of Proximal Policy
+        Optimization", iclr-blog-track.github.io/2022/03/25/ppo-implementation-details, on early stopping.
         """
         s = self.plan.settings
         sums, epochs = Sums(), 0
@@ -278,7 +281,8 @@ class PPOTrainer(FineryTrainer):
     def _accumulate(
         self, model: nn.Module, experience: Experience, rows: list[int], sums: Sums, place: tuple[int, int]
     ) -> Tensor:
-        """Add the gradient of one minibatch, divided by its tokens over all micro-batches and processes; returns its loss ()."""
+        """Add the gradient of one minibatch, divided by its tokens over all micro-batches and processes; returns
+        its loss ()."""
         tokens = self.total(experience.mask[rows].sum().float()).clamp(min=1)
         loss = self._pretraining(model, len(rows), sums, place) if self.plan.settings.ptx_coef else 0.0
         parts = list(
@@ -326,7 +330,8 @@ class PPOTrainer(FineryTrainer):
         return combined(policy.loss, value.loss, said.entropies.sum(), s.vf_coef, s.entropy_coef)
 
     def _pretraining(self, model: nn.Module, count: int, sums: Sums, place: tuple[int, int]) -> Tensor:
-        """Add the gradient of ptx_coef times the next-token loss of `count` blocks of text: Ouyang et al. 2022, equation 2."""
+        """Add the gradient of ptx_coef times the next-token loss of `count` blocks of text: Ouyang et al. 2022,
+        equation 2."""
         plan = self.plan
         drawn = np.random.default_rng((self.args.seed, TEXTS, self.state.global_step, *place, self.context.world.rank))
         chosen = drawn.integers(len(plan.blocks), size=count)

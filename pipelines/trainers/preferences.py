@@ -44,21 +44,24 @@ class PreferenceSubject(Block):
     """The keys that say which preferences are learnt."""
 
     task: TaskField = Field(None, validate_default=False)
-    """A task of the kind `preference`: a named one such as `alpaca_eval_preferences`, or an inline one that describes your own files."""
+    """A task of the kind `preference`: a named one such as `alpaca_eval_preferences`, or an inline one that
+    describes your own files."""
     datasets: tuple[PreferenceReference, ...] | None = Field(None, min_length=1)
-    """Instead of `task`: files, data sets, or what earlier feedback stages have written (`{from: feedback}`), one after another."""
+    """Instead of `task`: files, data sets, or what earlier feedback stages have written (`{from: feedback}`), one
+    after another."""
     max_length: int = Field(512, ge=4, le=131072)
-    """Tokens of the prompt and one answer together, after which the answer is cut; for encoder-decoders of the answer alone."""
+    """Tokens of the prompt and one answer together, after which the answer is cut; for encoder-decoders of the
+    answer alone."""
     max_prompt_length: int | None = Field(None, ge=1, le=131072)
-    """Tokens of the prompt, whose beginning is cut. Default: what the answers leave of `max_length`, but at least half of it; for
-    encoder-decoders `max_length`."""
+    """Tokens of the prompt, whose beginning is cut. Default: what the answers leave of `max_length`, but at least
+    half of it; for encoder-decoders `max_length`."""
     max_train_samples: int | None = Field(None, ge=1)
     """Only the first pairs."""
     max_eval_samples: int | None = Field(None, ge=1)
     """Only the first of the pairs set aside for model selection."""
     chat_template: TemplateName | None = None
-    """What joins prompts and answers: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the tokenizer. Default: plain
-    texts are joined as they are, messages by the tokenizer's own template, else `simple`."""
+    """What joins prompts and answers: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the
+    tokenizer. Default: plain texts are joined as they are, messages by the tokenizer's own template, else `simple`."""
     skip_bad_rows: bool = False
     """Leave rows out that cannot be read, and say which, instead of stopping at the first."""
 
@@ -181,7 +184,8 @@ class PreferenceSubject(Block):
         )
 
     def preference_rows(self, context: Context, tokenizer: Any) -> PreferenceRows:
-        """The training pairs, ready for `tokenizer`, which is given its chat template where they need one. Raises DataError."""
+        """The training pairs, ready for `tokenizer`, which is given its chat template where they need one. Raises
+        DataError."""
         rows = self.read(context.stage_id, context.stage_folders)
         if isinstance(rows, LabelledRows):
             raise DataError(
@@ -200,7 +204,8 @@ class PreferenceSubject(Block):
     def _make_ready(
         self, rows: PreferenceRows | LabelledRows, dialogues: Iterable[Dialogue], context: Context, tokenizer: Any
     ) -> None:
-        """Say what is left out, and give `tokenizer` the chat template that the rows need. Raises DataError without rows."""
+        """Say what is left out, and give `tokenizer` the chat template that the rows need. Raises DataError
+        without rows."""
         from pipelines.tasks.causal.training import inherited_template
 
         if len(rows) == 0:
@@ -214,7 +219,8 @@ class PreferenceSubject(Block):
 def pairs_for(
     subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None
 ) -> tuple[PreferencePairs, PairsTogether]:
-    """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises DataError."""
+    """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
+    DataError."""
     from pipelines.data.completions import padding_token
     from pipelines.objectives.batches import start_token
 
@@ -228,8 +234,9 @@ def pairs_for(
 def held_out_for(
     subject: Any, model: Any, tokenizer: Any, longest: int | None, most: int
 ) -> tuple[PreferencePairs | None, list[tuple[int, int]]]:
-    """(the first `most` held-out pairs of the stage's task, encoded as those for training; the characters of their two answers,
-    uncut). None where there is no task. `tokenizer` has its chat template already: see `pairs_for`. Raises DataError.
+    """(the first `most` held-out pairs of the stage's task, encoded as those for training; the characters of their
+    two answers, uncut). None where there is no task. `tokenizer` has its chat template already: see `pairs_for`.
+    Raises DataError.
     """
     if subject.task is None:
         return None, []

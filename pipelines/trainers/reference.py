@@ -1,7 +1,7 @@
 """The reference model that a policy is held to: a frozen copy, the disabled adapter, or numbers written down before.
 
-All of them are asked without gradients and without dropout, after the policy: under autocast a weight's cast that was made
-without gradients would be used again, and the policy would learn nothing.
+All of them are asked without gradients and without dropout, after the policy: under autocast a weight's cast that was
+made without gradients would be used again, and the policy would learn nothing.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def precomputed(
 ) -> np.ndarray:
     """Log-probabilities that `model` gives to both answers of every example (examples, 2), fp32.
 
-    They are computed in the precision of the training, or in fp32 when `exact`. They are kept as `NAME.npy` in the stage's folder, so that a resumed run compares with the same numbers to the bit. The
-    processes share the work.
+    They are computed in the precision of the training, or in fp32 when `exact`. They are kept as `NAME.npy` in the
+    stage's folder, so that a resumed run compares with the same numbers to the bit. The processes share the work.
     """
     path: Path = context.folder / f"{name}.npy"
     if path.exists():

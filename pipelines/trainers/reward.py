@@ -2,9 +2,9 @@
 
 The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
 
-Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4, arxiv.org/abs/2009.01325: the body of a model
-with a new head of one output, and the loss of Bradley and Terry. What it leaves is `model/` with `reward.json`: how the model
-reads, and the mean and spread of its scores, by which a policy's rewards are normalised.
+Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4, arxiv.org/abs/2009.01325: the body of
+a model with a new head of one output, and the loss of Bradley and Terry. What it leaves is `model/` with
+`reward.json`: how the model reads, and the mean and spread of its scores, by which a policy's rewards are normalised.
 
 What a trained reward model's scores are like: their mean and spread, and how well they tell the better of two answers.
 """
@@ -45,8 +45,8 @@ SETTINGS = {
     "label_smoothing": Setting(FRACTION, 0.0),
     "disable_dropout": Setting(SWITCH, True),
 }
-"""Of the loss, beside TrainingArguments; the first and the last are TRL's names and defaults. `label_smoothing` is the share of
-preferences that are taken to be wrong."""
+"""Of the loss, beside TrainingArguments; the first and the last are TRL's names and defaults. `label_smoothing` is
+the share of preferences that are taken to be wrong."""
 
 
 class Reward(PreferenceSubject, Stage):
@@ -58,13 +58,15 @@ class Reward(PreferenceSubject, Stage):
     use_margins: bool = True
     """Ask for a distance of the scores where the rows say by how much an answer is better (`margin`, or two scores)."""
     soft_labels: bool = False
-    """Learn how likely each chosen answer is the better one, where a judge has said so in the column `probability`, instead of
-    taking it for certain."""
+    """Learn how likely each chosen answer is the better one, where a judge has said so in the column `probability`,
+    instead of taking it for certain."""
     early_stopping_patience: int | None = Field(None, ge=1)
-    """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
+    """Evaluations without a better score after which training ends; needs `eval_strategy` and
+    `load_best_model_at_end`."""
     arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
-    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `center_rewards_coefficient` (0.01 keeps the scores
-    around zero) and `disable_dropout` (true); `label_smoothing`, the share of preferences that are taken to be wrong."""
+    """transformers TrainingArguments by name, `global_batch_size`, and TRL's `center_rewards_coefficient` (0.01 keeps
+    the scores around zero) and `disable_dropout` (true); `label_smoothing`, the share of preferences that are taken
+    to be wrong."""
 
     trains: ClassVar[bool] = True
     scores: ClassVar[bool] = True

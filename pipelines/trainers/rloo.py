@@ -1,7 +1,8 @@
 """The stage of REINFORCE with a leave-one-out baseline, by TRL.
 
-Ahmadian et al. 2024, "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs",
-section 3.2, arxiv.org/abs/2402.14740: the baseline of each completion is the mean reward of the others of its prompt.
+Ahmadian et al. 2024, "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in
+LLMs", section 3.2, arxiv.org/abs/2402.14740: the baseline of each completion is the mean reward of the others of its
+prompt.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class RLOO(GroupSampling):
 
     stage: Literal["rloo"] = "rloo"
     arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
-    """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's `num_generations` (2),
-    `max_completion_length` (128), `beta` (0.05), `temperature`, `epsilon`, `normalize_advantages`, ….
-    See docs/preference-optimisation.md."""
+    """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's
+    `num_generations` (2), `max_completion_length` (128), `beta` (0.05), `temperature`, `epsilon`,
+    `normalize_advantages`, …. See docs/preference-optimisation.md."""
 
     method: ClassVar[str] = "RLOO"
     settings: ClassVar[Mapping[str, Setting]] = SETTINGS

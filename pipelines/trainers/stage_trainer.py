@@ -6,7 +6,8 @@ The learning rates that a tuner asks for: one for each group of weights, over ti
 
 What every trainer of a stage has, whoever wrote its loop: ours and those of TRL, all of them transformers' Trainer.
 
-Checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, events, and metrics.
+Checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, events, and
+metrics.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ else:
 
 
 class StageTrainer(Base):  # type: ignore[misc]
-    """To be named before a Trainer among the bases of a class. `begin` is called before the Trainer's own `__init__`."""
+    """To be named before a Trainer among the bases of a class. `begin` is called before the Trainer's own
+    `__init__`."""
 
     context: Context
     tuner: Tuner | None
@@ -315,7 +317,8 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
-        """A stop is no end of an epoch: nothing is scored in its middle. At a true end the scores belong to the checkpoint."""
+        """A stop is no end of an epoch: nothing is scored in its middle. At a true end the scores belong to the
+        checkpoint."""
         assert self.trainer is not None
         if self.trainer.stopped_early:
             ended = abs((state.epoch or 0.0) - round(state.epoch or 0.0)) < 1e-6

@@ -28,10 +28,11 @@ class Supervised(Subject, Stage):
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""
     input_format: InputFormat | None = None
-    """For decoders: `gpt` puts learnt tokens before, between and behind the texts, as the paper on GPT does; `gpt_both_orders` reads
-    pairs the other way round as well. Default: what the tokenizer puts around texts."""
+    """For decoders: `gpt` puts learnt tokens before, between and behind the texts, as the paper on GPT does;
+    `gpt_both_orders` reads pairs the other way round as well. Default: what the tokenizer puts around texts."""
     early_stopping_patience: int | None = Field(None, ge=1)
-    """Evaluations without a better score after which training ends; needs `eval_strategy` and `load_best_model_at_end`."""
+    """Evaluations without a better score after which training ends; needs `eval_strategy` and
+    `load_best_model_at_end`."""
     arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
     """transformers TrainingArguments by name, and `global_batch_size`."""
 

@@ -119,7 +119,8 @@ class Draws:
 
 
 def without_padding(collate: Collate, label_names: Mapping[str, float] = LABELS) -> Collate:
-    """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor counted."""
+    """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor
+    counted."""
 
     def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         filling = [example.pop("padding", False) for example in examples]

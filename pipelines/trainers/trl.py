@@ -1,10 +1,12 @@
 """The only file that knows TRL: its trainers, with what every stage here has.
 
-TRL's trainers are transformers' Trainer, so events, complete checkpoints, the stop by signal and the end at the first NaN are
-added to them as to our own (`stage_trainer`). What TRL would decide by itself is decided here:
+TRL's trainers are transformers' Trainer, so events, complete checkpoints, the stop by signal and the end at the first
+NaN are added to them as to our own (`stage_trainer`). What TRL would decide by itself is decided here:
 
-- prompts and answers come tokenised: TRL's own way would put an encoder's end of text between a prompt and what follows it;
-- the policy lies in a folder, from which TRL reads the reference again; an adapter's reference is TRL's frozen copy of it;
+- prompts and answers come tokenised: TRL's own way would put an encoder's end of text between a prompt and what
+  follows it;
+- the policy lies in a folder, from which TRL reads the reference again; an adapter's reference is TRL's frozen copy
+  of it;
 - precision, padding and the end of texts are said, not guessed; nothing is reported to anybody.
 """
 
@@ -35,7 +37,8 @@ SHOWN = 3
 
 
 def prepared(model: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model, where it lies)."""
+    """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model,
+    where it lies)."""
     told = copy.deepcopy(tokenizer)
     ends, fills = end_of_text(tokenizer), padding_token(tokenizer)
     told.eos_token, told.pad_token = tokenizer.convert_ids_to_tokens(ends), tokenizer.convert_ids_to_tokens(fills)
@@ -59,10 +62,12 @@ def train(
     rows: Sequence[Mapping[str, Any]],
     **keywords: Any,
 ) -> tuple[Any, dict[str, float]]:
-    """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run was broken off.
+    """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run
+    was broken off.
 
-    `arguments` are TrainingArguments, `own` TRL's settings of the method; `keywords` are those of the class that `METHODS`
-    makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and Diverged as the training loop does.
+    `arguments` are TrainingArguments, `own` TRL's settings of the method; `keywords` are those of the class that
+    `METHODS` makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and Diverged as the
+    training loop does.
     """
     import trl
     from datasets import Dataset
@@ -144,7 +149,8 @@ def _staged(theirs: type) -> type:
 
 
 def refuse_other_heads(model: Any, temperature: float) -> None:
-    """Refuse a model of which TRL computes other log-probabilities than the model itself: it takes the head for one matrix. Raises Misfit."""
+    """Refuse a model of which TRL computes other log-probabilities than the model itself: it takes the head for
+    one matrix. Raises Misfit."""
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     device = next(bare.parameters()).device
     ids = (torch.arange(6, device=device)[None] * 7 + 3) % bare.get_input_embeddings().weight.shape[0]
@@ -165,7 +171,8 @@ def refuse_other_heads(model: Any, temperature: float) -> None:
 
 
 def _kto(theirs: type) -> type:
-    """KTO on tokens that are ready: `prompt_ids`, `completion_ids`, `label`, and `KL_completion_ids` where the loss needs them."""
+    """KTO on tokens that are ready: `prompt_ids`, `completion_ids`, `label`, and `KL_completion_ids` where the
+    loss needs them."""
 
     class KTO(_staged(theirs)):  # type: ignore[misc]
         def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
@@ -175,7 +182,8 @@ def _kto(theirs: type) -> type:
 
 
 def _sampling(theirs: type) -> type:
-    """GRPO and RLOO on prompts that are ready, scored by a reward of ours. A row's `prompt` is its number among `prompt_ids`."""
+    """GRPO and RLOO on prompts that are ready, scored by a reward of ours. A row's `prompt` is its number among
+    `prompt_ids`."""
 
     class Sampling(_staged(theirs)):  # type: ignore[misc]
         def __init__(

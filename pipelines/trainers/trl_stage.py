@@ -111,7 +111,8 @@ class GroupSampling(Stage):
     """The keys and the course of such a stage."""
 
     reward: RewardField = Field(...)
-    """What a completion is worth: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword, words: [good, great]}`."""
+    """What a completion is worth: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword,
+    words: [good, great]}`."""
     prompts: Prompts
     """What is completed: `{path: reviews.jsonl, text: text, max_length: 16}`."""
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"

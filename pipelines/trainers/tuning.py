@@ -74,7 +74,8 @@ def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
 
 
 def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
-    """A tuner that builds on the adapters of other stages needs them earlier, and trained on the model it reads itself."""
+    """A tuner that builds on the adapters of other stages needs them earlier, and trained on the model it reads
+    itself."""
     mine = recipe.model_of(stage)
     earlier = {each.id: each for each in recipe.stages[: recipe.stages.index(stage)]}
     fitting = [each.id for each in earlier.values() if getattr(getattr(each, "tuner", None), "name", "") == "adapter"]
@@ -116,8 +117,8 @@ def adapted(stage: Any, context: Context, model: Any) -> tuple[Any, Any]:
 def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, trained_head: bool = False) -> Any:
     """The model that the stage reads, with `head`; refused when the tuner cannot serve it. Raises Misfit.
 
-    `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base. `trained_head`: whether
-    a head that was not trained is refused, with ModelError.
+    `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base.
+    `trained_head`: whether a head that was not trained is refused, with ModelError.
     """
     words: dict[str, Any] = {"trained_head": True} if trained_head else {}
     model = context.open_model(
@@ -165,7 +166,8 @@ def head_kind(recipe: Recipe) -> str:
 
 
 def opened_policy(stage: Any, context: Context, allowed: tuple[str, ...] = WRITERS) -> tuple[Any, Head]:
-    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never learnt to."""
+    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never
+    learnt to."""
     head = context.writing_head()
     if head.kind not in allowed:
         raise ModelError(f"the stage is {stage.stage}, {WHY[allowed]}")

@@ -2,7 +2,8 @@
 
 Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", arxiv.org/abs/1902.00751; Pfeiffer et al. 2020,
 "AdapterHub", arxiv.org/abs/2007.07779, for one adapter a layer; He et al. 2022, "Towards a Unified View of
-Parameter-Efficient Transfer Learning", arxiv.org/abs/2110.04366, for the scaled parallel one. `bottleneck` computes them.
+Parameter-Efficient Transfer Learning", arxiv.org/abs/2110.04366, for the scaled parallel one. `bottleneck` computes
+them.
 """
 
 from __future__ import annotations
@@ -85,12 +86,13 @@ class Adapter(TunerBlock):
     non_linearity: NonLinearity | None = None
     """What bends the narrow states. Default: gelu for houlsby, relu for the others, as their authors' code has it."""
     scaling: float | None = Field(None, gt=0)
-    """What the adapter's output is multiplied by. Default: 4 for parallel (section 4.6 of He et al.), 1 for the others."""
+    """What the adapter's output is multiplied by. Default: 4 for parallel (section 4.6 of He et al.), 1 for the
+    others."""
     adapter_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the narrow states."""
     init: Literal["identity", "near-identity"] = "identity"
-    """`identity`: the wide side begins at zero, so that the first output is exactly the model's; `near-identity`: both sides
-    are drawn from a normal distribution with `init_std`, as in section 3.6 of Houlsby et al."""
+    """`identity`: the wide side begins at zero, so that the first output is exactly the model's; `near-identity`:
+    both sides are drawn from a normal distribution with `init_std`, as in section 3.6 of Houlsby et al."""
     init_std: float = Field(0.01, gt=0, le=1)
     """For `near-identity`; above 0.01 the paper sees worse results."""
     train_layer_norm: bool = False

@@ -1,8 +1,8 @@
 """BitFit: only the biases learn. Ben Zaken et al. 2022, arxiv.org/abs/2106.10199.
 
-"All biases" are those of the linear layers and of the layer norms (section 3, equations 1 to 5). The small variant keeps
-to the bias of the query and that of the feed-forward's first matrix, the paper's b_q and b_m2 (section 4, "fewer bias
-parameters"). Modules that the checkpoint did not bring, the head of the task above all, learn whole.
+"All biases" are those of the linear layers and of the layer norms (section 3, equations 1 to 5). The small variant
+keeps to the bias of the query and that of the feed-forward's first matrix, the paper's b_q and b_m2 (section 4,
+"fewer bias parameters"). Modules that the checkpoint did not bring, the head of the task above all, learn whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class BitFit(TunerBlock):
 
     name: Literal["bitfit"] = "bitfit"
     biases: Literal["all", "query_and_intermediate"] = "all"
-    """Which biases of the body learn: all, or those of the queries and of the feed-forward's first matrix, half the number."""
+    """Which biases of the body learn: all, or those of the queries and of the feed-forward's first matrix, half
+    the number."""
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         """A body without biases has nothing to learn."""

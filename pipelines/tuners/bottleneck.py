@@ -1,14 +1,16 @@
 """Bottleneck adapters and their fusion as PEFT methods: `peft_type` FINERY_BOTTLENECK and FINERY_FUSION.
 
-Importing this module teaches them to PEFT; from then on `get_peft_model`, `save_pretrained`, `PeftModel.from_pretrained`,
-`load_adapter`, `set_adapter`, `disable_adapter`, `delete_adapter` and `unload` work as for every other method. PEFT runs
-no code that comes with an adapter, so saving one copies this file beside it, as `finery_bottleneck.py`: whoever imports that
-copy first can load the adapter. Therefore it imports torch, transformers, peft and the standard library only.
+Importing this module teaches them to PEFT; from then on `get_peft_model`, `save_pretrained`,
+`PeftModel.from_pretrained`, `load_adapter`, `set_adapter`, `disable_adapter`, `delete_adapter` and `unload` work as
+for every other method. PEFT runs no code that comes with an adapter, so saving one copies this file beside it, as
+`finery_bottleneck.py`: whoever imports that copy first can load the adapter. Therefore it imports torch,
+transformers, peft and the standard library only.
 
-A sequential adapter changes a sub-layer's output y, just before dropout, residual and norm, to y + s * up(f(down(y))).
-Houlsby et al. 2019, arxiv.org/abs/1902.00751, section 2.1, put one behind every attention and every feed-forward network;
-Pfeiffer et al. 2021, arxiv.org/abs/2005.00247, appendix A, one behind the feed-forward network. The parallel adapter reads
-the feed-forward network's input x instead, y + s * up(f(down(x))): He et al. 2022, arxiv.org/abs/2110.04366, section 3.3.
+A sequential adapter changes a sub-layer's output y, just before dropout, residual and norm, to y + s *
+up(f(down(y))). Houlsby et al. 2019, arxiv.org/abs/1902.00751, section 2.1, put one behind every attention and every
+feed-forward network; Pfeiffer et al. 2021, arxiv.org/abs/2005.00247, appendix A, one behind the feed-forward network.
+The parallel adapter reads the feed-forward network's input x instead, y + s * up(f(down(x))): He et al. 2022,
+arxiv.org/abs/2110.04366, section 3.3.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ QUERIES = (
 )
 """Names of the linear layer that makes queries: its module is an attention."""
 OUTPUTS = ("output", "out_proj", "o_proj", "o", "c_proj", "dense", "out_lin", "Wo", "post_proj")
-"""Names of the linear layer that ends an attention, beside the queries; else it is `output.dense` or `output` one level up."""
+"""Names of the linear layer that ends an attention, beside the queries; else it is `output.dense` or `output` one
+level up."""
 PAIRS = (
     ("intermediate", "output"), ("fc1", "fc2"), ("c_fc", "c_proj"), ("lin1", "lin2"), ("linear_1", "linear_2"), ("layer_1", "layer_2"),
     ("up_proj", "down_proj"), ("gate_up_proj", "down_proj"), ("wi", "wo"), ("wi_0", "wo"), ("Wi", "Wo"), ("w1", "w2"),
@@ -391,7 +394,8 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        """`….bottleneck_adapters.default.down.weight` is saved without `default`. PEFT's own looks one level up only."""
+        """`….bottleneck_adapters.default.down.weight` is saved without `default`. PEFT's own looks one level up
+        only."""
         return key.replace(f".bottleneck_adapters.{adapter_name}.", ".bottleneck_adapters.", 1)
 
 
@@ -403,7 +407,8 @@ def _widths(module: nn.Module) -> tuple[int, int]:
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT both methods. `register_peft_method` takes the names of its own enum only, so its tables are written to."""
+    """Teach PEFT both methods. `register_peft_method` takes the names of its own enum only, so its tables are
+    written to."""
     for name, config in ((BOTTLENECK, BottleneckConfig), (FUSION, FusionConfig)):
         if replace or name not in peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING:
             peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING[name] = config

@@ -94,7 +94,8 @@ class SlantedTriangular(Block):
     """How much smaller the smallest rate is than the largest."""
 
     def factor(self, step: int, steps: int) -> float:
-        """What the rates are multiplied by in the update after `step` others, of `steps` in all: between 1 / ratio and 1.
+        """What the rates are multiplied by in the update after `step` others, of `steps` in all: between 1 / ratio
+        and 1.
 
         The fall takes `steps - cut` steps, which is the paper's `cut · (1 / cut_frac - 1)` where `cut_frac · steps` is
         whole; elsewhere the paper's would end early and go below zero.
@@ -125,7 +126,8 @@ class Full(TunerBlock):
     gradual_unfreezing: Gradual = None
     """`true`: the head learns in the first epoch, and one more layer joins it with every epoch."""
     slanted_triangular: Slanted = None
-    """`true`: the learning rates rise over a tenth of the steps and fall over the rest; replaces `arguments`' schedule."""
+    """`true`: the learning rates rise over a tenth of the steps and fall over the rest; replaces `arguments`'
+    schedule."""
     freeze: tuple[str, ...] | None = Field(None, min_length=1)
     """Modules or weights that do not learn, such as `embeddings`, `encoder.layer.0` or `*.LayerNorm.*`."""
     train: tuple[str, ...] | None = Field(None, min_length=1)
@@ -155,7 +157,8 @@ class Full(TunerBlock):
         return model
 
     def rates(self, model: Any) -> Mapping[str, float]:
-        """1 for the head and for the topmost layer without one, and 1 / discriminative of the layer above for each below."""
+        """1 for the head and for the topmost layer without one, and 1 / discriminative of the layer above for each
+        below."""
         if self.discriminative is None:
             return {}
         groups = layer_groups(model)

@@ -32,7 +32,8 @@ class Fusion(TunerBlock):
     adapters: tuple[str, ...] = Field(min_length=2)
     """Ids of earlier stages with the tuner `adapter`, trained on the model that this stage reads."""
     value_regularization: float = Field(0.01, ge=0)
-    """Weight of the squared distance between each value matrix and the identity, added to the loss; 0.01 in the authors' code."""
+    """Weight of the squared distance between each value matrix and the identity, added to the loss; 0.01 in the
+    authors' code."""
     modules_to_save: tuple[str, ...] = ()
     """Further modules that are trained whole and saved with the adapter."""
 

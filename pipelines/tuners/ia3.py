@@ -1,11 +1,12 @@
 """(IA)^3: learn to amplify or inhibit inner activations. Liu et al. 2022, section 3.3, arxiv.org/abs/2205.05638.
 
 A vector beside each key, each value and each inner activation of the feed-forward networks multiplies it, element by
-element: softmax(Q (l_k * K)^T / sqrt(d)) (l_v * V) and (l_ff * f(W1 x)) W2. All begin at one, so nothing changes at first,
-and all can be folded into the matrices around them.
+element: softmax(Q (l_k * K)^T / sqrt(d)) (l_v * V) and (l_ff * f(W1 x)) W2. All begin at one, so nothing changes at
+first, and all can be folded into the matrices around them.
 
-Where one matrix gives queries, keys and values at once (GPT-2, ModernBERT) its whole output is scaled, as PEFT does. Nothing
-else becomes possible by that: without rotary positions, scaling a query is scaling the key it is multiplied with.
+Where one matrix gives queries, keys and values at once (GPT-2, ModernBERT) its whole output is scaled, as PEFT does.
+Nothing else becomes possible by that: without rotary positions, scaling a query is scaling the key it is multiplied
+with.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ UNFIT: Mapping[str, str] = {
 
 
 class IA3(TunerBlock):
-    """Learn one vector for keys, one for values and one for inner activations in each layer; everything else stays frozen."""
+    """Learn one vector for keys, one for values and one for inner activations in each layer; everything else stays
+    frozen."""
 
     name: Literal["ia3"] = "ia3"
     adapts: ClassVar[bool] = True
     target_modules: tuple[str, ...] = Field(())
-    """Ends of the names of the layers that are scaled, feed-forward ones among them. Default: found in the architecture."""
+    """Ends of the names of the layers that are scaled, feed-forward ones among them. Default: found in the
+    architecture."""
     feedforward_modules: tuple[str, ...] = Field(())
     """Those of `target_modules` whose input is scaled, not their output: the second layers of feed-forward networks."""
     exclude_modules: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Only the head learns, or the head and the last layers: the control that says what the frozen body already knows.
 
-Howard and Ruder 2018, section 4.3 ("Last"), arxiv.org/abs/1801.06146; with layers, Lee et al. 2019, "What Would Elsa Do?
-Freezing Layers During Transformer Fine-Tuning", arxiv.org/abs/1911.03090.
+Howard and Ruder 2018, section 4.3 ("Last"), arxiv.org/abs/1801.06146; with layers, Lee et al. 2019, "What Would Elsa
+Do? Freezing Layers During Transformer Fine-Tuning", arxiv.org/abs/1911.03090.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class LastLayer(TunerBlock):
     """How many layers below the head learn too."""
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
-        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many layers are there."""
+        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many
+        layers are there."""
         depth = words.get("num_hidden_layers")
         if (
             words.get("model_type") == "finery"

@@ -2,8 +2,8 @@
 
 A model is read as a path: what stands before the first stack (embeddings, positions), the layers of each stack, an
 encoder's before a decoder's, and the head. A stack is a list of modules in the body; lists of one length beside each
-other (XLM keeps attentions, norms and feed-forwards apart) are one stack. Weights that layers share belong to the lowest
-of them, and a head whose matrix is the embeddings' own belongs to the embeddings: they are one weight.
+other (XLM keeps attentions, norms and feed-forwards apart) are one stack. Weights that layers share belong to the
+lowest of them, and a head whose matrix is the embeddings' own belongs to the embeddings: they are one weight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Group(NamedTuple):
 
 
 def layer_groups(model: Any) -> list[Group]:
-    """Every weight of the model in the group of its layer, from the lowest to the highest; groups without any are left out."""
+    """Every weight of the model in the group of its layer, from the lowest to the highest; groups without any are
+    left out."""
     stacks = _stacks(model)
     order = [EMBEDDINGS, *(layer for stack in stacks for layer in stack.values()), HEAD]
     members: dict[str, list[str]] = {name: [] for name in dict.fromkeys(order)}
@@ -35,7 +36,8 @@ def layer_groups(model: Any) -> list[Group]:
 
 
 def in_body(model: Any, name: str) -> bool:
-    """Whether a parameter or module belongs to the pretrained body: no head, no pooler, nothing that the checkpoint lacked."""
+    """Whether a parameter or module belongs to the pretrained body: no head, no pooler, nothing that the
+    checkpoint lacked."""
     fresh = getattr(model, "finery_new_modules", ())
     if "pooler" in name.split(".") or any(name == each or name.startswith(f"{each}.") for each in fresh):
         return False
@@ -59,7 +61,8 @@ def _is_list(module: Any) -> bool:
 
 
 def _stacks(model: Any) -> list[dict[str, str]]:
-    """For each stack its entries (`encoder.layer.0`), each with the name of its layer; an encoder's before a decoder's."""
+    """For each stack its entries (`encoder.layer.0`), each with the name of its layer; an encoder's before a
+    decoder's."""
     lists = [
         (name, module) for name, module in model.named_modules() if _is_list(module) and in_body(model, f"{name}.0")
     ]

@@ -7,16 +7,17 @@ values: they are trained whole and saved with the adapter, so that adapter and b
 
 Where the two matrices of LoRA begin when they take over a part of the frozen weight: PiSSA and OLoRA.
 
-PiSSA (Meng et al. 2024, section 3, arxiv.org/abs/2404.02948) starts the update at the r largest singular values of the
-weight, OLoRA (Büyükakyüz 2024, arxiv.org/abs/2406.01775) at the first r columns of its QR decomposition; what is taken over
-is subtracted, so that base and update together begin as the weight was: W = R + s B0 A0, s being LoRA's scale.
+PiSSA (Meng et al. 2024, section 3, arxiv.org/abs/2404.02948) starts the update at the r largest singular values of
+the weight, OLoRA (Büyükakyüz 2024, arxiv.org/abs/2406.01775) at the first r columns of its QR decomposition; what is
+taken over is subtracted, so that base and update together begin as the weight was: W = R + s B0 A0, s being LoRA's
+scale.
 
 The base is then another one than the checkpoint's. What is learnt is written as plain LoRA of twice the rank on the
 checkpoint's own weight: s (B A - B0 A0) = s [B, -B0] [A; A0] (PiSSA, section 4 and appendix C).
 
-Both starts are computed here and not by PEFT 0.21, whose OLoRA takes GPT-2's transposed matrices for upright ones, and whose
-conversion refuses `use_rslora` beside a pattern. A checkpoint of the middle of a training holds A and B alone: the same base
-is found again by starting anew, for B0 A0 is unique where A0 and B0 are not.
+Both starts are computed here and not by PEFT 0.21, whose OLoRA takes GPT-2's transposed matrices for upright ones,
+and whose conversion refuses `use_rslora` beside a pattern. A checkpoint of the middle of a training holds A and B
+alone: the same base is found again by starting anew, for B0 A0 is unique where A0 and B0 are not.
 """
 
 from __future__ import annotations
@@ -125,10 +126,12 @@ class LoRA(TunerBlock):
             }
         ),
     ] = True
-    """Where the updates begin: `true` (A random, B zero), `gaussian` (A normal), `orthogonal` (both random, their product zero);
-    or taking over the weight's main directions: `pissa` (singular values; `pissa_niter_16` finds them faster), `olora` (QR)."""
+    """Where the updates begin: `true` (A random, B zero), `gaussian` (A normal), `orthogonal` (both random, their
+    product zero); or taking over the weight's main directions: `pissa` (singular values; `pissa_niter_16` finds them
+    faster), `olora` (QR)."""
     lora_plus_ratio: float | None = Field(None, gt=0)
-    """LoRA+: how many times the learning rate of A that of B is, 16 in the paper. Hayou et al. 2024, arxiv.org/abs/2402.12354."""
+    """LoRA+: how many times the learning rate of A that of B is, 16 in the paper. Hayou et al. 2024,
+    arxiv.org/abs/2402.12354."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -157,7 +160,8 @@ class LoRA(TunerBlock):
         return self.bias == "none" and not taken
 
     def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises Misfit when no layer matches `target_modules`, or a key would have no effect."""
+        """A PEFT model around `model`. Raises Misfit when no layer matches `target_modules`, or a key would have
+        no effect."""
         from peft import LoraConfig, get_peft_model
 
         from pipelines.tuners import target_modules as layers
@@ -210,7 +214,8 @@ class LoRA(TunerBlock):
         return {name: self.lora_plus_ratio for name, _ in model.named_parameters() if ".lora_B." in name}
 
     def save(self, model: Any, folder: Path) -> None:
-        """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain LoRA."""
+        """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain
+        LoRA."""
 
         model.save_pretrained(str(folder))
         begun = getattr(model, "finery_start", None)
@@ -232,7 +237,8 @@ def takes_over(init_lora_weights: bool | str) -> bool:
 
 
 def start(model: Any, init_lora_weights: str) -> Start:
-    """Let the updates of a PEFT `model` take over a part of their base. Raises Misfit where the rank is beyond a matrix."""
+    """Let the updates of a PEFT `model` take over a part of their base. Raises Misfit where the rank is beyond a
+    matrix."""
     found: dict[str, tuple[Any, Any]] = {}
     adapter = model.active_adapter
     for name, module in model.base_model.model.named_modules():

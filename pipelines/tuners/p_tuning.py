@@ -1,7 +1,8 @@
 """P-tuning: embeddings before those of words, computed by a small network. Liu et al. 2021, arxiv.org/abs/2103.10385.
 
-Section 3.2 of the paper: independent embeddings are hard to train, so an LSTM or an MLP makes them depend on each other. The
-network is dropped when training ends; what is left is what prompt tuning leaves, `num_virtual_tokens * embedding width`.
+Section 3.2 of the paper: independent embeddings are hard to train, so an LSTM or an MLP makes them depend on each
+other. The network is dropped when training ends; what is left is what prompt tuning leaves, `num_virtual_tokens *
+embedding width`.
 """
 
 from __future__ import annotations

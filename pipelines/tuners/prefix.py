@@ -1,8 +1,8 @@
 """Prefix tuning: learn keys and values that precede every layer's own. Li and Liang 2021, arxiv.org/abs/2101.00190.
 
-Without an MLP that is `num_virtual_tokens * 2 * layers * key-value heads * head_dim` weights, also called P-tuning v2 (Liu et
-al. 2022, arxiv.org/abs/2110.07602). With `prefix_projection`, section 4.3's reparameterization, a two-layer MLP computes them
-from one small vector a token; it is dropped when training ends.
+Without an MLP that is `num_virtual_tokens * 2 * layers * key-value heads * head_dim` weights, also called P-tuning v2
+(Liu et al. 2022, arxiv.org/abs/2110.07602). With `prefix_projection`, section 4.3's reparameterization, a two-layer
+MLP computes them from one small vector a token; it is dropped when training ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Prefix(SoftPrompt):
     prefix_projection: bool = False
     """Compute the prefix by a two-layer MLP while training, which the paper found more stable."""
     encoder_hidden_size: int | None = Field(None, ge=1)
-    """Inner width of that MLP. Default: the width of the keys. The paper has 512 for table-to-text and 800 for summaries."""
+    """Inner width of that MLP. Default: the width of the keys. The paper has 512 for table-to-text and 800 for
+    summaries."""
     init_weights: Literal["random", "zero"] = "random"
     """How the prefix begins: drawn from N(0, 1), or as keys and values of zeros."""
 

@@ -22,9 +22,11 @@ class Prompt(SoftPrompt):
 
     name: Literal["prompt"] = "prompt"
     init: Literal["random", "sampled_vocabulary", "text"] = "sampled_vocabulary"
-    """How the prompt begins: as random numbers, as the embeddings of words drawn from the vocabulary, or as those of `init_text`."""
+    """How the prompt begins: as random numbers, as the embeddings of words drawn from the vocabulary, or as those
+    of `init_text`."""
     init_text: str | None = None
-    """For `init: text`: what the prompt says at first, repeated or cut to `num_virtual_tokens` tokens. Class names serve well."""
+    """For `init: text`: what the prompt says at first, repeated or cut to `num_virtual_tokens` tokens. Class names
+    serve well."""
 
     @model_validator(mode="after")
     def _text_and_its_init(self) -> Prompt:

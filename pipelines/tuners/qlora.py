@@ -1,9 +1,10 @@
 """QLoRA: LoRA beside a base whose matrices are kept in 4 bits. Dettmers et al. 2023, arxiv.org/abs/2305.14314.
 
-The matrices of the body are stored as NormalFloat of 4 bits, quantized twice, and unpacked for each product; embeddings, norms,
-biases and the head stay in full precision, and the gradients reach the updates through the unpacked matrices. What is saved is a
-plain LoRA adapter that names the base as it came: opened later, it stands beside the full-precision base, or is merged into it,
-whose answers differ from those of training by what the 4 bits had rounded away.
+The matrices of the body are stored as NormalFloat of 4 bits, quantized twice, and unpacked for each product;
+embeddings, norms, biases and the head stay in full precision, and the gradients reach the updates through the
+unpacked matrices. What is saved is a plain LoRA adapter that names the base as it came: opened later, it stands
+beside the full-precision base, or is merged into it, whose answers differ from those of training by what the 4 bits
+had rounded away.
 
 Needs bitsandbytes with a backend for the device at hand.
 """

@@ -1,7 +1,7 @@
 """What prefix tuning, prompt tuning and P-tuning share: a few virtual tokens before every text, and a base left alone.
 
-Modules that the checkpoint did not bring (a fresh classification head, BERT's pooler) are trained whole beside the virtual
-tokens and saved with them, as with every tuner.
+Modules that the checkpoint did not bring (a fresh classification head, BERT's pooler) are trained whole beside the
+virtual tokens and saved with them, as with every tuner.
 """
 
 from __future__ import annotations

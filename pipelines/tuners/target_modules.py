@@ -15,7 +15,8 @@ from pipelines.core.errors import IncompatibleError
 KEYS = ("key", "k", "k_proj", "k_lin", "key_proj", "k_head", "project_k", "wk", "key_global")
 VALUES = ("value", "v", "v_proj", "v_lin", "value_proj", "v_head", "project_v", "wv", "value_global")
 FUSED = ("c_attn", "query_key_value", "qkv", "qkv_proj", "wqkv", "in_proj", "kv_proj", "kv_b_proj")
-"""What attention calls the projections to keys, to values, and to both at once (with or without the query), in small letters."""
+"""What attention calls the projections to keys, to values, and to both at once (with or without the query), in
+small letters."""
 
 
 def ends(name: str, ending: str) -> bool:
@@ -51,7 +52,8 @@ def sizes(layer: Any) -> tuple[int, int]:
 
 
 def trained_whole(model: Any, asked: Sequence[str], tuner: str) -> list[str]:
-    """Full names of the modules that learn whole and are saved with the adapter: those that no checkpoint brought, and `asked`.
+    """Full names of the modules that learn whole and are saved with the adapter: those that no checkpoint brought,
+    and `asked`.
 
     Full names, since PEFT compares mere ends of names, and `embeddings` would be `word_embeddings` too. Raises Misfit.
     """
@@ -90,8 +92,9 @@ def chosen(
 ) -> dict[str, Any]:
     """The layers that the keys of a recipe name, by full name: PEFT's meaning of these keys, and no key without effect.
 
-    `target_modules` is a text for every layer of the body, or ends of names; `exclude_modules` are ends of names of layers
-    or of what holds them; `indices` are positions in the stacks of blocks, `stacks` what these are called (default: any). Raises Misfit.
+    `target_modules` is a text for every layer of the body, or ends of names; `exclude_modules` are ends of names of
+    layers or of what holds them; `indices` are positions in the stacks of blocks, `stacks` what these are called
+    (default: any). Raises Misfit.
     """
     free = free_layers(model, whole)
     if isinstance(target_modules, str):
@@ -129,7 +132,8 @@ def _parents(name: str, words: str) -> list[str]:
 
 
 def _at(found: Mapping[str, Any], tuner: str, indices: Sequence[int], stacks: Sequence[str]) -> dict[str, Any]:
-    """The layers in the blocks at `indices`. The first number in a name is the block's: experts are numbered after it."""
+    """The layers in the blocks at `indices`. The first number in a name is the block's: experts are numbered after
+    it."""
     name_of_stack = "|".join(re.escape(each) for each in stacks) or r"[^.]+"
     pattern = re.compile(rf"(?:^|.*?\.)(?:{name_of_stack})\.(\d+)\.")
     places = {name: int(match[1]) for name in found if (match := pattern.match(name))}
@@ -147,7 +151,8 @@ def _at(found: Mapping[str, Any], tuner: str, indices: Sequence[int], stacks: Se
 
 
 def key_value_layers(body: Mapping[str, Any]) -> list[str]:
-    """Full names of the projections to keys and to values; those of keys, values and queries at once where they are one."""
+    """Full names of the projections to keys and to values; those of keys, values and queries at once where they
+    are one."""
     attention = [name for name in body if _attends(name)]
     last = {name: name.rpartition(".")[2].lower() for name in attention}
     apart = [name for name in attention if last[name] in (*KEYS, *VALUES)]
@@ -158,8 +163,8 @@ def key_value_layers(body: Mapping[str, Any]) -> list[str]:
 def feed_forward_ends(model: Any, body: Mapping[str, Any]) -> list[str]:
     """Full names of the layers that end each feed-forward network, and take its inner activations as input.
 
-    In each block: of the layers outside attention that lead back to the model's width, the one with the widest input, and
-    of several the last.
+    In each block: of the layers outside attention that lead back to the model's width, the one with the widest input,
+    and of several the last.
     """
     width = getattr(model.config, "hidden_size", None)
     last: dict[str, tuple[int, str]] = {}

@@ -21,7 +21,8 @@ class TunerBlock(Block):
     merges: ClassVar[bool] = True
     """Whether what was learnt can be folded into the weights of the base."""
     merges_into_code: ClassVar[bool] = False
-    """Whether what was learnt, where it cannot be folded in, can become part of the model's own code when it is published."""
+    """Whether what was learnt, where it cannot be folded in, can become part of the model's own code when it is
+    published."""
 
     @property
     def positions(self) -> int:
@@ -30,12 +31,14 @@ class TunerBlock(Block):
 
     @property
     def leaves_base(self) -> bool:
-        """Whether the tuned model with its adapter disabled is the model that `apply` was given, however long it learnt."""
+        """Whether the tuned model with its adapter disabled is the model that `apply` was given, however long it
+        learnt."""
         return self.adapts
 
     @property
     def thaws(self) -> bool:
-        """Whether `unfreeze` changes what learns while training: what learns later waits in the optimizer from the start."""
+        """Whether `unfreeze` changes what learns while training: what learns later waits in the optimizer from the
+        start."""
         return False
 
     @property

@@ -1,18 +1,19 @@
 """Virtual tokens before a text, as PEFT adapters: for prefix tuning, prompt tuning and P-tuning on every head.
 
-A tuned model takes the inputs of its base and gives outputs of the same shapes. PEFT's own classes do not promise that:
-they pool a classifier's vector at a virtual token, shift the spans of question answering, leave virtual tokens among the
-tokens that are labelled, and leave heads that they do not know untouched. Here the virtual tokens join the text where the
-body of the model reads it, and leave where the body hands its result on, so that no head ever sees one.
+A tuned model takes the inputs of its base and gives outputs of the same shapes. PEFT's own classes do not promise
+that: they pool a classifier's vector at a virtual token, shift the spans of question answering, leave virtual tokens
+among the tokens that are labelled, and leave heads that they do not know untouched. Here the virtual tokens join the
+text where the body of the model reads it, and leave where the body hands its result on, so that no head ever sees
+one.
 
-Prompt tuning and P-tuning put embeddings before those of the words, in the encoder of an encoder-decoder; the tokens after
-them move on in their positions. Prefix tuning puts keys and values before those of every layer, in the decoder of an
-encoder-decoder, as the past of the text; where a model keeps no past (DistilBERT, ALBERT, ModernBERT) they are added inside
-attention, and take no positions.
+Prompt tuning and P-tuning put embeddings before those of the words, in the encoder of an encoder-decoder; the tokens
+after them move on in their positions. Prefix tuning puts keys and values before those of every layer, in the decoder
+of an encoder-decoder, as the past of the text; where a model keeps no past (DistilBERT, ALBERT, ModernBERT) they are
+added inside attention, and take no positions.
 
-Where PEFT's own classes compute the same, what is saved is a plain PEFT adapter. Elsewhere its type is one of `TYPES`, and
-this file lies beside it as `finery_adapter.py`: PEFT refuses the type until that file is imported, which teaches it. For
-this reason the file imports torch, peft, transformers and the standard library only.
+Where PEFT's own classes compute the same, what is saved is a plain PEFT adapter. Elsewhere its type is one of
+`TYPES`, and this file lies beside it as `finery_adapter.py`: PEFT refuses the type until that file is imported, which
+teaches it. For this reason the file imports torch, peft, transformers and the standard library only.
 """
 
 from __future__ import annotations
@@ -305,7 +306,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     def save_pretrained(
         self, save_directory: str, *args: Any, reparameterization: bool = True, **keywords: Any
     ) -> None:
-        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on from them.
+        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on
+        from them.
 
         Section 4.3 of prefix tuning: once training is complete, these parameters can be dropped.
         """
@@ -442,7 +444,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             call["prefix_length"] = call["prefix_length"] + tokens if first else call["prefix_length"]
 
     def _lay_past(self, stack: Any, call: dict[str, Any], first: bool) -> None:
-        """Give the stack the prefix as its past: in the caller's cache if there is one, else in one that takes nothing in."""
+        """Give the stack the prefix as its past: in the caller's cache if there is one, else in one that takes
+        nothing in."""
         layers, past = self.prefix(), call.get("past_key_values")
         across = bool(getattr(self.base_model.config, "is_encoder_decoder", False))
         if past is None and call.get("use_cache") and not stack.training:
@@ -489,7 +492,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         return None if self._active is None else self.prefix()[index]
 
     def _remember(self, module: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Gradient checkpointing takes the past from the layers, for a cache would grow again when they are recomputed."""
+        """Gradient checkpointing takes the past from the layers, for a cache would grow again when they are
+        recomputed."""
         name = _past(module)
         if self._active is None or self._past is None or keywords.get(name) is not None:
             return None
@@ -532,8 +536,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     def _without(self, states: Tensor) -> Tensor:
         """States (batch, length, dim), or weights (batch, heads, query, key), of the text alone.
 
-        States are copied: torch multiplies a view by weights that learn in another order than by frozen ones, and a head would
-        answer differently in the last digit once it is reloaded.
+        States are copied: torch multiplies a view by weights that learn in another order than by frozen ones, and a
+        head would answer differently in the last digit once it is reloaded.
         """
         if self._ahead == 0 or states.ndim not in (3, 4):
             return states
@@ -677,7 +681,8 @@ def _attend_with_prefix(
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT the types. `register_peft_method` takes the names of its own enum only, so its tables are written to."""
+    """Teach PEFT the types. `register_peft_method` takes the names of its own enum only, so its tables are written
+    to."""
     if not replace and TASK in MODEL_TYPE_TO_PEFT_MODEL_MAPPING:
         return
     ALL_ATTENTION_FUNCTIONS.register(_WITH_PREFIX, _attend_with_prefix)

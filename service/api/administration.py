@@ -36,7 +36,8 @@ from service.store.tokens import PROJECT, new_token
 
 
 def server_folders(settings: Settings, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Where jobs, caches, data and code lie, each as it is written and as it is behind links; the longest path wins later."""
+    """Where jobs, caches, data and code lie, each as it is written and as it is behind links; the longest path
+    wins later."""
     environment = os.environ if environment is None else environment
     hub = environment.get("HF_HOME") or str(
         Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
@@ -319,7 +320,8 @@ def bind_server_secret(name: str, body: ServerSecretBinding, service: ServiceOf,
     "/server-secrets/{name}", status_code=204, response_class=Response, tags=["secrets"], responses=described(404)
 )
 def unbind_server_secret(name: str, service: ServiceOf, caller: Admin) -> Response:
-    """Forget who gets a secret of the server, and its value if an admin put one. What the server's settings bind is bound as they say again."""
+    """Forget who gets a secret of the server, and its value if an admin put one. What the server's settings bind
+    is bound as they say again."""
     service.store.record(
         "secret.unbind", "secret", name, None, doing=lambda: secret_store.unbind(service.settings, name)
     )
@@ -327,7 +329,8 @@ def unbind_server_secret(name: str, service: ServiceOf, caller: Admin) -> Respon
 
 
 def refresh(service: ServiceOf) -> None:
-    """Let what is shown be redacted by the newest secrets too; older ones stay hidden until the service starts again."""
+    """Let what is shown be redacted by the newest secrets too; older ones stay hidden until the service starts
+    again."""
     service.redactor = Redactor(
         [*of_environment(), *secret_store.values(service.settings)], server_folders(service.settings)
     )
@@ -351,7 +354,8 @@ class AuditDocument(BaseModel):
     time: datetime
     action: str
     actor: str
-    """Id of the token, `finery` for the server itself, `console` for a command on its machine, empty where nobody was known."""
+    """Id of the token, `finery` for the server itself, `console` for a command on its machine, empty where nobody
+    was known."""
     role: str
     actor_project: str
     address: str

@@ -57,7 +57,8 @@ HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
 def create_app(
     settings: Settings, store: Store, wake: Callable[[], None] = lambda: None, checker: Checker | None = None
 ) -> FastAPI:
-    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be quick.
+    """The application on an open store. `wake` is called whenever a job was submitted or is to be stopped; it must be
+    quick.
 
     `checker` checks recipes; without one it is made of the settings, and its processes begin with the first recipe.
     """
@@ -121,7 +122,8 @@ def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
 
 
 class Room:
-    """Middleware that answers 507 to requests for more work and more files while the disk has no reserve; all else goes on."""
+    """Middleware that answers 507 to requests for more work and more files while the disk has no reserve; all else
+    goes on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -139,7 +141,8 @@ class Room:
 class KnownHosts:
     """Middleware that answers 421 to a request for a host that is not ours.
 
-    A page elsewhere may give its own name our address (DNS rebinding): its scripts then read what we answer, unless the name is asked.
+    A page elsewhere may give its own name our address (DNS rebinding): its scripts then read what we answer, unless
+    the name is asked.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,7 +1,7 @@
 """Connections to the server: how many there may be, how long each may keep silent, and the uvicorn server.
 
-A connection without a request in progress costs its address a place and is closed when its time is over, or when all places are
-taken and somebody else asks: a thousand idle ones keep nobody out.
+A connection without a request in progress costs its address a place and is closed when its time is over, or when all
+places are taken and somebody else asks: a thousand idle ones keep nobody out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def raise_file_limit() -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. It names its protocol, because asyncio sets TCP_NODELAY only on sockets that do. Raises CommandError."""
+    """A listening socket. It names its protocol, because asyncio sets TCP_NODELAY only on sockets that do. Raises
+    CommandError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -88,7 +89,8 @@ class Places:
         self._by_address: Counter[str] = Counter()
 
     def enter(self, connection: Connection) -> bool:
-        """Give the connection a place, for which an older one that does nothing may have to go. False where there is none."""
+        """Give the connection a place, for which an older one that does nothing may have to go. False where there
+        is none."""
         address = connection.address
         if self._by_address[address] >= self.each and not self._is_exempt(address):
             return False
@@ -241,7 +243,8 @@ def _quietly() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
 
 
 def server_of(app: Any, settings: Settings, files: int) -> Server:
-    """The server for an application. `files` is how many the process may open: half of them are for connections at most."""
+    """The server for an application. `files` is how many the process may open: half of them are for connections at
+    most."""
     held = Places(
         min(settings.max_connections, max(8, files // 2)),
         settings.max_connections_per_address,

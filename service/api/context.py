@@ -59,7 +59,8 @@ class Service:
     measurements: Measurements | None = None
     """Set by the application."""
     isolated: bool = True
-    """Whether attempts are kept apart from the server, or its operator said that they need not be; set when serving begins."""
+    """Whether attempts are kept apart from the server, or its operator said that they need not be; set when
+    serving begins."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,11 @@ def refuse_without_isolation(service: Service, caller: Caller) -> None:
 
 
 def apart(lane: str, register: Callable[[Callable[..., Any]], Any]) -> Callable[[Work], Work]:
-    """Register a route whose work is done on the threads of a lane: `@apart("readings", router.get("/jobs/{job_id}/logs"))`.
+    """Register a route whose work is done on the threads of a lane: `@apart("readings",
+    router.get("/jobs/{job_id}/logs"))`.
 
-    The function itself stays as it is, for others that call it. It takes `service` and `caller`, or `request` and `visitor`.
+    The function itself stays as it is, for others that call it. It takes `service` and `caller`, or `request` and
+    `visitor`.
     """
 
     def decorate(work: Work) -> Work:

@@ -119,7 +119,8 @@ class JobDocument(BaseModel):
 
 
 def is_study(recipe: str) -> bool:
-    """Whether a recipe that was accepted has a matrix. Accepted ones have their top-level keys at the start of a line."""
+    """Whether a recipe that was accepted has a matrix. Accepted ones have their top-level keys at the start of a
+    line."""
     return any(line.startswith(("matrix:", '"matrix":', "'matrix':")) for line in recipe.splitlines()) or (
         recipe.lstrip().startswith("{") and "matrix" in recipe
     )

@@ -1,6 +1,7 @@
 """`/healthz` and Prometheus `/metrics`, at the root and without a token: numbers, no names.
 
-What `/metrics` tells of the work and its place: waits, outcomes, disk, isolation. Counted in the store, at most every few seconds.
+What `/metrics` tells of the work and its place: waits, outcomes, disk, isolation. Counted in the store, at most every
+few seconds.
 
 No label has a value that a client can invent: outcomes, states and modes are words of the program.
 
@@ -147,13 +148,15 @@ async def healthz(service: ServiceOf) -> Health:
 
 @router.get("/livez")
 async def livez() -> Health:
-    """200 while the process answers at all. What restarts servers asks this: a full disk or a database that is away is no reason."""
+    """200 while the process answers at all. What restarts servers asks this: a full disk or a database that is
+    away is no reason."""
     return Health(version=version())
 
 
 @router.get("/readyz", responses={503: described(503)[503]})
 async def readyz(service: ServiceOf) -> Health:
-    """200 when jobs can be taken and run: the database can be written, the disk has its reserve, the supervisor works. Else 503 with reasons."""
+    """200 when jobs can be taken and run: the database can be written, the disk has its reserve, the supervisor
+    works. Else 503 with reasons."""
     lacking = await service.lanes.health.run("", _lacking, service)
     if lacking:
         raise Problem(503, " ".join(lacking), "not_ready", headers={"Retry-After": "5"})
@@ -219,7 +222,8 @@ class Measurements:
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 )
 def metrics(request: Request, service: ServiceOf) -> Response:
-    """Numbers for Prometheus. Counting them asks the database, so that one address may not do it as often as it likes."""
+    """Numbers for Prometheus. Counting them asks the database, so that one address may not do it as often as it
+    likes."""
     refuse_busy(service.public.take(request.client.host if request.client else ""))
     assert service.measurements is not None
     return Response(generate_latest(service.measurements.registry), media_type=CONTENT_TYPE_LATEST)

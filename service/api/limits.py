@@ -86,7 +86,8 @@ class BadJson(HTTPException):
 
 
 def unfit_json(body: bytes) -> str | None:
-    """Why a body is not even parsed as JSON: counted in its bytes, because parsing millions of values costs what others wait for."""
+    """Why a body is not even parsed as JSON: counted in its bytes, because parsing millions of values costs what
+    others wait for."""
     try:
         body.decode()
     except UnicodeDecodeError:
@@ -116,7 +117,8 @@ def _unfit_structure(body: bytes) -> str | None:
 
 
 class BodyLimit:
-    """Middleware that answers 413 to a body above the limit of its path, before or while it arrives, and 400 to JSON beyond all use."""
+    """Middleware that answers 413 to a body above the limit of its path, before or while it arrives, and 400 to
+    JSON beyond all use."""
 
     def __init__(
         self, app: ASGIApp, limit_of: Callable[[Scope], int], refuse: Callable[[Scope, HTTPException], ASGIApp]

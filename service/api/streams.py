@@ -77,7 +77,8 @@ def _answer(events: AsyncIterator[ServerSentEvent], ending: anyio.Event) -> Even
 
 
 def _events(service: Service, caller: Caller, job_id: str, after: int) -> tuple[list[Event], bool]:
-    """What came after an id, and whether nothing more will come. The job is read first: its last event was then written."""
+    """What came after an id, and whether nothing more will come. The job is read first: its last event was then
+    written."""
     over = service.store.job(job_id, caller.scope).over
     return service.store.events_after(job_id, after, limit=PAGE, project=caller.scope), over
 

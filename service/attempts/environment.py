@@ -21,8 +21,8 @@ INHERITED = re.compile(
     r"|TORCH_\w+|TRITON_\w+|CUDA_(?!VISIBLE_DEVICES)\w+|NVIDIA_\w+|NCCL_\w+|GLOO_\w+|OMP_\w+|MKL_\w+"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY"
 )
-"""Names of the operator's variables that are passed on: where things lie, how devices and networks are set up. The rest, passwords among
-it, is not, and nothing that a client sends becomes a variable."""
+"""Names of the operator's variables that are passed on: where things lie, how devices and networks are set up. The
+rest, passwords among it, is not, and nothing that a client sends becomes a variable."""
 TOLD = re.compile(r"(TOKEN|SECRET|PASSWORD|KEY)$")
 """Names that are never passed on, whatever else they match."""
 
@@ -79,14 +79,15 @@ def stage_cache(settings: Settings, outer: Mapping[str, str] | None = None) -> P
 
 
 def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = None) -> dict[str, Secret]:
-    """The secrets that a job names and may have. What is not found is left out: the job then fails where it needs it, with the sentence
-    that belongs there."""
+    """The secrets that a job names and may have. What is not found is left out: the job then fails where it needs it,
+    with the sentence that belongs there."""
     found = {name: secret_store.given(settings, job.project, name, outer) for name in job.request.secrets}
     return {name: secret for name, secret in found.items() if secret is not None}
 
 
 def secret_files(secrets: Mapping[str, Secret]) -> dict[str, str]:
-    """The files that hand them to an attempt (`pipelines.core.secrets` reads them): each value under its name, its hosts beside it."""
+    """The files that hand them to an attempt (`pipelines.core.secrets` reads them): each value under its name, its
+    hosts beside it."""
     values = {name: secret.value for name, secret in secrets.items()}
     return values | {
         f"{name}{HOSTS}": "\n".join(secret.hosts) for name, secret in secrets.items() if secret.hosts is not None

@@ -9,8 +9,9 @@ cache/                 the attempts' own FINERY_HOME: unfinished stages, and lin
 attempts/<attempt>/    the executor's notes and the console log, one folder an attempt
 ```
 
-An attempt writes `runs`, `published` and `cache`, and may leave anything there: links that lead out, pipes, devices. Nothing of that
-is opened by its path: `open_regular` and `plain_files` go down from the job's folder one name at a time, and take plain files alone.
+An attempt writes `runs`, `published` and `cache`, and may leave anything there: links that lead out, pipes, devices.
+Nothing of that is opened by its path: `open_regular` and `plain_files` go down from the job's folder one name at a
+time, and take plain files alone.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def open_folder(folder: Path, below: Path) -> int:
 
 
 def open_regular(path: Path, below: Path) -> BinaryIO:
-    """A plain file for reading, reached from the folder `below` without following a link, and without waiting for a pipe.
+    """A plain file for reading, reached from the folder `below` without following a link, and without waiting for a
+    pipe.
 
     Raises FileNotFoundError where nothing is, Unfit for anything but a plain file, OSError.
     """
@@ -140,8 +142,8 @@ def read_regular(path: Path, below: Path, most: int) -> bytes:
 def plain_files(folder: Path, below: Path, alone: bool = True) -> Iterator[tuple[str, BinaryIO]]:
     """(path relative to `folder`, the open file) of everything in it, names in order.
 
-    Raises Unfit for a link, a pipe, a device, too many files or too deep a folder, and when `alone` for a file that has another name
-    somewhere.
+    Raises Unfit for a link, a pipe, a device, too many files or too deep a folder, and when `alone` for a file that
+    has another name somewhere.
     """
     at = open_folder(folder, below)
     try:

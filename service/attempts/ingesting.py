@@ -122,7 +122,8 @@ def newest_event(path: Path, below: Path | None = None) -> dict[str, Any] | None
 
 
 def _opened(path: Path, below: Path | None) -> BinaryIO | None:
-    """The file for reading; None where there is none, or where a link, a pipe or a device was put in its place or on the way to it."""
+    """The file for reading; None where there is none, or where a link, a pipe or a device was put in its place or
+    on the way to it."""
     try:
         return open_regular(path, below or path.parent)
     except (OSError, ValueError):
@@ -132,8 +133,8 @@ def _opened(path: Path, below: Path | None) -> BinaryIO | None:
 def event_of(line: bytes, length: int) -> dict[str, Any]:
     """The event in one line of a file that is `length` bytes long. Raises OddLine.
 
-    Ids count lines, so none is much larger than the file. What is no finite number becomes text, and letters that a database
-    refuses are left out.
+    Ids count lines, so none is much larger than the file. What is no finite number becomes text, and letters that a
+    database refuses are left out.
     """
     if len(line) > LONGEST_LINE:
         raise OddLine(f"it is longer than {LONGEST_LINE} bytes")

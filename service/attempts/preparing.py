@@ -134,7 +134,8 @@ def _name_references(folders: Folders, places: Mapping[str, Path]) -> None:
 
 
 def _refuse_code(store: Store, settings: Settings, job: Job) -> None:
-    """Raise Missing when a repository's code is no longer allowed: an admin may have changed the list while the job waited."""
+    """Raise Missing when a repository's code is no longer allowed: an admin may have changed the list while the
+    job waited."""
     data = read_network(job.request.recipe, job.request.overrides).data
     for _, message in unfit_code(data, allowed_code(store, settings, job.project)):
         raise Missing(f"model.trust_remote_code {message}")

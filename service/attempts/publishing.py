@@ -181,7 +181,8 @@ def _parameters(manifest: Mapping[str, Any]) -> int | None:
 
 
 def _base(folder: Path, below: Path) -> str:
-    """The model that it began with, as its recipe names it; empty when it was made from scratch, or names a place of its own."""
+    """The model that it began with, as its recipe names it; empty when it was made from scratch, or names a place
+    of its own."""
     from pipelines.core.errors import RecipeError
     from pipelines.core.yaml_positions import read_yaml_text
 

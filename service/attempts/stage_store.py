@@ -1,17 +1,18 @@
 """The finished stages of a project: the server takes them over from its jobs, hashes them, and alone writes there.
 
-Each job has a FINERY_HOME of its own, `HOME/jobs/<job>/cache`, where its attempts make stages and leave what is unfinished. After an
-attempt is proven dead, `take_over` moves every complete stage of that home into the project's store, `HOME/cache/<project>/stages`,
-which attempts of that project read and never write; a link in the job's own home leads there. What an attempt left is not believed:
-plain files alone, a record whose fingerprint is the hash of what it says, a stage of the job's recipe; and a fingerprint that the
-store has is never replaced. A server that is killed anywhere does it again:
+Each job has a FINERY_HOME of its own, `HOME/jobs/<job>/cache`, where its attempts make stages and leave what is
+unfinished. After an attempt is proven dead, `take_over` moves every complete stage of that home into the project's
+store, `HOME/cache/<project>/stages`, which attempts of that project read and never write; a link in the job's own
+home leads there. What an attempt left is not believed: plain files alone, a record whose fingerprint is the hash of
+what it says, a stage of the job's recipe; and a fingerprint that the store has is never replaced. A server that is
+killed anywhere does it again:
 
     jobs/<job>/cache/stages/<fingerprint>        where the attempt finished it
     cache/<project>/incoming/<job>/<fingerprint> out of every attempt's reach: looked through, hashed, made read-only
     cache/<project>/stages/<fingerprint>         one rename later: read by the project's jobs
 
-`server.json` in a stage is the server's record: the job that made it, and size and SHA-256 of every file. Whoever reuses the stage
-holds the files against it (pipelines/runs/workspace.py).
+`server.json` in a stage is the server's record: the job that made it, and size and SHA-256 of every file. Whoever
+reuses the stage holds the files against it (pipelines/runs/workspace.py).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ log = logging.getLogger(__name__)
 
 
 def take_over(settings: Settings, job: Job) -> list[str]:
-    """Move the finished stages of a job, none of whose attempts lives, into its project's store; returns their fingerprints.
+    """Move the finished stages of a job, none of whose attempts lives, into its project's store; returns their
+    fingerprints.
 
     What does not fit stays where it is, for the job alone, and holds nothing up. Again, nothing happens.
     """
@@ -97,8 +99,8 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
 
 
 def stage_ids(job: Job) -> frozenset[str] | None:
-    """The stages that a job's recipe has, the tokenizer's among them; none when it cannot be read any more; None for a study's, whose
-    cells have their own."""
+    """The stages that a job's recipe has, the tokenizer's among them; none when it cannot be read any more; None for
+    a study's, whose cells have their own."""
     from pipelines.core.errors import RecipeError
     from service.safety.network_recipes import read_network
 
@@ -117,7 +119,8 @@ def stage_ids(job: Job) -> frozenset[str] | None:
 
 
 def model_in(settings: Settings, job: Job, stage: Path) -> Path | None:
-    """The model that a stage of a run folder left, where it is one that may be read: the job's own, or its project's store's."""
+    """The model that a stage of a run folder left, where it is one that may be read: the job's own, or its
+    project's store's."""
     folders = folders_of(settings.jobs, job)
     store = shared_stages(settings, job.project)
     found = led_to(stage, folders.cache / "stages", folders.job / "runs", store)
@@ -222,7 +225,8 @@ def _refuse_foreign(said: dict[str, Any], fingerprint: str, allowed: frozenset[s
 
 
 def digest(parts: list[Any]) -> str:
-    """The fingerprint of a stage, from what it is, what it reads, its data, the versions and its code (pipelines/runs/fingerprints.py)."""
+    """The fingerprint of a stage, from what it is, what it reads, its data, the versions and its code
+    (pipelines/runs/fingerprints.py)."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -234,9 +238,11 @@ def _give_back(own: int, fingerprint: str, incoming: Path) -> None:
 
 
 def free_stages(settings: Settings, clock: Callable[[], float] = time.time) -> int:
-    """Delete the stages of every project that no job's folder leads to and that are older than the settings allow; returns how many.
+    """Delete the stages of every project that no job's folder leads to and that are older than the settings allow;
+    returns how many.
 
-    A stage first loses its name, so that no attempt begins to use it; one that an attempt linked to at that moment gets it back.
+    A stage first loses its name, so that no attempt begins to use it; one that an attempt linked to at that moment
+    gets it back.
     """
     oldest = clock() - settings.stage_seconds
     doomed = []

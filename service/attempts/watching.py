@@ -8,7 +8,8 @@ finished a step. Then the rank whose process shows no sign of life is named, if 
 
 How an attempt ended, in words: from what the executor saw and what the run said last, to a reason and a sentence.
 
-Watches every live attempt of one server: starts it, takes in what it writes, stops it, and ends it once it is proven dead.
+Watches every live attempt of one server: starts it, takes in what it writes, stops it, and ends it once it is proven
+dead.
 
 One thread asks the store what is live and hands each attempt to a small pool, one worker at a time per attempt. What is
 done here can be done again: a server that was killed at any point goes on from the store's last word, because starting
@@ -48,7 +49,8 @@ from service.store.errors import Fenced, NotFound, Unavailable
 from service.store.store import Store
 
 HEARTBEATS = "heartbeats"
-"""In the run folder: `RANK` is touched every few seconds by a rank's process, `RANK.step` by its steps (pipelines/runs/distributed.py)."""
+"""In the run folder: `RANK` is touched every few seconds by a rank's process, `RANK.step` by its steps
+(pipelines/runs/distributed.py)."""
 ALIVE_SECONDS = 60.0
 """A process that was not heard of for so long while others were is the silent one."""
 
@@ -147,7 +149,8 @@ SAID: dict[str, Reason] = {
     "busy": Reason.INTERNAL,
     "internal": Reason.INTERNAL,
 }
-"""The reason in a `failed` event (pipelines/core/errors.py) -> the job's. What the same recipe would meet again is not tried again."""
+"""The reason in a `failed` event (pipelines/core/errors.py) -> the job's. What the same recipe would meet again is
+not tried again."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,8 @@ UNISOLATED = "the server that was to start it cannot isolate jobs from itself; t
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10
-"""So many looks in a row at an attempt that has ended may raise an error that nobody foresaw; then it ends without being taken in."""
+"""So many looks in a row at an attempt that has ended may raise an error that nobody foresaw; then it ends without
+being taken in."""
 MODEL = re.compile(r"[A-Za-z0-9][\w.:@-]{0,199}", re.ASCII)
 FINGERPRINT = re.compile(r"[0-9A-Za-z]{1,64}")
 """What a publish stage names its folder, and its state."""
@@ -336,7 +340,8 @@ class Watcher:
         self._store.attempt_started(attempt.id, attempt.fencing, plain_record(handle.record))
 
     def _may_run(self, job: Job) -> bool:
-        """Whether the job is isolated here, need not be, or is an admin's: the server that took it may have had another isolation."""
+        """Whether the job is isolated here, need not be, or is an admin's: the server that took it may have had
+        another isolation."""
         if self._executor.isolation.kept or self._settings.isolation == "none":
             return True
         token = self._store.token_by_id(job.request.submitted_by)

@@ -1,13 +1,15 @@
 """`finery backup`: one archive of a service, database and files, right while it runs.
 
-The database comes first, as one snapshot; then the files that its rows name. What a row names is written before the row
-and never again (uploads, models, finished stages), so whatever the snapshot names is there, unless somebody deleted it meanwhile:
-that is listed, not fatal. A running job's folder is taken as it is, newest files first: the mark that makes a checkpoint complete is
-written after the checkpoint, so a mark that was read vouches for what is read later. A folder that lost a file meanwhile is left out.
+The database comes first, as one snapshot; then the files that its rows name. What a row names is written before the
+row and never again (uploads, models, finished stages), so whatever the snapshot names is there, unless somebody
+deleted it meanwhile: that is listed, not fatal. A running job's folder is taken as it is, newest files first: the
+mark that makes a checkpoint complete is written after the checkpoint, so a mark that was read vouches for what is
+read later. A folder that lost a file meanwhile is left out.
 
-What jobs leave is written by strangers: no link is followed, no device opened, no file of holes read, no name kept that a restore
-would refuse, and no job holds more files than MOST_OF_A_JOB. The archive is a plain tar (gzip where its name ends so) of regular
-files, and last its `manifest.json` with every checksum. It holds every secret of the service.
+What jobs leave is written by strangers: no link is followed, no device opened, no file of holes read, no name kept
+that a restore would refuse, and no job holds more files than MOST_OF_A_JOB. The archive is a plain tar (gzip where
+its name ends so) of regular files, and last its `manifest.json` with every checksum. It holds every secret of the
+service.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ PIECE = 1 << 20
 MOST_OF_A_JOB = 50_000
 """Files of one job's folder; the newest are taken."""
 HOLES = 1 << 26
-"""A file of a job that is larger than this and holds less than half of it on the disk is left out: it is made of holes."""
+"""A file of a job that is larger than this and holds less than half of it on the disk is left out: it is made of
+holes."""
 CHANGING = ("jobs", "cache")
 """Folders with files that may change or vanish while they are read."""
 
@@ -56,7 +59,8 @@ class Refused(CommandError):
 
 
 class Member(BaseModel):
-    """A file of the archive. `same_as` names an earlier one that it was a hard link to; it then has no content of its own."""
+    """A file of the archive. `same_as` names an earlier one that it was a hard link to; it then has no content of
+    its own."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -196,7 +200,8 @@ def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connect
     from sqlalchemy import create_engine
 
     if sqlite:
-        # one step in one read transaction: what is in the write-ahead log belongs to it, and writers are not kept waiting
+        # one step in one read transaction: what is in the write-ahead log belongs to it, and writers are not kept
+        # waiting
         path = folder / "finery.db"
         source, copy = sqlite3.connect(engine.url.database, timeout=30), sqlite3.connect(path)
         try:
@@ -439,7 +444,8 @@ def check_path(path: str) -> None:
 
 @contextmanager
 def opened_below(home: Path, inner: str) -> Iterator[IO[bytes]]:
-    """A regular file below the home, reached through no link at all: whoever writes there may exchange a folder for one."""
+    """A regular file below the home, reached through no link at all: whoever writes there may exchange a folder
+    for one."""
     *folders, name = inner.split("/")
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -43,7 +43,8 @@ class Child:
         """`apart` keeps what the child prints on stdout away from its other output, for `answer`."""
         self.arguments = (*PIPELINES, *arguments)
         self.stops = 0
-        """How often the user has asked to stop. Counted only: printing inside a signal handler can tear other output."""
+        """How often the user has asked to stop. Counted only: printing inside a signal handler can tear other
+        output."""
         self._process: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
         # A pipe would break when the command dies, and with it the child's last checkpoint. The file has no name, so
@@ -114,7 +115,8 @@ class Child:
         return "\n".join([line for line in lines if line.strip()][-TAIL_LINES:])
 
     def keep_noise(self, folder: Path) -> Path | None:
-        """Add what was printed to `folder/console.log`, below that of earlier runs; None when there is nothing to keep."""
+        """Add what was printed to `folder/console.log`, below that of earlier runs; None when there is nothing to
+        keep."""
         if not folder.is_dir() or not self.tail():
             return None
         kept = folder / "console.log"

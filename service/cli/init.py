@@ -118,7 +118,8 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
 
 
 def run_name(file: Path, given: str | None) -> str:
-    """Name of the run: what was given, else the file's, else its folder's where the file is called `train` or `data`."""
+    """Name of the run: what was given, else the file's, else its folder's where the file is called `train` or
+    `data`."""
     if given is not None:
         return given
     stem = file.stem

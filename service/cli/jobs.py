@@ -6,7 +6,8 @@ What the verbs that talk to a service have in common: the connection, the answer
 
 `finery logs`: what a job prints and does, as it happens.
 
-`--follow` shows the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`, the console log.
+`--follow` shows the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`,
+the console log.
 
 `finery submit`: hand a recipe to a service, with the files that it names.
 """

@@ -41,7 +41,8 @@ class StageProgress:
     kind: str = ""
     status: Status = "queued"
     what: str = ""
-    """What is being counted (`examples`), or what is being done while nothing is counted (`packing text`); empty for steps."""
+    """What is being counted (`examples`), or what is being done while nothing is counted (`packing text`); empty
+    for steps."""
     step: int | None = None
     total: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)

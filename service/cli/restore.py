@@ -1,12 +1,13 @@
 """`finery restore`: a home, and a database, made of what `finery backup` wrote.
 
-The archive is read twice: once to check every name and checksum, writing nothing; once to write, into a private folder beside the home
-that takes the home's name in one rename at the end. Headers are read one block at a time and only regular files are known, so that
-links, devices and extended headers of a hostile tar are refused before anything is made of them. An archive is trusted for what it
-says, like the service itself: whoever can write a whole new one can write an admin's token into it.
+The archive is read twice: once to check every name and checksum, writing nothing; once to write, into a private
+folder beside the home that takes the home's name in one rename at the end. Headers are read one block at a time and
+only regular files are known, so that links, devices and extended headers of a hostile tar are refused before anything
+is made of them. An archive is trusted for what it says, like the service itself: whoever can write a whole new one
+can write an admin's token into it.
 
-What ran when the backup was made is lost here and tried again. Every fencing token jumps far ahead, so that a server which goes on
-with the old tokens is refused whatever it writes.
+What ran when the backup was made is lost here and tried again. Every fencing token jumps far ahead, so that a server
+which goes on with the old tokens is refused whatever it writes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ Result = TypeVar("Result")
 
 
 def restore(archive: Path, home: Path | None, database_url: str | None, as_json: bool) -> int:
-    """Make a home, and a database, of an archive. Returns the exit code. Raises CommandError; then nothing was put in place."""
+    """Make a home, and a database, of an archive. Returns the exit code. Raises CommandError; then nothing was put
+    in place."""
     from sqlalchemy.exc import SQLAlchemyError
 
     settings = read_settings(home=home, database_url=database_url)
@@ -114,7 +116,8 @@ def _opened_for_reading(path: Path) -> Iterator[IO[bytes]]:
 def _members(file: IO[bytes]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
     """Name, size and content of each file of a tar. Raises Refused for anything that is no regular file.
 
-    Headers are read one block at a time: what other readers of tar do for extended headers, devices and links is not done at all.
+    Headers are read one block at a time: what other readers of tar do for extended headers, devices and links is not
+    done at all.
     """
     for _ in range(MOST_MEMBERS):
         block = _exactly(file, tarfile.BLOCKSIZE)
@@ -194,7 +197,8 @@ def examine(archive: Path, home: Path) -> Manifest:
 
 
 def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
-    """Every file is listed once, with its checksum, under a path that is safe; nothing else is there. Raises Refused."""
+    """Every file is listed once, with its checksum, under a path that is safe; nothing else is there. Raises
+    Refused."""
     own = [member for member in manifest.members if not member.same_as]
     listed = {member.member: (member.bytes, member.sha256) for member in own}
     if len(listed) != len(own) or set(listed) != set(found):
@@ -222,7 +226,8 @@ def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
 
 
 def _extract(archive: Path, manifest: Manifest, staging: Path, home: Path) -> None:
-    """Write the files below `staging`, where nobody else writes; compare them again, because the archive may have changed."""
+    """Write the files below `staging`, where nobody else writes; compare them again, because the archive may have
+    changed."""
     torn = tuple(
         f"home/{_unit(path)}/" for path in manifest.vanished if path.split("/")[0] in CHANGING and path.count("/") > 1
     )
@@ -382,7 +387,8 @@ def _rows_into(connection: Connection, table: Any, rows: Iterable[dict[str, Any]
 
 
 def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Settings) -> None:
-    """Make the rows true here: what ran is lost, no host is known to live, no old lease or token counts, paths are those of this home."""
+    """Make the rows true here: what ran is lost, no host is known to live, no old lease or token counts, paths are
+    those of this home."""
     from sqlalchemy import select, update
 
     from service.jobs.states import STOPPING, TERMINAL, Ending, Reason

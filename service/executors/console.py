@@ -1,7 +1,8 @@
 """What an attempt printed: kept by its launcher in files of bounded size, and read back from any byte.
 
-`console/OFFSET.log`: each file is named by the offset of its first byte in the whole stream, so a reader that knows how
-far it has read finds its place again after any number of rotations. The launcher imports this: nothing that loads slowly.
+`console/OFFSET.log`: each file is named by the offset of its first byte in the whole stream, so a reader that knows
+how far it has read finds its place again after any number of rotations. The launcher imports this: nothing that loads
+slowly.
 """
 
 from __future__ import annotations

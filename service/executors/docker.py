@@ -1,12 +1,13 @@
 """The docker executor: one container per attempt, and a small client of the Docker Engine's HTTP API.
 
-A small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes: docs.docker.com/reference/api/engine.
+A small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
+docs.docker.com/reference/api/engine.
 
 The docker executor: one container per attempt, of the image that the service itself runs in.
 
-The container is the kill unit: when its first process ends the engine kills the rest. It carries the attempt's id as its
-name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart of the
-service. Its log is copied into the attempt's folder when it has ended; then it is removed.
+The container is the kill unit: when its first process ends the engine kills the rest. It carries the attempt's id as
+its name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart
+of the service. Its log is copied into the attempt's folder when it has ended; then it is removed.
 """
 
 from __future__ import annotations
@@ -168,7 +169,8 @@ class Docker:
         network: str = "bridge",
         attempt_memory: int | None = 0,
     ) -> None:
-        """`mounts` are `/host/path:/container/path[:ro]`, beside the places that each attempt names. `network` is one of the engine's.
+        """`mounts` are `/host/path:/container/path[:ro]`, beside the places that each attempt names. `network` is one
+        of the engine's.
 
         `attempt_memory` is as `Local` takes it.
         """
@@ -407,7 +409,8 @@ def container_name(attempt_id: str) -> str:
 
 
 def docker(settings: Any) -> Executor:
-    """The executor for these settings. FINERY_DATA is mounted under the same paths; of the home, each attempt's own parts."""
+    """The executor for these settings. FINERY_DATA is mounted under the same paths; of the home, each attempt's
+    own parts."""
 
     engine = Engine(settings.docker_host)
     found = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)

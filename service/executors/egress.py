@@ -1,8 +1,8 @@
 """The way out for an isolated attempt: an HTTP proxy outside of its network, which connects to public addresses only.
 
-`CONNECT host:port` and requests for a whole URL. A name is looked up once, every address that it has is checked, and the
-connection goes to the address that was checked. What clouds tell their machines (metadata) is refused always. One process
-an attempt, started by its launcher and ended with it; sizes, times and the number of connections are bounded.
+`CONNECT host:port` and requests for a whole URL. A name is looked up once, every address that it has is checked, and
+the connection goes to the address that was checked. What clouds tell their machines (metadata) is refused always. One
+process an attempt, started by its launcher and ended with it; sizes, times and the number of connections are bounded.
 
 Standard library only, and nothing of site-packages: the launcher runs without.
 """
@@ -40,7 +40,8 @@ METADATA = tuple(
         "fd20:ce::254/128",
     )
 )
-"""Where clouds answer their machines with what they are and may do: link-local ones, and those of Alibaba, Azure and Oracle."""
+"""Where clouds answer their machines with what they are and may do: link-local ones, and those of Alibaba, Azure
+and Oracle."""
 INTERNAL = (".internal", ".local", ".localhost", ".localdomain", ".lan", ".home.arpa", ".intranet", ".corp")
 """Names that no public name server knows; asked of an upstream proxy they would mean something in its network."""
 PER_ADDRESS_HEADERS = (
@@ -120,7 +121,8 @@ class Egress:
         is_public: Callable[[str], bool] | None = None,
         is_own: Callable[[str], bool] = is_own,
     ) -> None:
-        """`told`: `private` (addresses of the server's own networks are allowed), `refused_ports` there, `upstream` (the operator's proxy)."""
+        """`told`: `private` (addresses of the server's own networks are allowed), `refused_ports` there,
+        `upstream` (the operator's proxy)."""
         self._private = bool(told.get("private", False))
         self._refused_ports = frozenset(int(port) for port in told.get("refused_ports", ()))
         self._upstream = urlsplit(str(told["upstream"])) if told.get("upstream") else None

@@ -15,7 +15,8 @@ _MIB = 1 << 20
 
 
 def this_host(cpus: int | None = None, memory: int | None = None, gpus: str | None = None) -> HostCapacity:
-    """This machine, or the part of it that the arguments allow. `gpus` is `0,1`, empty for none. Raises CommandError."""
+    """This machine, or the part of it that the arguments allow. `gpus` is `0,1`, empty for none. Raises
+    CommandError."""
     found = gpus_here()
     if gpus is not None:
         found = chosen(found, gpus)
@@ -25,11 +26,13 @@ def this_host(cpus: int | None = None, memory: int | None = None, gpus: str | No
 RESERVE = 0.05
 """Of a host's memory, at least a gigabyte: what the system and the service keep."""
 LEAST_SHARE = 8 << 30
-"""Bytes that an attempt may take in any case, as far as the host has them: small jobs on many cores need more than their cores' share."""
+"""Bytes that an attempt may take in any case, as far as the host has them: small jobs on many cores need more than
+their cores' share."""
 
 
 def memory_limit(host: HostCapacity, here: Placement | None, setting: int | None) -> int:
-    """Bytes that an attempt may take: as its job names, else as the setting does, else its share of the host by GPUs or cores.
+    """Bytes that an attempt may take: as its job names, else as the setting does, else its share of the host by GPUs
+    or cores.
 
     0 is no limit.
     """

@@ -142,7 +142,8 @@ def _try(mode: str, features: tuple[str, ...]) -> str:
 
 
 def plan_of(isolation: Isolation, places: Sandbox, environment: Mapping[str, str], memory: int) -> dict[str, Any]:
-    """The launcher's part of a plan for one attempt on this machine. Raises OSError when a place to write cannot be made."""
+    """The launcher's part of a plan for one attempt on this machine. Raises OSError when a place to write cannot
+    be made."""
     for path in (
         *places.write,
         *(path for path in places.read if path.endswith("/secrets")),

@@ -56,8 +56,8 @@ def restrict(
 ) -> int:
     """Confine this thread, and all that it starts, for ever. Returns the ABI. Raises OSError when the kernel cannot.
 
-    `read` may be read and executed, `write` changed as well; of `listed` only the names are seen. `ports` are those that may be
-    connected to over TCP; None leaves the network as it is.
+    `read` may be read and executed, `write` changed as well; of `listed` only the names are seen. `ports` are those
+    that may be connected to over TCP; None leaves the network as it is.
     """
     version = abi()
     handled = rights(version)

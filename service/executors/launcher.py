@@ -1,8 +1,8 @@
 """The launcher: one small process per attempt that starts the work, keeps its log, and leaves no process behind.
 
-Started by `local` without site-packages, it imports the standard library and three light modules beside it only, and is ready in milliseconds.
-It reads one JSON object on standard input, becomes a daemon with a session of its own, and outlives the service that
-started it. What it knows lies in the attempt's folder, written atomically:
+Started by `local` without site-packages, it imports the standard library and three light modules beside it only, and
+is ready in milliseconds. It reads one JSON object on standard input, becomes a daemon with a session of its own, and
+outlives the service that started it. What it knows lies in the attempt's folder, written atomically:
 
 - `launcher.json`: its process id and start time, the child's, the fencing token. Written before the child may run.
 - `exit.json`: how the child ended. Written last, when every process of the attempt is gone.
@@ -13,8 +13,9 @@ beside it, and `.fence` refuses one that is older than an attempt already starte
 sent SIGTERM once, and after `grace` seconds (in `stop.json`) the whole tree is killed. The tree is a cgroup v2 where
 one may be made; everywhere, the launcher is the reaper of all its descendants, so that none can hide by forking.
 
-Where the attempt is isolated, the child is the first process inside (see `sandbox`), which hands out a listening socket:
-the egress proxy serves it from outside, as another child. Where no cgroup limits memory, the launcher does, by looking.
+Where the attempt is isolated, the child is the first process inside (see `sandbox`), which hands out a listening
+socket: the egress proxy serves it from outside, as another child. Where no cgroup limits memory, the launcher does,
+by looking.
 
 With a `tether`, the read end of a pipe, it does not outlive its starter: when the other end closes, the tree is killed.
 """

@@ -57,10 +57,11 @@ class Local:
         isolation: Isolation = NONE,
         attempt_memory: int | None = 0,
     ) -> None:
-        """`host` is found when not given; `cgroups=False` relies on sessions and marks alone, as machines without cgroup v2 must.
+        """`host` is found when not given; `cgroups=False` relies on sessions and marks alone, as machines without
+        cgroup v2 must.
 
-        With `tethered`, what it starts ends with this process. `attempt_memory` limits the attempts that name no limit: None for
-        their share of the host, 0 for no limit.
+        With `tethered`, what it starts ends with this process. `attempt_memory` limits the attempts that name no
+        limit: None for their share of the host, 0 for no limit.
         """
         self._host = host or this_host()
         self.isolation = isolation
@@ -105,7 +106,8 @@ class Local:
         _signal(handle.record, "launcher", signal.SIGTERM)
 
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
-        """See `Executor.kill`. The launcher does it while it lives, so that the end is on record; else this process does."""
+        """See `Executor.kill`. The launcher does it while it lives, so that the end is on record; else this
+        process does."""
         end = time.monotonic() + timeout
         if handle.record["boot"] != boot_id() or _read(handle, "exit.json") is not None:
             delete_secrets(str(handle.record["record"]))
@@ -126,7 +128,8 @@ class Local:
         return True
 
     def reattach(self, record: Mapping[str, Any]) -> Handle | None:
-        """See `Executor.reattach`. `record` may be as little as the attempt's token and the folders `record` and `folder`.
+        """See `Executor.reattach`. `record` may be as little as the attempt's token and the folders `record` and
+        `folder`.
 
         A launcher that is only now being born would be missed: its fence is taken here, so that it gives up.
         """

@@ -67,7 +67,8 @@ def own_cgroup() -> str:
 
 
 def make_cgroup(name: str, memory: int) -> str:
-    """A cgroup of the attempt's own, with a limit on its memory where that is delegated; empty where it may not be made."""
+    """A cgroup of the attempt's own, with a limit on its memory where that is delegated; empty where it may not be
+    made."""
     parent = own_cgroup()
     folder = f"{parent}/finery-{name}"
     try:
@@ -137,7 +138,8 @@ def limits_memory(cgroup: str) -> bool:
 
 
 class MemoryWatch:
-    """Finds a tree that takes more memory than it may, where no cgroup limits it: by looking, more often near the limit."""
+    """Finds a tree that takes more memory than it may, where no cgroup limits it: by looking, more often near the
+    limit."""
 
     SELDOM, OFTEN = 0.5, 0.05
 

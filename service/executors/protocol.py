@@ -88,8 +88,9 @@ class AttemptSpec:
     environment: Mapping[str, str]
     """Everything the process sees besides what the placement adds and where its secrets lie; nothing is inherited."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Name of a file -> its content, in `record/secrets` while the attempt lives (mode 0600) and deleted when it has ended. The environment names the
-    folder (FINERY_SECRETS); neither a name nor a value stands in the environment of any process, a log or a record."""
+    """Name of a file -> its content, in `record/secrets` while the attempt lives (mode 0600) and deleted when it has
+    ended. The environment names the folder (FINERY_SECRETS); neither a name nor a value stands in the environment of
+    any process, a log or a record."""
     placements: tuple[Placement, ...] = ()
     """One entry a host; a gang has several."""
     fence: Path | None = None
@@ -156,17 +157,20 @@ class Executor(Protocol):
         """
 
     def poll(self, handle: Handle) -> Condition:
-        """How it is doing. `Exited` and `Lost` are final. Raises ExecutorError when that cannot be told now: ask again."""
+        """How it is doing. `Exited` and `Lost` are final. Raises ExecutorError when that cannot be told now: ask
+        again."""
 
     def stop(self, handle: Handle, grace: float) -> None:
-        """Ask it to save a checkpoint and exit 75 (SIGTERM); after `grace` seconds the tree is killed. Returns at once."""
+        """Ask it to save a checkpoint and exit 75 (SIGTERM); after `grace` seconds the tree is killed. Returns at
+        once."""
 
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
         """Kill the whole tree and wait until it is gone; True when it is proven dead."""
 
     def reattach(self, record: Mapping[str, Any]) -> Handle | None:
-        """The handle of an attempt that an earlier service process started, from its handle's record, or from the spec's
-        `attempt_id`, `fencing_token`, `folder` and `record` alone. None: it never started, and cannot start any more."""
+        """The handle of an attempt that an earlier service process started, from its handle's record, or from the
+        spec's `attempt_id`, `fencing_token`, `folder` and `record` alone. None: it never started, and cannot start
+        any more."""
 
     def capacity(self) -> tuple[HostCapacity, ...]:
         """The hosts it can place on."""

@@ -1,9 +1,9 @@
 """The ray executor: attempts on the nodes of a Ray cluster, one placement group each, several hosts for one attempt.
 
-Ray places and reaches; it decides nothing. It is told never to restart an actor, its head may vanish, and what it says
-about an end is not believed: every part of an attempt leaves its `exit.json` in the attempt's folder, on the file system
-that all hosts share, when its tree is gone. Where a host is gone and can write nothing, the attempt is dead once its
-lease there has run out (see `ray_keeper`). This process never loads Ray: `ray_agent` does.
+Ray places and reaches; it decides nothing. It is told never to restart an actor, its head may vanish, and what it
+says about an end is not believed: every part of an attempt leaves its `exit.json` in the attempt's folder, on the
+file system that all hosts share, when its tree is gone. Where a host is gone and can write nothing, the attempt is
+dead once its lease there has run out (see `ray_keeper`). This process never loads Ray: `ray_agent` does.
 """
 
 from __future__ import annotations
@@ -396,7 +396,8 @@ def _folder(handle: Handle, number: int) -> Path:
 
 
 def ray(settings: Any) -> Executor:
-    """The executor for these settings. Raises CommandError for a cluster on the network that asks nobody for a token."""
+    """The executor for these settings. Raises CommandError for a cluster on the network that asks nobody for a
+    token."""
     host = str(settings.ray_address).rpartition(":")[0]
     if host not in ("", "127.0.0.1", "localhost", "::1") and os.environ.get("RAY_AUTH_MODE") != "token":
         raise CommandError(

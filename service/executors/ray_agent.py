@@ -1,8 +1,8 @@
 """Speaks to a Ray cluster for the service: a process of its own, because Ray ends the processes that lose its head.
 
 Requests and answers are one JSON object a line on standard input and output: `{"verb": …, …}` to `{"ok": …}` or
-`{"error": …}`. Every verb may be asked again. Actors are detached and named `<attempt>/<number>`, so that the next agent
-finds them.
+`{"error": …}`. Every verb may be asked again. Actors are detached and named `<attempt>/<number>`, so that the next
+agent finds them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Agent:
         ]
 
     def start(self, attempt_id: str, parts: list[dict[str, Any]], lease: float) -> list[dict[str, Any]]:
-        """Reserve a bundle on each part's node, all at once, and start the parts; what was started before is found again."""
+        """Reserve a bundle on each part's node, all at once, and start the parts; what was started before is found
+        again."""
         keepers = [self._keeper(attempt_id, number) for number in range(len(parts))]
         if not all(keepers):
             self.kill(attempt_id, len(parts))

@@ -1,4 +1,5 @@
-"""What executors keep in an attempt's folder: JSON records, written whole or not at all, and the fence between attempts.
+"""What executors keep in an attempt's folder: JSON records, written whole or not at all, and the fence between
+attempts.
 
 The launcher imports this: the standard library only, and of that what loads at once.
 """
@@ -68,7 +69,8 @@ def write_secrets(folder: str | os.PathLike[str], secrets: Mapping[str, str]) ->
 
 
 def delete_secrets(folder: str | os.PathLike[str], parts: bool = False) -> bool:
-    """Delete the secrets of an attempt that has ended, with `parts` those of its other hosts too; whether nothing is left.
+    """Delete the secrets of an attempt that has ended, with `parts` those of its other hosts too; whether nothing is
+    left.
 
     Follows no link and raises nothing: whatever an attempt made of that folder, its end is taken in.
     """

@@ -1,12 +1,13 @@
 """What keeps an attempt away from the server and from other attempts: the places that it sees.
 
-Three modes, see docs/decisions/0014-isolation.md. `bubblewrap` and `landlock` give the attempt a file tree of the named
-places only, no other processes, a network with nothing but its own loopback, and no capability; `none` gives it all that
-the server's user has. Where a kernel has Landlock but allows no namespaces, the files alone are kept.
+Three modes, see docs/decisions/0014-isolation.md. `bubblewrap` and `landlock` give the attempt a file tree of the
+named places only, no other processes, a network with nothing but its own loopback, and no capability; `none` gives it
+all that the server's user has. Where a kernel has Landlock but allows no namespaces, the files alone are kept.
 
-In both, the first process inside is ours. It opens the socket of the egress proxy and hands it out, starts the command
-confined, passes on the request to stop, and reports how the command ended. Its messages, over one socket to the launcher:
-out `port N` with the listening socket, `failed WHY`, `ended STATUS`; in `go`, `stop`; when the socket closes, all ends.
+In both, the first process inside is ours. It opens the socket of the egress proxy and hands it out, starts the
+command confined, passes on the request to stop, and reports how the command ended. Its messages, over one socket to
+the launcher: out `port N` with the listening socket, `failed WHY`, `ended STATUS`; in `go`, `stop`; when the socket
+closes, all ends.
 
 The launcher imports this when it is asked to isolate: the standard library only, and of that what loads at once.
 """
@@ -71,7 +72,8 @@ def plan(
     hidden: Sequence[str],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What an attempt sees on this host, as the launcher takes it. `hidden` are places that no system path opens, such as the home."""
+    """What an attempt sees on this host, as the launcher takes it. `hidden` are places that no system path opens,
+    such as the home."""
     given = [part for name in PATHS for part in environment.get(name, "").split(os.pathsep)]
     system = [
         *SYSTEM,
@@ -382,7 +384,8 @@ def limits() -> None:
 
 
 def open_ports(refused: Sequence[int]) -> list[int]:
-    """The ports that an attempt in the host's own network may connect to: those that the kernel hands out, for ranks among themselves."""
+    """The ports that an attempt in the host's own network may connect to: those that the kernel hands out, for
+    ranks among themselves."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first, last = (int(word) for word in file.read().split())

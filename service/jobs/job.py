@@ -165,7 +165,8 @@ class JobRequest:
     max_retries: int = 3
     """How often it is tried again after an error that may pass."""
     max_seconds: float | None = None
-    """How long it may run, all attempts since the last retry by a user together; None for as long as the server allows."""
+    """How long it may run, all attempts since the last retry by a user together; None for as long as the server
+    allows."""
     ttl_seconds_after_finished: float | None = None
     """How long it is kept after its end; None for as long as the server keeps jobs."""
     idempotency_key: str | None = None

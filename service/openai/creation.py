@@ -66,7 +66,8 @@ class Preference(BaseModel):
 
 
 class ReinforcementHyperparameters(Hyperparameters):
-    """Those of reinforcement. What OpenAI's own machines need beside them is taken and has no effect when it is `auto`."""
+    """Those of reinforcement. What OpenAI's own machines need beside them is taken and has no effect when it is
+    `auto`."""
 
     compute_multiplier: Auto | None = None
     eval_interval: Auto | None = None
@@ -192,7 +193,8 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
 
 
 def _given(asked: NewJob) -> Hyperparameters:
-    """The hyperparameters, from the method's own place or from the older one. Raises Problem where they stand with another method."""
+    """The hyperparameters, from the method's own place or from the older one. Raises Problem where they stand with
+    another method."""
     method = asked.method or Method()
     for name in METHODS:
         if name != method.type and getattr(method, name) is not None:

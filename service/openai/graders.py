@@ -3,9 +3,9 @@
 string_check   the reward `pattern`: `eq`, `ne`, `like` and `ilike` against a fixed text, white space around an answer left aside
 multi          the reward `weighted`: graders added up, each times a number
 
-A reward of Finery sees the prompt and the completion of a row and nothing else of it, so a grader that reads `{{item.…}}` has none.
-`python` would run code on the server. `score_model` and `label_model` put questions of the user's own to a model of OpenAI, and
-`text_similarity` compares with a text of the row.
+A reward of Finery sees the prompt and the completion of a row and nothing else of it, so a grader that reads
+`{{item.…}}` has none. `python` would run code on the server. `score_model` and `label_model` put questions of the
+user's own to a model of OpenAI, and `text_similarity` compares with a text of the row.
 """
 
 from __future__ import annotations

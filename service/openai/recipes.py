@@ -121,7 +121,8 @@ def short_name(model: str) -> str:
 
 Auto = Literal["auto"]
 LEARNING_RATES = {"scratch": 1e-3, "published": 2e-4, "hub": 2e-5}
-"""Of AdamW. From scratch as the presets were measured; small models of one's own bear more than large ones of the Hub."""
+"""Of AdamW. From scratch as the presets were measured; small models of one's own bear more than large ones of the
+Hub."""
 BETA = 0.1
 """Rafailov et al. 2023, section 6, arxiv.org/abs/2305.18290."""
 RESPONSE = 64
@@ -237,7 +238,8 @@ def dpo_recipe(
     seed: int,
     publish: str,
 ) -> str:
-    """The recipe's text; with a validation file the stage says how often the model prefers what it should on its pairs."""
+    """The recipe's text; with a validation file the stage says how often the model prefers what it should on its
+    pairs."""
     stage: dict[str, Any] = {"stage": "dpo", "max_length": LONGEST, "arguments": numbers.arguments()}
     if validation_file is None:
         stage["datasets"] = [{"path": f"file:{training_file}", "format": "openai"}]
@@ -260,7 +262,8 @@ def reinforcement_recipe(
     seed: int,
     publish: str,
 ) -> str:
-    """The recipe's text: the model answers the prompts of the file, and learns from what the reward makes of its answers."""
+    """The recipe's text: the model answers the prompts of the file, and learns from what the reward makes of its
+    answers."""
     kept = {key: value for key, value in numbers.arguments().items() if key != "include_num_input_tokens_seen"}
     stage = {
         "stage": "ppo",

@@ -263,7 +263,8 @@ def _total_steps(service: Service, job: Job) -> int | None:
 def checkpoints(
     job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 10
 ) -> dict[str, Any]:
-    """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve resuming only."""
+    """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve
+    resuming only."""
     found = _job(service, caller, job_id)
     rows = service.store.events_after(found.id, 0, limit=100_000, kinds=["checkpoint", "metric"])
     losses = {row.step: step_metrics(row) for row in rows if row.event == "metric" and row.stage in STAGE_IDS}

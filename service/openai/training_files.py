@@ -74,7 +74,8 @@ def examine(file: IO[bytes], shape: Shape | None = None, least: int = LEAST_ROWS
 
 
 def lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | str]]:
-    """Every line with its number; a text in place of the bytes says what is wrong with it. Blank last lines are left out."""
+    """Every line with its number; a text in place of the bytes says what is wrong with it. Blank last lines are
+    left out."""
     number, blank = 0, 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1

@@ -1,7 +1,7 @@
 """Fetching a URL that a user gave, without letting it reach into the network that the server stands in.
 
-Every connection is one of `pipelines.core.egress`: resolved once, every address public, connected to as checked. Redirects are followed by
-hand, each checked anew.
+Every connection is one of `pipelines.core.egress`: resolved once, every address public, connected to as checked.
+Redirects are followed by hand, each checked anew.
 """
 
 from __future__ import annotations

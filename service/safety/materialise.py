@@ -1,7 +1,7 @@
 """From the recipe that a user sent to the one that an attempt runs: references become paths.
 
-`materialise` is pure. It reads the text with its overrides, puts the paths of files and checkpoints in the place of their
-references, makes `publish.to: NAME` the folder `published/NAME` of the job, and writes one resolved recipe.
+`materialise` is pure. It reads the text with its overrides, puts the paths of files and checkpoints in the place of
+their references, makes `publish.to: NAME` the folder `published/NAME` of the job, and writes one resolved recipe.
 """
 
 from __future__ import annotations

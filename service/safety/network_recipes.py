@@ -1,15 +1,18 @@
 """Recipes that came over the network: everything a local one must be, and nothing that reaches outside.
 
-Addresses and keys of judges in recipes that come over the network: public hosts only, unless the server's administrator says otherwise.
+Addresses and keys of judges in recipes that come over the network: public hosts only, unless the server's
+administrator says otherwise.
 
-What a name resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what stands in the recipe is read.
+What a name resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what stands
+in the recipe is read.
 
-Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its project.
+Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its
+project.
 
-Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets by the names
-that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret. Import paths have no
-key in any recipe, and a repository's code runs only where an admin allowed it. The check is pure: what references stand for, and
-which code is allowed, is looked up before and passed in.
+Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets
+by the names that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret.
+Import paths have no key in any recipe, and a repository's code runs only where an admin allowed it. The check is
+pure: what references stand for, and which code is allowed, is looked up before and passed in.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ def unfit_endpoint(url: str, private: bool = False) -> str | None:
 
 
 def unfit_keys(data: Any, named: Collection[str], secret_of: Callable[[str], Secret | None]) -> Iterable[ConfigIssue]:
-    """What is wrong with the keys that judges are sent: secrets that the job does not name, or that were kept for other hosts."""
+    """What is wrong with the keys that judges are sent: secrets that the job does not name, or that were kept for
+    other hosts."""
     for place, text in strings(data):
         if key_of(place) == KEY_NAME and text not in named:
             yield (
@@ -230,7 +234,8 @@ def _costly_text(text: str) -> str | None:
 
 
 def _costly_data(data: Any, room: int) -> str | None:
-    """The same for plain data, looked at level by level: it may be deeper than the stack, and is given up where it is too much."""
+    """The same for plain data, looked at level by level: it may be deeper than the stack, and is given up where it
+    is too much."""
     level, count, size = [data], 0, 0
     for _ in range(MOST_DEPTH + 1):
         below: list[Any] = []

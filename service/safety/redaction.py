@@ -19,7 +19,8 @@ SHAPES = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
 )
-"""Tokens of the Hub, of this service, of OpenAI, GitHub, GitLab, AWS, Slack and Google, private keys, and logins in URLs."""
+"""Tokens of the Hub, of this service, of OpenAI, GitHub, GitLab, AWS, Slack and Google, private keys, and logins
+in URLs."""
 NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$|^FINERY_SECRET_")
 """Environment variables whose values are secrets."""
 SHORTEST = 8
@@ -43,7 +44,8 @@ def _relative(found: re.Match[str]) -> str:
 
 
 class Redactor:
-    """Takes secrets out of texts, what has the shape of one and the values it was told, and the server's folders out of paths."""
+    """Takes secrets out of texts, what has the shape of one and the values it was told, and the server's folders
+    out of paths."""
 
     def __init__(self, values: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
         known = sorted({value for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
@@ -56,7 +58,8 @@ class Redactor:
         self._folders = re.compile(rf"(?:{known_places})(?:/jobs/job-[0-9a-z]+)?(?:/|(?![\w.-]))") if places else None
 
     def text(self, text: str) -> str:
-        """The text without its secrets; paths below the server's folders are relative to them, those below a job's to the job's."""
+        """The text without its secrets; paths below the server's folders are relative to them, those below a job's
+        to the job's."""
         hidden = self._pattern.sub(HIDDEN, text)
         return hidden if self._folders is None else self._folders.sub(_relative, hidden)
 

@@ -1,8 +1,8 @@
 """Code of a checkpoint's repository: a recipe runs it only where an admin allowed that repository at that commit.
 
-Who allows: the server (`finery serve --allow-remote-code owner/name@COMMIT`) for every project, or an admin over the API for one.
-`model.trust_remote_code` stands in the recipe's own model, and a study cannot exchange that model, so that what was checked is
-what runs.
+Who allows: the server (`finery serve --allow-remote-code owner/name@COMMIT`) for every project, or an admin over the
+API for one. `model.trust_remote_code` stands in the recipe's own model, and a study cannot exchange that model, so
+that what was checked is what runs.
 """
 
 from __future__ import annotations

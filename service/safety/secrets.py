@@ -1,8 +1,9 @@
 """Secrets of projects and of the server: in a name space of their own, written and named over the API, never read back.
 
-A project's lie in `HOME/secrets/<project>/<NAME>` with mode 0600, and beside one, in `<NAME>.hosts`, the hosts that may see it. The server's
-own are variables `FINERY_SECRET_<NAME>` (and HF_TOKEN as itself), or values that an admin put: no job gets one unless an admin bound it to
-the job's project, and it is sent to no host but those that the binding names.
+A project's lie in `HOME/secrets/<project>/<NAME>` with mode 0600, and beside one, in `<NAME>.hosts`, the hosts that
+may see it. The server's own are variables `FINERY_SECRET_<NAME>` (and HF_TOKEN as itself), or values that an admin
+put: no job gets one unless an admin bound it to the job's project, and it is sent to no host but those that the
+binding names.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def names(settings: Settings, project: str) -> list[str]:
 
 
 def values(settings: Settings) -> list[str]:
-    """Every secret that the service keeps, for taking them out of what is shown: those of names that are no longer taken among them."""
+    """Every secret that the service keeps, for taking them out of what is shown: those of names that are no longer
+    taken among them."""
     root = settings.home / "secrets"
     files = (
         [path for path in root.glob("[!.]*/[!.]*") if path.suffix != HOSTS and path.is_file()] if root.is_dir() else []
@@ -120,7 +122,8 @@ def delete(settings: Settings, project: str, name: str) -> None:
 
 
 def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] | None = None) -> Secret | None:
-    """What a job of the project gets under a name: the project's own, else the server's where it is bound to the project.
+    """What a job of the project gets under a name: the project's own, else the server's where it is bound to the
+    project.
 
     HF_TOKEN is sent to the Hub, and elsewhere only where hosts are listed.
     """
@@ -162,7 +165,8 @@ def hub_host(outer: Mapping[str, str]) -> str:
 
 
 def bindings(settings: Settings, outer: Mapping[str, str] | None = None) -> dict[str, Binding]:
-    """Every secret of the server by name, those that are bound to nobody among them. What an admin put stands before the settings."""
+    """Every secret of the server by name, those that are bound to nobody among them. What an admin put stands
+    before the settings."""
     outer = os.environ if outer is None else outer
     found = {
         name: Binding(name)
@@ -216,7 +220,8 @@ def checked_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
 def bind(
     settings: Settings, name: str, projects: tuple[str, ...], hosts: tuple[str, ...], value: str | None = None
 ) -> Binding:
-    """Give a secret of the server to these projects, for these hosts; a value that is not given stays. Raises CommandError."""
+    """Give a secret of the server to these projects, for these hosts; a value that is not given stays. Raises
+    CommandError."""
     if not is_name(name):
         raise CommandError(unfit_name(name))
     before = _put_bindings(settings).get(name)

@@ -67,7 +67,8 @@ class Reservations:
         begins: float,
         gone: frozenset[str] = frozenset(),
     ) -> None:
-        """Keep one part of the job on each of these hosts, as they will be then. GPUs that are not free yet are kept first."""
+        """Keep one part of the job on each of these hosts, as they will be then. GPUs that are not free yet are
+        kept first."""
         for future in futures:
             free_now = set(capacity.rooms[future.host.name].gpus)
             last_first = future.having(

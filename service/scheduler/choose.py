@@ -106,7 +106,8 @@ class _Round:
                 return
 
     def _tell_hopeless(self) -> None:
-        """Every line that no host could ever hold. Not while lines are considered: that ends early where nothing is free."""
+        """Every line that no host could ever hold. Not while lines are considered: that ends early where nothing
+        is free."""
         if not self.capacity.rooms:
             return
         found: list[tuple[Order, Unplaceable]] = []
@@ -195,7 +196,8 @@ class _Round:
         )
 
     def _make_room(self, job: Waiting) -> bool:
-        """Have others stop for this job, or keep hosts for it. Returns whether places are coming free for it at once."""
+        """Have others stop for this job, or keep hosts for it. Returns whether places are coming free for it at
+        once."""
         if self.favoured < PREEMPTIONS and can_preempt(self.capacity, job.priority):
             found = make_room(self.capacity, job, self.reservations)
             if found is not None:

@@ -113,7 +113,8 @@ class _Search:
         return changed
 
     def without_needless(self, found: list[Running]) -> list[Running]:
-        """The jobs that must really stop: each runs on if the chosen hosts have room without it, the most precious first."""
+        """The jobs that must really stop: each runs on if the chosen hosts have room without it, the most precious
+        first."""
         needed: list[Running] = []
         for running in reversed(found):
             before = dict(self.futures)

@@ -61,7 +61,8 @@ def ending_of(
     """What to write for an attempt that ended with this exit code (None: it vanished), for this reason if one is known.
 
     `asked` is whether the service told it to stop, or killed it because it did not; `losses` and `stops` are how many
-    attempts in a row were lost, or stopped by themselves, just before (`losses_in_a_row`, `stops_in_a_row`); `random` gives numbers from 0 to 1 for the jitter.
+    attempts in a row were lost, or stopped by themselves, just before (`losses_in_a_row`, `stops_in_a_row`); `random`
+    gives numbers from 0 to 1 for the jitter.
     """
     if exit_code == EXIT_DONE:
         return Ending(Move.SUCCEED, exit_code=EXIT_DONE)
@@ -104,7 +105,8 @@ def losses_in_a_row(attempts: Sequence[Attempt]) -> int:
 
 
 def stops_in_a_row(attempts: Sequence[Attempt]) -> int:
-    """How many of a job's newest attempts stopped soon and by themselves, one after the other: what they need may be away."""
+    """How many of a job's newest attempts stopped soon and by themselves, one after the other: what they need may
+    be away."""
     ended = [attempt for attempt in attempts if attempt.state is AttemptState.ENDED]
     return sum(1 for _ in takewhile(_stopped_soon, reversed(ended)))
 

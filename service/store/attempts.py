@@ -58,7 +58,8 @@ class Leases(Database):
     """The part of the store that holds leases."""
 
     def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
-        """The lease, when nobody else has one that has not expired; a holder that has it gets it again under a new token."""
+        """The lease, when nobody else has one that has not expired; a holder that has it gets it again under a new
+        token."""
 
         def work(transaction: Transaction) -> Lease | None:
             moment = now()
@@ -117,7 +118,8 @@ def attempt_row(transaction: Transaction, attempt_id: str) -> RowMapping:
 
 
 def writer(transaction: Transaction, attempt_id: str, fencing: int) -> tuple[Job, RowMapping]:
-    """The locked job and the attempt on whose behalf something is written. Raises Fenced when it was replaced or has ended."""
+    """The locked job and the attempt on whose behalf something is written. Raises Fenced when it was replaced or
+    has ended."""
     job = locked_job(transaction, attempt_row(transaction, attempt_id)["job"])
     row = attempt_row(transaction, attempt_id)  # again: it may have ended while the lock was awaited
     if row["state"] == AttemptState.ENDED or job.attempt != attempt_id:
@@ -141,7 +143,8 @@ class Attempts(Database):
     ) -> Attempt:
         """Give a queued job its place: state, attempt, fencing token, lease and GPUs in one transaction.
 
-        Raises IllegalTransition when it is no longer queued, Conflict when a GPU is taken or the scheduler was replaced.
+        Raises IllegalTransition when it is no longer queued, Conflict when a GPU is taken or the scheduler was
+        replaced.
         """
         identifier = new_id("attempt")
 
@@ -221,7 +224,8 @@ class Attempts(Database):
         return self.read(work)
 
     def live_attempts(self, holder: str | None = None) -> list[tuple[Attempt, Job]]:
-        """Every attempt that has not ended, with its job, oldest first; only those whose lease `holder` has, when given."""
+        """Every attempt that has not ended, with its job, oldest first; only those whose lease `holder` has, when
+        given."""
         query = select(attempts).where(attempts.c.state != AttemptState.ENDED).order_by(attempts.c.id)
         if holder is not None:
             query = query.where(
@@ -273,7 +277,8 @@ class Attempts(Database):
         return self.write(work)
 
     def adopt(self, holder: str, lease_seconds: float, *, hosts: Collection[str]) -> list[tuple[Attempt, Job]]:
-        """Take over every live attempt on these hosts, expired or not: what the only server of a host does when it starts."""
+        """Take over every live attempt on these hosts, expired or not: what the only server of a host does when it
+        starts."""
 
         def work(transaction: Transaction) -> list[tuple[Attempt, Job]]:
             query = select(attempts).where(attempts.c.state != AttemptState.ENDED).order_by(attempts.c.id)

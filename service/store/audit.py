@@ -1,10 +1,12 @@
 """The audit trail: who did what to which thing and from where, written in the same transaction as the change.
 
-Who acts is known at the door (a request's token, the command line, else the server itself) and written down deep in the store.
-Between the two it travels in a context variable, so that no function of the store can be called without a trace because somebody
-forgot to hand the actor on. The holder is one object for each request: threads that serve the request share it.
+Who acts is known at the door (a request's token, the command line, else the server itself) and written down deep in
+the store. Between the two it travels in a context variable, so that no function of the store can be called without a
+trace because somebody forgot to hand the actor on. The holder is one object for each request: threads that serve the
+request share it.
 
-Rows are only ever added: no function here changes one, the database refuses an UPDATE (migration 0004), and the one deletion is by age.
+Rows are only ever added: no function here changes one, the database refuses an UPDATE (migration 0004), and the one
+deletion is by age.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ SERVER = "finery"
 LONGEST = 500
 """Characters of a text in a row; what is longer is cut."""
 MOST_FAILURES = 60
-"""Rows of `login.failed` that one server writes in an hour, beside one for each address and hour; the rest is counted in the next row."""
+"""Rows of `login.failed` that one server writes in an hour, beside one for each address and hour; the rest is
+counted in the next row."""
 FAILURE_SECONDS = 3600.0
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What would begin a new line, steer a terminal or turn the direction of writing."""
@@ -72,7 +75,8 @@ class Actor:
     """Who acts. One for each request: who it is becomes known while the request is served."""
 
     name: str = SERVER
-    """Id of a token; `finery` for the server itself, `console` for a command on the server's machine; empty for nobody known."""
+    """Id of a token; `finery` for the server itself, `console` for a command on the server's machine; empty for
+    nobody known."""
     role: str = ""
     project: str = ""
     scope: MutableMapping[str, Any] = field(default_factory=dict)
@@ -118,7 +122,8 @@ def identify(name: str, role: str, project: str, scope: MutableMapping[str, Any]
 
 
 def note(transaction: Transaction, action: Action, kind: str, thing: str, project: str | None, **details: Any) -> None:
-    """Write what is done in this transaction, so that both are there or neither is. Details are facts, never values of secrets."""
+    """Write what is done in this transaction, so that both are there or neither is. Details are facts, never
+    values of secrets."""
     who = actor()
     row = {
         "id": new_id("audit"),
@@ -171,7 +176,8 @@ class Audit(Database):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._failures: dict[str, tuple[float, int]] = {}
-        """Address -> (when its last row was written, how many failed since); under the empty address, the same of all."""
+        """Address -> (when its last row was written, how many failed since); under the empty address, the same of
+        all."""
         self._failures_lock = threading.Lock()
         self._unwritten = 0
 
@@ -185,9 +191,11 @@ class Audit(Database):
         doing: Callable[[], Result] | None = None,
         **details: Any,
     ) -> Result | None:
-        """Write a row for what is done outside the database, `doing`, between the row and its commit: what raises leaves no row.
+        """Write a row for what is done outside the database, `doing`, between the row and its commit: what raises
+        leaves no row.
 
-        Should the commit fail after it, the caller is told so, and doing it again writes the row: `doing` must bear that.
+        Should the commit fail after it, the caller is told so, and doing it again writes the row: `doing` must bear
+        that.
         """
 
         def work(transaction: Transaction) -> Result | None:
@@ -197,7 +205,8 @@ class Audit(Database):
         return self.write(work)
 
     def login_failed(self, address: str, prefix: str = "") -> bool:
-        """Write that a wrong token came, at most once an hour for each address and MOST_FAILURES times in all; whether it was written.
+        """Write that a wrong token came, at most once an hour for each address and MOST_FAILURES times in all;
+        whether it was written.
 
         Whoever sends wrong tokens can therefore neither fill the disk nor push what matters out of sight.
         """

@@ -77,7 +77,8 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes its lock at once: an upgrade in the middle would fail instead of waiting (sqlite.org/lang_transaction.html)."""
+    """A writer takes its lock at once: an upgrade in the middle would fail instead of waiting
+    (sqlite.org/lang_transaction.html)."""
     writes = connection.get_execution_options().get("writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -43,8 +43,8 @@ class Events(Database):
 
         Lines with an id that is in the store already are left out, so that reading the file again after a crash adds
         nothing. `offset` is how many bytes of it are read. The first events of an attempt make a starting job run.
-        `skipped` lines between them were no events; the first ones of an attempt leave one warning, with the reason `why`.
-        Raises Fenced for an attempt that was replaced.
+        `skipped` lines between them were no events; the first ones of an attempt leave one warning, with the reason
+        `why`. Raises Fenced for an attempt that was replaced.
         """
 
         def work(transaction: Transaction) -> int:

@@ -62,7 +62,8 @@ class Files(Database):
         created_by: str = "",
         most: int | None = None,
     ) -> File:
-        """Begin an upload. Raises TooLarge when the project's files would be more than `most` bytes with the announced ones."""
+        """Begin an upload. Raises TooLarge when the project's files would be more than `most` bytes with the
+        announced ones."""
         made = File(
             new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, bytes or 0, created_by, now()
         )
@@ -135,7 +136,8 @@ class Files(Database):
         return self.write(work)
 
     def advance_file(self, file_id: str, offset: int, project: str | None = None) -> File:
-        """So many bytes of it lie on the disk; what was reserved beyond them is free again. Raises Conflict once it is complete."""
+        """So many bytes of it lie on the disk; what was reserved beyond them is free again. Raises Conflict once
+        it is complete."""
 
         def change(file: File) -> dict[str, Any]:
             if file.state != UPLOADING:
@@ -236,7 +238,8 @@ def _reserved(transaction: Transaction, project: str) -> int:
 
 
 def _check_room(used: int, size: int, most: int) -> None:
-    """Raise TooLarge when so many bytes more would be too many. `used` is asked for once: others give back meanwhile."""
+    """Raise TooLarge when so many bytes more would be too many. `used` is asked for once: others give back
+    meanwhile."""
     if used + size > most:
         raise TooLarge(f"the project has {used} bytes of files, at most {most} are allowed; delete some first")
 

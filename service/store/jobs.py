@@ -366,7 +366,8 @@ class Jobs(Database):
         return self.write(work, repeatable=False)
 
     def outlived(self, moment: float, seconds: float | None, limit: int = 100) -> list[str]:
-        """Jobs whose time to be kept is over, the earliest ended first; `seconds` is that of jobs that name none, None for ever."""
+        """Jobs whose time to be kept is over, the earliest ended first; `seconds` is that of jobs that name none,
+        None for ever."""
         jobs = tables.jobs
         kept = func.coalesce(jobs.c.ttl_seconds_after_finished, FOR_EVER if seconds is None else seconds)
         query = (

@@ -77,7 +77,8 @@ class Projects(Database):
         return self.read(lambda transaction: [project_of(row) for row in transaction.execute(query).mappings()])
 
     def set_project(self, name: str, **changes: Any) -> Project:
-        """Change `weight`, `max_gpus`, `max_running`, `max_queued` or `settings` of a project, made when it is not there."""
+        """Change `weight`, `max_gpus`, `max_running`, `max_queued` or `settings` of a project, made when it is not
+        there."""
         unknown = set(changes) - {"weight", "max_gpus", "max_running", "max_queued", "settings"}
         if unknown:
             raise TypeError(f"a project has no {', '.join(sorted(unknown))}")

@@ -116,7 +116,8 @@ class Results(Database):
         self.write(work)
 
     def stage_results(self, job_id: str, project: str | None = None) -> list[StageResult]:
-        """A job's finished stages in the order in which they finished. Raises NotFound for an unknown or foreign job."""
+        """A job's finished stages in the order in which they finished. Raises NotFound for an unknown or foreign
+        job."""
         table = tables.stage_results
         query = select(table).where(table.c.job == job_id).order_by(table.c.finished)
 

@@ -59,7 +59,8 @@ def parts(text: str) -> tuple[str, str] | None:
 
 
 def matches(secret: str, sha256: str | None) -> bool:
-    """Whether a secret is the one behind a hash, in constant time; None stands for an unknown prefix and never matches."""
+    """Whether a secret is the one behind a hash, in constant time; None stands for an unknown prefix and never
+    matches."""
     return hmac.compare_digest(digest(secret), sha256 or "0" * 64) and sha256 is not None
 
 

@@ -333,7 +333,8 @@ def _group(
 
 
 def edited(draft: Mapping[str, Any], order: str) -> dict[str, Any]:
-    """The draft after `add stages supervised`, `add stages.0.datasets`, `remove stages.1`, `up stages.1` or `down stages.1`.
+    """The draft after `add stages supervised`, `add stages.0.datasets`, `remove stages.1`, `up stages.1` or `down
+    stages.1`.
 
     An order that fits nothing changes nothing.
     """

@@ -1,6 +1,7 @@
 """The page of one job: stages, curves, log, samples, resources, recipe, its buttons and the stream that keeps it fresh.
 
-The end of what an attempt printed, as text that a page can show: no colours, no overwritten lines, no control characters.
+The end of what an attempt printed, as text that a page can show: no colours, no overwritten lines, no control
+characters.
 
 Two recipes side by side, line by line, with the line numbers of both.
 

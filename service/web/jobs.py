@@ -31,7 +31,8 @@ from service.web.streams import SIGNED_OUT, Parts, message, respond, turns
 router = new_router()
 PAGE_SIZE = 50
 MOST_IDLE = 5.0
-"""Seconds after which an open page is looked at although nothing changed: whether its visitor may still see it, above all."""
+"""Seconds after which an open page is looked at although nothing changed: whether its visitor may still see it,
+above all."""
 GROUPS: dict[str, tuple[State, ...]] = {
     "running": tuple(sorted(ACTIVE)),
     "waiting": (State.QUEUED, State.PAUSED),

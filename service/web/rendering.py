@@ -77,7 +77,8 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes: `512 B`, `1.5 kB` … in thousands, as disks are sold; memory of GPUs is usually told in GiB, see `memory`."""
+    """Bytes: `512 B`, `1.5 kB` … in thousands, as disks are sold; memory of GPUs is usually told in GiB, see
+    `memory`."""
     if count is None:
         return ""
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -1,9 +1,9 @@
 """Who looks at a page: a signed cookie that stands for a token, and the CSRF token of its forms.
 
-The cookie is `prefix.expires.nonce.signature`. It never holds the access token: the signature covers the hash that the store
-keeps, so a cookie ends with its token, when that is revoked, expires or is replaced. Who signs out ends the cookie itself, wherever
-it was copied to: the store keeps its nonce until it would have expired. A visitor without a token has a cookie too,
-with an empty prefix, so that the sign-in form is protected like every other (login CSRF).
+The cookie is `prefix.expires.nonce.signature`. It never holds the access token: the signature covers the hash that
+the store keeps, so a cookie ends with its token, when that is revoked, expires or is replaced. Who signs out ends the
+cookie itself, wherever it was copied to: the store keeps its nonce until it would have expired. A visitor without a
+token has a cookie too, with an empty prefix, so that the sign-in form is protected like every other (login CSRF).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Sessions:
         self.key = _key(home / "web.key")
 
     def read(self, cookie: str | None) -> Visitor | None:
-        """The visitor that a cookie stands for; None when it is missing, forged, expired, or its token is no longer valid."""
+        """The visitor that a cookie stands for; None when it is missing, forged, expired, or its token is no
+        longer valid."""
         try:
             prefix, expires, nonce, signature = (cookie or "").split(".")
             limit = float(expires)
@@ -93,7 +94,8 @@ class Sessions:
         self.store.end_session(visitor.nonce, visitor.expires)
 
     def make(self, token: Token | None) -> tuple[str, Visitor]:
-        """A new cookie, and the visitor it stands for. Signing in makes a new one, so that a planted cookie is worth nothing."""
+        """A new cookie, and the visitor it stands for. Signing in makes a new one, so that a planted cookie is
+        worth nothing."""
         prefix, expires, nonce = (
             (token.prefix if token else ""),
             f"{time.time() + LIFETIME:.0f}",

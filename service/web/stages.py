@@ -22,7 +22,8 @@ from service.safety.references import references, replaced
 from service.store.results import StageResult
 
 KINDS = ("started", "stage_finished", "failed", "stopped")
-"""Events that say how a stage is doing; there are few of them. How far the current one is stands in the job's progress."""
+"""Events that say how a stage is doing; there are few of them. How far the current one is stands in the job's
+progress."""
 MEANING = {
     "waiting": "not started",
     "running": "running",
@@ -61,7 +62,8 @@ class StageView:
 
 
 def stages_of(job: Job, events: Iterable[Event], results: Sequence[StageResult]) -> list[StageView]:
-    """The recipe's model and stages in order, each with its state. Stages that only events know, such as `tokenizer`, come too."""
+    """The recipe's model and stages in order, each with its state. Stages that only events know, such as
+    `tokenizer`, come too."""
     found = {view.id: view for view in planned(job.request.recipe, job.request.overrides)}
     current: str | None = None
     for event in events:
@@ -232,7 +234,8 @@ def clipped(text: str, letters: int = LETTERS) -> str:
 
 
 def graph_of(views: Sequence[StageView]) -> Graph:
-    """A layered drawing of a directed graph without cycles; a stage that names a later or unknown one is drawn without that edge."""
+    """A layered drawing of a directed graph without cycles; a stage that names a later or unknown one is drawn
+    without that edge."""
     depth: dict[str, int] = {}
     for view in views:
         depth[view.id] = 1 + max((depth[source] for source in view.reads if source in depth), default=-1)

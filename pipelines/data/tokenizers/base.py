@@ -12,8 +12,9 @@ come last: the ids before them are those of the same tokenizer with a smaller vo
 
 How text is cut into words for vocabularies of characters: the space before a word is the word's own first letter.
 
-Kudo and Richardson 2018, "SentencePiece", section 3.1, arxiv.org/abs/1808.06226: the space becomes `▁` (U+2581), so that
-joining the pieces gives the text back. Punctuation and line breaks are words of their own, and no piece crosses them.
+Kudo and Richardson 2018, "SentencePiece", section 3.1, arxiv.org/abs/1808.06226: the space becomes `▁` (U+2581), so
+that joining the pieces gives the text back. Punctuation and line breaks are words of their own, and no piece crosses
+them.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def split_words(tokenizer: Tokenizer, lowercase: bool) -> None:
 
 
 def count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """How often each word occurs, in the tokenizer's own way of cutting; each different stretch without a space is cut once."""
+    """How often each word occurs, in the tokenizer's own way of cutting; each different stretch without a space is
+    cut once."""
     stretches: Counter[str] = Counter()
     for text in texts:
         if tokenizer.normalizer is not None:

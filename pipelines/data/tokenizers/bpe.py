@@ -90,7 +90,8 @@ class ByteBPE(Block):
     min_frequency: int = Field(2, ge=1)
     """How often two pieces must be neighbours to be merged."""
     add_prefix_space: bool = False
-    """Whether a text's first word is written as every other word is, with a space before it, which then comes back with the text."""
+    """Whether a text's first word is written as every other word is, with a space before it, which then comes back
+    with the text."""
 
     def train(self, texts: Iterable[str], vocab_size: int, extra: Sequence[str] = ()) -> PreTrainedTokenizerFast:
         """A tokenizer with at most `vocab_size` entries, special tokens and `extra` ones included. Raises DataError."""

@@ -94,7 +94,8 @@ class Lattice:
 def learn(
     words: Mapping[str, int], letters: Sequence[str], size: int, longest: int, shrink: float
 ) -> list[tuple[str, float]]:
-    """At most `size` pieces with the logarithms of their probabilities, the most probable first; all `letters` are there."""
+    """At most `size` pieces with the logarithms of their probabilities, the most probable first; all `letters` are
+    there."""
     known = sorted(words)
     counts = np.asarray([words[word] for word in known], dtype=np.int64)
     text, counts, heads, tails = _strings(known, counts, letters)
@@ -298,7 +299,8 @@ def _estimate(
 
 
 def _best(lattice: Lattice, scores: Floats) -> tuple[Floats, Ints]:
-    """Each string's best spelling: the score at every gap, and the edge that leads there (gaps,); -1 where none does."""
+    """Each string's best spelling: the score at every gap, and the edge that leads there (gaps,); -1 where none
+    does."""
     reach = np.full(lattice.gaps, -np.inf)
     reach[lattice.heads] = 0.0
     through = np.full(lattice.gaps, -1)

@@ -1,10 +1,10 @@
 """Likelihoods from decoders. A context is read once, however many continuations it has.
 
-Three ways give the same numbers. `shared`: what contexts have in common is read once and kept, then what is left of each
-context, then the continuations. All contexts of a split have their examples in common where they are drawn once; else those
-of one question have, with and without content, and questions about one text have that text. `cached`: each context by
-itself, then its continuations. `whole`: everything at once. A way is taken where it gave the numbers of the last on the
-first batch that it could serve: not every model can be told where its keys stand.
+Three ways give the same numbers. `shared`: what contexts have in common is read once and kept, then what is left of
+each context, then the continuations. All contexts of a split have their examples in common where they are drawn once;
+else those of one question have, with and without content, and questions about one text have that text. `cached`: each
+context by itself, then its continuations. `whole`: everything at once. A way is taken where it gave the numbers of
+the last on the first batch that it could serve: not every model can be told where its keys stand.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class _Group:
-    """A context and what may follow it. One row of the model serves all continuations that differ in their last token."""
+    """A context and what may follow it. One row of the model serves all continuations that differ in their last
+    token."""
 
     context: tuple[int, ...]
     rows: Mapping[tuple[int, ...], Sequence[tuple[int, ...]]]
@@ -200,7 +201,8 @@ class DecoderReader(Reader):
         return found
 
     def _go_on(self, groups: Sequence[_Group], stems: list[int] | None, device: Any) -> list[_Said]:
-        """The contexts through the body of the model, but for their last token; then that token and the rows behind it."""
+        """The contexts through the body of the model, but for their last token; then that token and the rows
+        behind it."""
         import torch
 
         past: Any
@@ -273,7 +275,8 @@ def _grouped(requests: Sequence[Encoded]) -> list[_Group]:
 
 
 def _families(groups: Sequence[_Group]) -> list[_Family]:
-    """Groups whose contexts begin alike: each by itself where all do, for then what they share is kept from batch to batch."""
+    """Groups whose contexts begin alike: each by itself where all do, for then what they share is kept from batch
+    to batch."""
     if not groups:
         return []
     common = _common(min(each.context for each in groups), max(each.context for each in groups))

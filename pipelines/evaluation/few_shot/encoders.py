@@ -1,9 +1,10 @@
 """Likelihoods from encoders, through their mask: how well a word fits into its place in a text.
 
-One token is hidden and named (Schick and Schütze 2021, "Exploiting Cloze Questions", section 3.1, arxiv.org/abs/2001.07676).
-Of an answer of several tokens each is hidden by itself, the others stay, and their log-probabilities are added up: the
-pseudo-log-likelihood of Salazar et al. 2020, "Masked Language Model Scoring", section 2.2, arxiv.org/abs/1910.14659. It
-favours answers of several tokens, which help each other; the normalised accuracies tell how much.
+One token is hidden and named (Schick and Schütze 2021, "Exploiting Cloze Questions", section 3.1,
+arxiv.org/abs/2001.07676). Of an answer of several tokens each is hidden by itself, the others stay, and their
+log-probabilities are added up: the pseudo-log-likelihood of Salazar et al. 2020, "Masked Language Model Scoring",
+section 2.2, arxiv.org/abs/1910.14659. It favours answers of several tokens, which help each other; the normalised
+accuracies tell how much.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def add(
     train: Rows | None,
     started: float,
 ) -> None:
-    """Keep the answers to every split of one benchmark, asked with one number of examples. `about` stands in details.json."""
+    """Keep the answers to every split of one benchmark, asked with one number of examples. `about` stands in
+    details.json."""
     scores: dict[str, float] = {}
     ranges: dict[str, tuple[float, float]] = {}
     drawn: dict[str, dict[str, float]] = {}
@@ -204,7 +205,8 @@ class Benchmark:
 
     @cached_property
     def train(self) -> Questions | None:
-        """The training rows as questions, those of the task whose model this one asks where it has none; None without any."""
+        """The training rows as questions, those of the task whose model this one asks where it has none; None
+        without any."""
         task = self.task
         if "train" not in task.splits or (task.trained_by is not None and not _readable(task)):
             if task.trained_by is None:

@@ -1,8 +1,8 @@
 """A model as the lm-evaluation-harness sees it: its three kinds of requests, answered in our batches.
 
-Gao et al. 2021, github.com/EleutherAI/lm-evaluation-harness, `lm_eval.api.model.LM`. Decoders and encoder-decoders answer
-what the harness' own `hf` model answers, log-likelihoods of contexts and continuations tokenised alike; encoders answer
-likelihoods through their mask (see `verbalizers`), and write nothing.
+Gao et al. 2021, github.com/EleutherAI/lm-evaluation-harness, `lm_eval.api.model.LM`. Decoders and encoder-decoders
+answer what the harness' own `hf` model answers, log-likelihoods of contexts and continuations tokenised alike;
+encoders answer likelihoods through their mask (see `verbalizers`), and write nothing.
 """
 
 from __future__ import annotations

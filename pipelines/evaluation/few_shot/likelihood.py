@@ -1,8 +1,8 @@
 """How likely a language model finds the continuations of texts: what is asked, and what each family is asked through.
 
-A continuation's log-likelihood is the sum over its tokens, in nats. Tokens are those of the lm-evaluation-harness: white
-space at the end of the context belongs to the continuation, and context and continuation are tokenised as one text where a
-decoder reads them as one.
+A continuation's log-likelihood is the sum over its tokens, in nats. Tokens are those of the lm-evaluation-harness:
+white space at the end of the context belongs to the continuation, and context and continuation are tokenised as one
+text where a decoder reads them as one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class Reader(ABC):
 
     @abstractmethod
     def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
-        """Of each request, in their order, on every process; those that are too long lose the beginning of their context."""
+        """Of each request, in their order, on every process; those that are too long lose the beginning of their
+        context."""
 
     def facts(self) -> Mapping[str, Any]:
         """What else stands in details.json about how it was asked."""

@@ -2,16 +2,17 @@
 
 Prompts: how a row of a task is asked as a text, and with which words it is answered.
 
-A template holds `{column}` where the row's text stands, and nothing else is replaced: no expressions, no code. The answer
-follows the text, or stands where the template says `{answer}`. Schick and Schütze 2021, "Exploiting Cloze Questions for
-Few Shot Text Classification and Natural Language Inference", section 3, arxiv.org/abs/2001.07676, call the pair of a
-template and its words a pattern and a verbalizer.
+A template holds `{column}` where the row's text stands, and nothing else is replaced: no expressions, no code. The
+answer follows the text, or stands where the template says `{answer}`. Schick and Schütze 2021, "Exploiting Cloze
+Questions for Few Shot Text Classification and Natural Language Inference", section 3, arxiv.org/abs/2001.07676, call
+the pair of a template and its words a pattern and a verbalizer.
 
 The prompts that tasks are asked with where a recipe writes none.
 
-GLUE: the wording of the lm-evaluation-harness, so that scores compare (github.com/EleutherAI/lm-evaluation-harness, v0.4,
-`lm_eval/tasks/glue`), STS-B ours. SQuAD and RACE: Brown et al. 2020, "Language Models are Few-Shot Learners", appendix G,
-arxiv.org/abs/2005.14165. TREC and AG's news: Zhao et al. 2021, "Calibrate Before Use", appendix E, arxiv.org/abs/2102.09690.
+GLUE: the wording of the lm-evaluation-harness, so that scores compare (github.com/EleutherAI/lm-evaluation-harness,
+v0.4, `lm_eval/tasks/glue`), STS-B ours. SQuAD and RACE: Brown et al. 2020, "Language Models are Few-Shot Learners",
+appendix G, arxiv.org/abs/2005.14165. TREC and AG's news: Zhao et al. 2021, "Calibrate Before Use", appendix E,
+arxiv.org/abs/2102.09690.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Prompt(Block):
     """How a row is asked and answered."""
 
     text: str = Field(min_length=1)
-    """The question, with `{column}` where a row's text stands: `"{sentence}\\nSentiment:"`. The answer follows it, or stands
-    at `{answer}`; `{options}` are a question's options, one a line behind its letter."""
+    """The question, with `{column}` where a row's text stands: `"{sentence}\\nSentiment:"`. The answer follows it, or
+    stands at `{answer}`; `{options}` are a question's options, one a line behind its letter."""
     answers: tuple[str, ...] | Literal["letters"] | None = None
     """The words that stand for the classes, in the order of their ids; for options, `letters` answers with `A`, `B`, …
     Default: the names of the classes, or the options themselves."""

@@ -9,8 +9,8 @@ first example. A training row that asks just what the question asks is passed ov
 
 Prompts made of examples and a question, as long as the model can read.
 
-Where the examples and the question do not fit, examples are dropped, the first one first. Where not even the question fits,
-it loses its beginning; both are counted and told.
+Where the examples and the question do not fit, examples are dropped, the first one first. Where not even the question
+fits, it loses its beginning; both are counted and told.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ class Asked:
 def asked(
     reader: Reader, prompt: Prompt, question: Question, examples: Sequence[Question], room: int | None = None
 ) -> Asked:
-    """The question with as many of the examples as fit, the last ones. `room` are the tokens of an answer that is written."""
+    """The question with as many of the examples as fit, the last ones. `room` are the tokens of an answer that is
+    written."""
     for dropped in range(len(examples) + 1):
         found = Asked(question, prompt, tuple(examples[dropped:]), dropped)
         if not reader.excess(_longest(reader, found, room)):

@@ -2,10 +2,10 @@
 
 From log-likelihoods to scores: which answer is taken, in each way of weighing them, and how good that is.
 
-`acc`: the likeliest answer. `acc_norm`, `acc_bytes`, `acc_tokens`: divided by the length of the answer (the harness' acc_norm
-divides by characters). `acc_answer_context`: divided by the probability of the answer behind nothing but "Answer:" (Brown et
-al. 2020, section 2.4). `acc_contextual`: probabilities over the answers, divided by those for questions without content
-(Zhao et al. 2021, section 5: W = diag(p_cf)^-1, b = 0, arxiv.org/abs/2102.09690).
+`acc`: the likeliest answer. `acc_norm`, `acc_bytes`, `acc_tokens`: divided by the length of the answer (the harness'
+acc_norm divides by characters). `acc_answer_context`: divided by the probability of the answer behind nothing but
+"Answer:" (Brown et al. 2020, section 2.4). `acc_contextual`: probabilities over the answers, divided by those for
+questions without content (Zhao et al. 2021, section 5: W = diag(p_cf)^-1, b = 0, arxiv.org/abs/2102.09690).
 
 What a language model answered zero- or few-shot: chosen answers and written ones, for every draw of examples.
 """
@@ -36,7 +36,8 @@ def per_length(nats: Floats, lengths: Floats) -> Floats:
 
 
 def contextual(nats: Floats, without_content: Floats) -> Floats:
-    """log p - log p_cf, of probabilities over the answers: nats (questions, options), without_content (questions, inputs, options).
+    """log p - log p_cf, of probabilities over the answers: nats (questions, options), without_content (questions,
+    inputs, options).
 
     p_cf is the mean over the inputs without content.
     """
@@ -213,7 +214,8 @@ class Ranked(Answered):
 
 @dataclass(frozen=True)
 class Told(Answered):
-    """Answers that were written. `right` says of those that stand for one of several answers whether they are the right one."""
+    """Answers that were written. `right` says of those that stand for one of several answers whether they are the
+    right one."""
 
     texts: NDArray[Any]
     """(questions, draws)"""

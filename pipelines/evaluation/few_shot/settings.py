@@ -2,13 +2,14 @@
 
 Asking a language model without training it on the task: the block of an evaluate stage's `few_shot`.
 
-Brown et al. 2020, "Language Models are Few-Shot Learners", section 2.4, arxiv.org/abs/2005.14165: K examples of the task
-stand before the question, drawn from its training rows, and the model completes the text. See docs/few-shot.md.
+Brown et al. 2020, "Language Models are Few-Shot Learners", section 2.4, arxiv.org/abs/2005.14165: K examples of the
+task stand before the question, drawn from its training rows, and the model completes the text. See docs/few-shot.md.
 
-Which language model an evaluate stage asks zero- or few-shot questions, about which tasks, and what is wrong with asking it.
+Which language model an evaluate stage asks zero- or few-shot questions, about which tasks, and what is wrong with
+asking it.
 
-`from` names the stage whose model is asked; else it is the latest before that leaves a language model: a pretrain stage, or
-a supervised one whose model writes. Where there is none it is the recipe's own checkpoint.
+`from` names the stage whose model is asked; else it is the latest before that leaves a language model: a pretrain
+stage, or a supervised one whose model writes. Where there is none it is the recipe's own checkpoint.
 """
 
 from __future__ import annotations
@@ -64,20 +65,21 @@ class FewShot(Block):
     stratified: bool = False
     """Whether the examples of a task with classes hold all classes equally often, as far as their number allows."""
     answer: Literal["likelihood", "generation"] | None = None
-    """Whether the likeliest of the possible answers is taken, or what the model writes. Default: the likeliest where a task
-    has possible answers, what is written where answers are texts."""
+    """Whether the likeliest of the possible answers is taken, or what the model writes. Default: the likeliest where
+    a task has possible answers, what is written where answers are texts."""
     normalisation: Annotated[
         tuple[Normalisation, ...], BeforeValidator(_several), _names("characters", "bytes", "tokens")
     ] = ("characters",)
-    """By what the log-likelihood of an answer is divided for a second accuracy: characters (acc_norm, as lm_eval), bytes
-    (acc_bytes), tokens (acc_tokens)."""
+    """By what the log-likelihood of an answer is divided for a second accuracy: characters (acc_norm, as lm_eval),
+    bytes (acc_bytes), tokens (acc_tokens)."""
     calibration: Annotated[
         tuple[Calibration, ...], BeforeValidator(_several), _names("contextual", "answer_context")
     ] = ()
     """Corrections for answers that a model likes anyway: contextual (Zhao et al. 2021: acc_contextual), answer_context
     (Brown et al. 2020: acc_answer_context)."""
     prompts: Mapping[str, Prompt] = Field(default_factory=dict)
-    """Prompts by benchmark, instead of those that Finery has: `{glue/sst2: {text: "{sentence} It was", answers: [bad, good]}}`."""
+    """Prompts by benchmark, instead of those that Finery has: `{glue/sst2: {text: "{sentence} It was", answers:
+    [bad, good]}}`."""
 
     @field_validator("shots", "normalisation", "calibration")
     @classmethod

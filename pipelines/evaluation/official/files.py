@@ -76,7 +76,8 @@ def once_each(ids: Sequence[Any], path: Path, what: str) -> None:
 
 
 def columns_of(path: Path, wanted: Sequence[str]) -> dict[str, list[Any]]:
-    """The columns of a TSV, CSV, Parquet, JSONL or JSON file by name, all of them. Raises CommandError where a `wanted` one is not there."""
+    """The columns of a TSV, CSV, Parquet, JSONL or JSON file by name, all of them. Raises CommandError where a
+    `wanted` one is not there."""
     if not path.is_file():
         raise CommandError(f"{path} is no file")
     if path.suffix.lower() == ".tsv":

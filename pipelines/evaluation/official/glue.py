@@ -1,18 +1,19 @@
 """GLUE: the official metrics of prediction files, the average of the leaderboard, and a submission as a zip.
 
-GLUE prediction files, `index` and `prediction`, against files with `label`: the official metrics of each task, as fractions.
+GLUE prediction files, `index` and `prediction`, against files with `label`: the official metrics of each task, as
+fractions.
 
 The GLUE score: the mean over tasks, in percent, as the leaderboard averages it.
 
-Wang et al. 2019, section 4, arxiv.org/abs/1804.07461: of a task with two metrics, or two test sets, their mean counts; the
-score is the mean over the nine tasks, each counted once. The diagnostics set has no part in it. WNLI's development set
-contradicts its training set, so that most publications state the score without it as well.
+Wang et al. 2019, section 4, arxiv.org/abs/1804.07461: of a task with two metrics, or two test sets, their mean
+counts; the score is the mean over the nine tasks, each counted once. The diagnostics set has no part in it. WNLI's
+development set contradicts its training set, so that most publications state the score without it as well.
 
 A submission to the GLUE benchmark: eleven TSV files in a zip, as the site's sample submission has them.
 
 Each has the header `index`, `prediction` and a line for every row of the official test set. RTE, QNLI, MNLI and the
-diagnostics set take label words, the others 0 and 1, and STS-B a number from 0 to 5. The rows are those of the test splits
-of `nyu-mll/glue` (its data set card lists them; Wang et al. 2019, table 1, rounds them), in their order.
+diagnostics set take label words, the others 0 and 1, and STS-B a number from 0 to 5. The rows are those of the test
+splits of `nyu-mll/glue` (its data set card lists them; Wang et al. 2019, table 1, rounds them), in their order.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]
 
 
 def _row_names(gold: dict[str, list[Any]], references: Path, said: set[int]) -> list[int]:
-    """What the rows are called: by a column `index` or `idx` where the predictions use its values, else by their number from 0."""
+    """What the rows are called: by a column `index` or `idx` where the predictions use its values, else by their
+    number from 0."""
     rows = list(range(len(gold["label"])))
     for column in ("index", "idx"):
         if column in gold:
@@ -168,7 +170,8 @@ def task_scores(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def glue_score(metrics: Mapping[str, Mapping[str, float]]) -> tuple[dict[str, float], dict[str, Any]]:
-    """(`score` and `score_without_wnli` as far as their tasks are there, what they stand on). Both empty below two tasks."""
+    """(`score` and `score_without_wnli` as far as their tasks are there, what they stand on). Both empty below two
+    tasks."""
     each = task_scores(metrics)
     if len(each) < 2:
         return {}, {}
@@ -235,7 +238,8 @@ def lacking(part: Part, trained: Sequence[str]) -> str | None:
 
 
 def possible(trained: Sequence[str], partial: bool) -> tuple[list[Part], list[str]]:
-    """(the files that can be written, why the others cannot). Raises CommandError where one cannot, unless `partial`, or where none can."""
+    """(the files that can be written, why the others cannot). Raises CommandError where one cannot, unless
+    `partial`, or where none can."""
     why = {part: lacking(part, trained) for part in PARTS}
     missing = [reason for reason in why.values() if reason is not None]
     if len(missing) == len(PARTS) or (missing and not partial):

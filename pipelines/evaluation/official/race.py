@@ -1,7 +1,8 @@
 """RACE prediction files, `{example_id: "A"}`, against files with `example_id` and `answer`: accuracy.
 
-In the published RACE files `example_id` names an article, which several questions share. Such an id takes a list of letters,
-one a question in the order of the file, as the articles' own files have them: `{"middle13.txt": ["A", "C"]}`.
+In the published RACE files `example_id` names an article, which several questions share. Such an id takes a list of
+letters, one a question in the order of the file, as the articles' own files have them: `{"middle13.txt": ["A",
+"C"]}`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SQuAD prediction files against reference files, as the official scripts compute it.
 
 Rajpurkar et al. 2016, arxiv.org/abs/1606.05250, and 2018, arxiv.org/abs/1806.03822; both scripts stand at
-rajpurkar.github.io/SQuAD-explorer. Where the scripts go on with a wrong score (version 1.1 counts a missing prediction as
-wrong, version 2.0 ends with a KeyError), these refuse; `missing="zero"` asks for what version 1.1 does.
+rajpurkar.github.io/SQuAD-explorer. Where the scripts go on with a wrong score (version 1.1 counts a missing
+prediction as wrong, version 2.0 ends with a KeyError), these refuse; `missing="zero"` asks for what version 1.1 does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Answers = Mapping[str, Sequence[str]]
 def score_squad(
     predictions: Path, references: Path, missing: str = "refuse", notes: list[str] | None = None
 ) -> dict[str, Any]:
-    """`exact_match` and `f1` in percent, and `total` questions. Raises CommandError; what a reader should know is added to `notes`."""
+    """`exact_match` and `f1` in percent, and `total` questions. Raises CommandError; what a reader should know is
+    added to `notes`."""
     right = read_references(references)
     if empty := [each for each, answers in right.items() if not answers]:
         raise CommandError(
@@ -47,8 +48,8 @@ def score_squad_v2(
 ) -> dict[str, Any]:
     """What the official script prints, with `exact_match` beside its `exact`. Raises CommandError.
 
-    `na_probs` holds how likely each question has no answer: one above `threshold` is taken as not answered, and the best
-    scores that any threshold would give are added.
+    `na_probs` holds how likely each question has no answer: one above `threshold` is taken as not answered, and the
+    best scores that any threshold would give are added.
     """
     right, said = read_references(references), read_answers(predictions)
     _left_out(right, said, predictions, references, False, notes)
@@ -121,7 +122,8 @@ def read_answers(path: Path) -> dict[str, str]:
 
 
 def read_references(path: Path) -> dict[str, list[str]]:
-    """The right answers by question, of an official file or of a Parquet or JSONL file with `id` and `answers`. Raises CommandError."""
+    """The right answers by question, of an official file or of a Parquet or JSONL file with `id` and `answers`.
+    Raises CommandError."""
     if path.suffix.lower() in (".parquet", ".jsonl"):
         columns = columns_of(path, ("id", "answers"))
         pairs = [

@@ -1,8 +1,8 @@
 """A judge behind any OpenAI-compatible chat endpoint: a company's, or a server of one's own.
 
-Where the server gives the probabilities of tokens, P(A) is read from those of A and B; elsewhere the letter is read from the
-text. What cannot be read is an abstention. A server that goes away ends the run as a signal would, with exit code 75:
-`finery resume` asks only what was not answered.
+Where the server gives the probabilities of tokens, P(A) is read from those of A and B; elsewhere the letter is read
+from the text. What cannot be read is an abstention. A server that goes away ends the run as a signal would, with exit
+code 75: `finery resume` asks only what was not answered.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Prices(Block):
 
 
 class Endpoint(JudgeBlock):
-    """A chat model that is asked over HTTP: `{name: endpoint, base_url: https://…/v1, model: NAME, api_key_env: OPENAI_API_KEY}`."""
+    """A chat model that is asked over HTTP: `{name: endpoint, base_url: https://…/v1, model: NAME, api_key_env:
+    OPENAI_API_KEY}`."""
 
     name: Literal["endpoint"] = "endpoint"
     base_url: Annotated[str, AfterValidator(_url)]
@@ -73,13 +74,16 @@ class Endpoint(JudgeBlock):
     model: str = Field(min_length=1)
     """The model's name there."""
     api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
-    """Name of the secret that holds the key: an environment variable, or on a server a secret of the project. Default: no key is sent."""
+    """Name of the secret that holds the key: an environment variable, or on a server a secret of the project.
+    Default: no key is sent."""
     question: str | None = Field(None, min_length=1)
-    """What is judged by, in words, where no constitution says. Default: a good completion is helpful, honest, harmless and well written."""
+    """What is judged by, in words, where no constitution says. Default: a good completion is helpful, honest,
+    harmless and well written."""
     thought: bool = False
     """Whether the judge writes down its reasons before it answers."""
     both_orders: bool = True
-    """Whether each pair is shown in both orders, for twice the price: a judge's liking for a place is then taken out."""
+    """Whether each pair is shown in both orders, for twice the price: a judge's liking for a place is then taken
+    out."""
     temperature: float = Field(0.0, ge=0, le=2)
     """Of the judge's own sampling; 0 takes its likeliest answer."""
     seed: int | None = Field(None, ge=0, lt=2**31)
@@ -91,7 +95,8 @@ class Endpoint(JudgeBlock):
     timeout: float = Field(60.0, gt=0, le=3600)
     """Seconds that one answer may take."""
     retries: int = Field(5, ge=0, le=20)
-    """Further tries of a question that failed in a way that may pass, after pauses that grow from half a second to thirty."""
+    """Further tries of a question that failed in a way that may pass, after pauses that grow from half a second to
+    thirty."""
     prices: Prices = Prices()
     """What the tokens cost: `{prompt: 0.15, completion: 0.6}` a million; the metrics then tell the cost."""
 
@@ -146,7 +151,8 @@ class Endpoint(JudgeBlock):
 
 
 def connector() -> Callable[[int], httpx.AsyncBaseTransport] | None:
-    """What questions go through: the proxy or the checked connections of a server; None for the user's own command, which asks whom it likes."""
+    """What questions go through: the proxy or the checked connections of a server; None for the user's own
+    command, which asks whom it likes."""
     public, egress = os.environ.get(PUBLIC_ONLY) == "1", os.environ.get(outgoing.EGRESS)
     if not (public or egress or secrets.served()):
         return None
@@ -264,7 +270,8 @@ class EndpointJudge(Judge):
 
 
 def _probability(answer: Answer) -> float | None:
-    """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing can be read."""
+    """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing
+    can be read."""
     if answer.places and (found := questions.probability_of_a(answer.places, answer.text)) is not None:
         return found
     said = questions.letter(answer.text)

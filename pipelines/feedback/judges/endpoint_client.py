@@ -1,12 +1,14 @@
 """Asking an OpenAI-compatible chat endpoint many questions at once, on checked connections: bounded and patient.
 
-What judges are asked through: httpx on the checked connections of `pipelines.core.egress`, or through the server's own proxy.
+What judges are asked through: httpx on the checked connections of `pipelines.core.egress`, or through the server's
+own proxy.
 
 Asking an OpenAI-compatible chat endpoint many questions at once: bounded, patient, and never twice.
 
-An answer is kept on disk before it is used. A question that fails in a way that may pass (no connection, a timeout, 408,
-429, 5xx) is tried again after a growing pause, or the one that `Retry-After` asks for. When one question has used up its
-tries the server counts as gone: no further question is begun, those under way are heard out, and `Gone` is raised.
+An answer is kept on disk before it is used. A question that fails in a way that may pass (no connection, a timeout,
+408, 429, 5xx) is tried again after a growing pause, or the one that `Retry-After` asks for. When one question has
+used up its tries the server counts as gone: no further question is begun, those under way are heard out, and `Gone`
+is raised.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def transport(
     resolve: Resolve = resolve,
     egress: str | None = None,
 ) -> httpx.AsyncBaseTransport:
-    """What an `httpx.AsyncClient(trust_env=False)` sends its requests through: the proxy `egress`, or checked connections of its own."""
+    """What an `httpx.AsyncClient(trust_env=False)` sends its requests through: the proxy `egress`, or checked
+    connections of its own."""
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
     context = tls_context()
     if egress:
@@ -50,7 +53,8 @@ def transport(
 
 
 def tls_context() -> ssl.SSLContext:
-    """Verifies names and chains by the system's certificates and certifi's, or by SSL_CERT_FILE and SSL_CERT_DIR alone."""
+    """Verifies names and chains by the system's certificates and certifi's, or by SSL_CERT_FILE and SSL_CERT_DIR
+    alone."""
     context = ssl.create_default_context()
     if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):
         context.load_verify_locations(certifi.where())
@@ -166,7 +170,8 @@ class Client:
     concurrency: int
     stopping: Callable[[], bool] = lambda: False
     connector: Callable[[int], httpx.AsyncBaseTransport] | None = None
-    """What requests go through, made for at most so many connections. Default: httpx's own, with the user's proxy variables."""
+    """What requests go through, made for at most so many connections. Default: httpx's own, with the user's proxy
+    variables."""
     sent: int = 0
     """Questions that went out, tries counted one by one."""
     kept: int = 0

@@ -32,7 +32,8 @@ class Verdict:
     """What a judge makes of two completions of one prompt."""
 
     probability: float
-    """That the first is better, from 0 to 1: the mean over the orders in which both were shown; 0.5 where it abstained."""
+    """That the first is better, from 0 to 1: the mean over the orders in which both were shown; 0.5 where it
+    abstained."""
     shown_first: float | None = None
     """The same as read when the first was shown first; None where that was not asked, or not answered."""
     shown_second: float | None = None

@@ -1,8 +1,8 @@
 """How likely a language model goes on with each of a few labels, such as A and B, or the numbers 1 to 10.
 
 A label is written in more than one way (with and without a space before it), and a way may be several tokens: the
-probability of a label is the sum over its ways, that of a way the product over its tokens. A way that goes on as another
-label does, as 1 goes on to 10, counts without what goes on. Logits are computed at the last places only.
+probability of a label is the sum over its ways, that of a way the product over its tokens. A way that goes on as
+another label does, as 1 goes on to 10, counts without what goes on. Logits are computed at the last places only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Asked:
 
 
 def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
-    """The token sequences that each label may be written as. Raises ModelError where the tokenizer cannot tell labels apart."""
+    """The token sequences that each label may be written as. Raises ModelError where the tokenizer cannot tell
+    labels apart."""
     found: list[tuple[Way, ...]] = []
     for label in labels:
         ways = {tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (label, f" {label}")}
@@ -57,7 +58,8 @@ def label_probabilities(
     batch_size: int,
     precision: str = "no",
 ) -> tuple[Tensor, Tensor]:
-    """(the probability of each label among all labels (rows, labels), their sum under the model (rows,)), float64 on the CPU.
+    """(the probability of each label among all labels (rows, labels), their sum under the model (rows,)), float64 on
+    the CPU.
 
     Parameters: start: the token that the decoder of an encoder-decoder begins with; None for a decoder.
     """
@@ -88,7 +90,8 @@ def label_probabilities(
 
 
 def _of_labels(after: dict[Way, Tensor], ways: Sequence[Sequence[Way]]) -> Tensor:
-    """(rows, labels): the probability of each label. `after` holds log-probabilities (rows, vocabulary) behind each prefix."""
+    """(rows, labels): the probability of each label. `after` holds log-probabilities (rows, vocabulary) behind
+    each prefix."""
     single = {
         way: sum(after[way[:depth]][:, way[depth]] for depth in range(len(way))).exp()
         for label in ways

@@ -1,9 +1,9 @@
 """A judge on this machine: a causal or encoder-decoder language model, asked for the probabilities of A and B.
 
-Each pair is shown in both orders and the probabilities are averaged, which takes out what the model gives to a place; they
-are soft labels (Lee et al. 2023, section 2.1, arxiv.org/abs/2309.00267). With `thought` the model first writes its reasons
-and is asked behind them. One completion alone is rated by the mean of the numbers 1 to 10 under their probabilities
-(section 2.2.2 there).
+Each pair is shown in both orders and the probabilities are averaged, which takes out what the model gives to a place;
+they are soft labels (Lee et al. 2023, section 2.1, arxiv.org/abs/2309.00267). With `thought` the model first writes
+its reasons and is asked behind them. One completion alone is rated by the mean of the numbers 1 to 10 under their
+probabilities (section 2.2.2 there).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Local(JudgeBlock):
     checkpoint: FolderOrName | None = None
     """A Hub id, or a folder with a model and its tokenizer."""
     question: str | None = Field(None, min_length=1)
-    """What is judged by, in words, where no constitution says. Default: a good completion is helpful, honest, harmless and well written."""
+    """What is judged by, in words, where no constitution says. Default: a good completion is helpful, honest,
+    harmless and well written."""
     thought: bool = False
     """Whether the judge writes down its reasons before it answers."""
     thought_length: int = Field(128, ge=1)
@@ -168,7 +169,8 @@ class LocalJudge(Judge):
         return [text.strip() for text in self._written(ids, length, draw)]
 
     def _shares(self, texts: Sequence[str], labels: Sequence[str], draw: int) -> tuple[list[Any], list[str]]:
-        """(of each question the probabilities of the labels, None where it is too long; the reasons that were written)."""
+        """(of each question the probabilities of the labels, None where it is too long; the reasons that were
+        written)."""
         from pipelines.feedback.judges.label_probabilities import label_probabilities, ways_of
 
         tokenizer, block = self.writer.tokenizer, self.block

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Rule(JudgeBlock):
-    """Prefers what a reward gives more to: `{name: rule, prefer: {name: keyword, words: [good, great]}, noise: 0.1}`."""
+    """Prefers what a reward gives more to: `{name: rule, prefer: {name: keyword, words: [good, great]}, noise:
+    0.1}`."""
 
     name: Literal["rule"] = "rule"
     prefer: RewardField

@@ -1,7 +1,7 @@
 """What a judge has answered, kept on disk by the content of the question: it is not asked or paid for twice.
 
-One line of JSON an answer, appended under a file lock and forced to the disk before it is used. A line that a crash tore
-is cut off before the next one is written; several processes may share the file.
+One line of JSON an answer, appended under a file lock and forced to the disk before it is used. A line that a crash
+tore is cut off before the next one is written; several processes may share the file.
 """
 
 from __future__ import annotations

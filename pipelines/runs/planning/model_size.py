@@ -35,7 +35,8 @@ class Adapter:
     """What a tuner adds to a model, and what of it learns."""
 
     learnt: int
-    """Weights that learn: what was added, modules that are trained whole, and those of the model itself that are chosen."""
+    """Weights that learn: what was added, modules that are trained whole, and those of the model itself that are
+    chosen."""
     added: int
     """Weights that the model has more than before: the updates, and copies of the modules that are trained whole."""
     flops_per_token: int
@@ -91,10 +92,11 @@ def lora(
 
 
 def of_tuned(before: Mapping[str, int], tuned: Any, body: str) -> Adapter:
-    """What a tuner added to a built model, seen by comparing: `before` are its weights by name, `tuned` is what `apply` returned.
+    """What a tuner added to a built model, seen by comparing: `before` are its weights by name, `tuned` is what
+    `apply` returned.
 
-    A matrix that was added inside the model multiplies every token; what stands beside the model (virtual tokens and what
-    makes them) is computed once. `body` is the name of the model without its head.
+    A matrix that was added inside the model multiplies every token; what stands beside the model (virtual tokens and
+    what makes them) is computed once. `body` is the name of the model without its head.
     """
     weights = {_own_name(name, before): weight for name, weight in tuned.named_parameters()}
     learnt = {name: weight.numel() for name, weight in weights.items() if weight.requires_grad}
@@ -143,13 +145,15 @@ class Shape(Protocol):
         """
 
     def words(self, head: Head) -> dict[str, Any] | None:
-        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its sizes, or ours has no such head."""
+        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its
+        sizes, or ours has no such head."""
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
-        """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it does not fit."""
+        """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it
+        does not fit."""
 
 
 def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:

@@ -2,9 +2,9 @@
 
 For our own family neither torch nor transformers is imported (see `shapes`).
 
-A training step costs three forward passes when all weights learn: one forward, one for the gradients of the inputs and
-one for those of the weights (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). Frozen weights need no gradient,
-which leaves two under LoRA, and one where the head alone learns. Recomputed activations cost one more.
+A training step costs three forward passes when all weights learn: one forward, one for the gradients of the inputs
+and one for those of the weights (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). Frozen weights need no
+gradient, which leaves two under LoRA, and one where the head alone learns. Recomputed activations cost one more.
 """
 
 from __future__ import annotations
@@ -554,7 +554,8 @@ def _task_head(task: Any, notes: list[str]) -> Head:
 
 
 def packed_bytes(quantization: Mapping[str, Any]) -> float:
-    """Of a weight of 4 bits: itself, and the scale of its block of 64, of 32 bits or, quantized in blocks of 256, about 8.
+    """Of a weight of 4 bits: itself, and the scale of its block of 64, of 32 bits or, quantized in blocks of 256,
+    about 8.
 
     Dettmers et al. 2023, section 3, arxiv.org/abs/2305.14314.
     """

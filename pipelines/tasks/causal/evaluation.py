@@ -2,8 +2,9 @@
 
 How likely a decoder finds the right answers, given what is asked.
 
-The bits of an answer include those of the end of the text behind it: they are what it costs to say it, and that it is over.
-Over its bytes they compare whatever the tokenizer; over its tokens, as perplexity, they are what training minimises.
+The bits of an answer include those of the end of the text behind it: they are what it costs to say it, and that it is
+over. Over its bytes they compare whatever the tokenizer; over its tokens, as perplexity, they are what training
+minimises.
 
 What a decoder said about a split: how likely it finds the right answers, and the answers that it writes.
 
@@ -50,7 +51,8 @@ IGNORED = -100
 def likelihoods(
     model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], max_length: int, **running: Unpack[Running]
 ) -> Tally:
-    """Bits, tokens and bytes of the answers of each row that has any within `max_length` tokens, on every process. fp32."""
+    """Bits, tokens and bytes of the answers of each row that has any within `max_length` tokens, on every process.
+    fp32."""
     import torch
 
     examples = encode_completions(tokenizer, dialogues, range(len(dialogues)), max_length)
@@ -201,7 +203,8 @@ class Continuations(TaskEvaluation):
 
 
 def template_of(asked: EvaluationRequest) -> str | None:
-    """The chat template that the stage names, else that of the stage that trained the model; None leaves it to the tokenizer."""
+    """The chat template that the stage names, else that of the stage that trained the model; None leaves it to the
+    tokenizer."""
     return asked.stage.chat_template or getattr(trainer_of(asked), "chat_template", None)
 
 

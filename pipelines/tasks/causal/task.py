@@ -47,13 +47,17 @@ class Causal(Block):
 
     kind: Literal["causal"]
     format: FormatName | None = None
-    """How rows are written: `messages`, `sharegpt`, `alpaca`, `prompt_completion` or `text`. Default: told by the columns."""
+    """How rows are written: `messages`, `sharegpt`, `alpaca`, `prompt_completion` or `text`. Default: told by the
+    columns."""
     columns: Mapping[str, str] = Field(default_factory=dict)
-    """The columns behind the format's names, where they are called otherwise: `{prompt: question, completion: answer}`."""
+    """The columns behind the format's names, where they are called otherwise: `{prompt: question, completion:
+    answer}`."""
     answer_pattern: Annotated[str, AfterValidator(_pattern)] | None = None
-    """What of an answer is compared: the group of a regular expression, such as `####\\s*(.+)`. Default: all of it, by ROUGE."""
+    """What of an answer is compared: the group of a regular expression, such as `####\\s*(.+)`. Default: all of
+    it, by ROUGE."""
     train: PathOrStage
-    """The training rows: a file, folder or pattern, a data set's name, or `{from: ID}` for what a feedback stage has revised."""
+    """The training rows: a file, folder or pattern, a data set's name, or `{from: ID}` for what a feedback stage
+    has revised."""
     validation: DataPath | None = None
     """The rows that scores are measured on. Default: 10 % of `train`, at most 2,000 rows, which are not learnt from."""
     test: DataPath | None = None
@@ -170,7 +174,8 @@ class CausalTask(Task):
             raise DataError(f"{described} {problem}") from None
 
     def graded(self, texts: Sequence[str]) -> list[str]:
-        """What of each answer is compared: the first match of `answer_pattern`, thousands separators and spaces left out.
+        """What of each answer is compared: the first match of `answer_pattern`, thousands separators and spaces left
+        out.
 
         An answer without a match is compared as nothing, which no reference is.
         """

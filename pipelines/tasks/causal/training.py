@@ -84,8 +84,8 @@ def pack_completions(examples: Completions, block: int) -> Packs:
 def numbered(
     packs: Sequence[dict[str, Any]], key: str, fill: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows of `key` one after another, and the number of the dialogue that each token is of, -1 beyond the last, both
-    (batch, length)."""
+    """The rows of `key` one after another, and the number of the dialogue that each token is of, -1 beyond the last,
+    both (batch, length)."""
     rows = [np.concatenate([np.asarray(part[key], dtype=np.int64) for part in each["parts"]]) for each in packs]
     owners = [np.repeat(np.arange(len(each["parts"])), [len(part[key]) for part in each["parts"]]) for each in packs]
     longest = max(len(row) for row in rows)
@@ -99,7 +99,8 @@ def numbered(
 
 
 def named_next(labels: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Each label at the place before it, from which it is named, unless that is in another dialogue: (batch, length)."""
+    """Each label at the place before it, from which it is named, unless that is in another dialogue: (batch,
+    length)."""
     moved = np.full_like(labels, IGNORED)
     moved[:, :-1] = np.where(numbers[:, 1:] == numbers[:, :-1], labels[:, 1:], IGNORED)
     return moved
@@ -119,7 +120,8 @@ class Packed:
     pad_id: int
 
     def __call__(self, packs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`input_ids`, `labels` and `position_ids` (batch, length), and an `attention_mask` (batch, 1, query, key) to be added."""
+        """`input_ids`, `labels` and `position_ids` (batch, length), and an `attention_mask` (batch, 1, query, key)
+        to be added."""
         ids, numbers = numbered(packs, "input_ids", self.pad_id)
         labels, _ = numbered(packs, "labels", IGNORED)
         same = numbers[:, :, None] == numbers[:, None, :]

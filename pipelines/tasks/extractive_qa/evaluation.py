@@ -2,11 +2,12 @@
 
 From the logits of windows to an answer: the n best spans of all windows of a context.
 
-The algorithm is that of BERT's `run_squad.py` (Devlin et al. 2019, section 4.2 and 4.3, arxiv.org/abs/1810.04805): the best
-first and last tokens of each window are combined; a span lies in the context, is no longer than `max_answer_length` tokens,
-and begins in the window where its first token has the most context around it; spans of all windows compete by the sum of
-their two logits, and of spans with the same text the best counts. "No answer" has the least sum at the blanks of all windows.
-Answers are cut out of the context by their characters, so nothing is put together from tokens.
+The algorithm is that of BERT's `run_squad.py` (Devlin et al. 2019, section 4.2 and 4.3, arxiv.org/abs/1810.04805):
+the best first and last tokens of each window are combined; a span lies in the context, is no longer than
+`max_answer_length` tokens, and begins in the window where its first token has the most context around it; spans of
+all windows compete by the sum of their two logits, and of spans with the same text the best counts. "No answer" has
+the least sum at the blanks of all windows. Answers are cut out of the context by their characters, so nothing is put
+together from tokens.
 
 What a model said about questions whose answers are spans: texts, where they stand, and how sure it was.
 
@@ -138,8 +139,8 @@ def _offered(
 def _widest_context(windows: Sequence[Window]) -> list[NDArray[np.int64]]:
     """For each window the number of the window in which each of its context's tokens has the most context around it.
 
-    That is min(tokens before it, tokens behind it) + length / 100, as `_check_is_max_context` of `run_squad.py` has it. A
-    token is known by its characters; of tokens with the same characters the first counts.
+    That is min(tokens before it, tokens behind it) + length / 100, as `_check_is_max_context` of `run_squad.py` has
+    it. A token is known by its characters; of tokens with the same characters the first counts.
     """
     keys = [window.context[:, 1].astype(np.int64) << 32 | window.context[:, 2] for window in windows]
     if len(windows) == 1:
@@ -385,7 +386,8 @@ def _facts(said: list[Any]) -> dict[str, Any]:
 
 
 def _both_ends(outputs: Any, inputs: Any) -> list[Any]:
-    """For each window (2, tokens) without padding. Raises ModelError for a model without both, or whose training diverged."""
+    """For each window (2, tokens) without padding. Raises ModelError for a model without both, or whose training
+    diverged."""
     import torch
 
     from pipelines.core.errors import ModelError

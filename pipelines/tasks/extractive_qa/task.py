@@ -4,10 +4,10 @@ How many tokens of a window a question may take, and how many neighbouring windo
 
 Tasks of finding the answer to a question in a text, in the layout of SQuAD.
 
-Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", arxiv.org/abs/1606.05250; questions
-without an answer: Rajpurkar et al. 2018, "Know What You Don't Know", arxiv.org/abs/1806.03822. A row's answers are
-`{text: […], answer_start: […]}`, where `answer_start` counts the characters of the context before the answer; a list of
-`{text, answer_start}` says the same.
+Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", arxiv.org/abs/1606.05250;
+questions without an answer: Rajpurkar et al. 2018, "Know What You Don't Know", arxiv.org/abs/1806.03822. A row's
+answers are `{text: […], answer_start: […]}`, where `answer_start` counts the characters of the context before the
+answer; a list of `{text, answer_start}` says the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def stride_of(max_length: int, doc_stride: int | None) -> int:
 
 @dataclass(frozen=True)
 class QuestionRows(Rows):
-    """Questions (`texts`) and the contexts (`pairs`) that hold the answers; `labels` are the right answers of each question."""
+    """Questions (`texts`) and the contexts (`pairs`) that hold the answers; `labels` are the right answers of each
+    question."""
 
     starts: Sequence[Sequence[int]] | None = None
     """Characters of the context before each of the right answers; None where the answers are not public."""

@@ -2,14 +2,16 @@
 
 Questions and their contexts as token ids: a long context is read in windows that overlap.
 
-Devlin et al. 2019, "BERT", section 4.2, and its `run_squad.py`: a window is the question and as much of the context as fits;
-the next one begins so far on that both share `doc_stride` tokens, as `--doc_stride` of transformers' `run_qa.py` has it. A
-window that does not hold the whole answer has the answer "not here": its blank, a token that stands for no answer.
+Devlin et al. 2019, "BERT", section 4.2, and its `run_squad.py`: a window is the question and as much of the context
+as fits; the next one begins so far on that both share `doc_stride` tokens, as `--doc_stride` of transformers'
+`run_qa.py` has it. A window that does not hold the whole answer has the answer "not here": its blank, a token that
+stands for no answer.
 
 Learning where an answer starts and ends in a text: tasks of the kind `qa`.
 
-Devlin et al. 2019, "BERT", section 4.2: the loss is the mean of the cross-entropies of the first and of the last token of
-the answer. A window that does not hold it points twice to its blank, as questions without an answer do (section 4.3).
+Devlin et al. 2019, "BERT", section 4.2: the loss is the mean of the cross-entropies of the first and of the last
+token of the answer. A window that does not hold it points twice to its blank, as questions without an answer do
+(section 4.3).
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ class Windows(Parts):
     blanks: npt.NDArray[np.int64]
     """The place of the token that stands for "no answer here" (windows,)."""
     labels: npt.NDArray[np.int64] | None
-    """Places of the first and last token of the answer (windows, 2); twice the blank where the window does not hold it."""
+    """Places of the first and last token of the answer (windows, 2); twice the blank where the window does not
+    hold it."""
     contexts: list[npt.NDArray[np.int32]] | None
-    """For each window the places of the context's tokens and the characters they stand for: (tokens, 3) of place, begin, end.
-    Only kept for evaluation."""
+    """For each window the places of the context's tokens and the characters they stand for: (tokens, 3) of place,
+    begin, end. Only kept for evaluation."""
     cut: int
     """Rows whose question lost its end."""
     unanswered: int
@@ -101,8 +104,8 @@ def encode_questions(
 ) -> Windows:
     """Tokenise question and context of `rows`, special tokens included, in windows of at most `max_length` tokens.
 
-    `last_blank` is for models that see only what comes before a token: their blank is the last token, where it is a special
-    one. Raises ModelError for a tokenizer without offsets.
+    `last_blank` is for models that see only what comes before a token: their blank is the last token, where it is a
+    special one. Raises ModelError for a tokenizer without offsets.
     """
     check_offsets(tokenizer)
     segments = "token_type_ids" in tokenizer.model_input_names
@@ -197,7 +200,8 @@ def blank_of(tokenizer: Any, ids: npt.NDArray[np.int32], sequence: Sequence[int 
 
 
 def collate_questions(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """A batch as long as its longest window; `labels` (batch, 2) count from the first column, padding on the left included."""
+    """A batch as long as its longest window; `labels` (batch, 2) count from the first column, padding on the left
+    included."""
     batch = collate(tokenizer, examples)
     if tokenizer.padding_side == "left" and "labels" in batch:
         batch["labels"] = batch["labels"] + (batch["attention_mask"] == 0).sum(-1, keepdim=True)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen(Decided):
-    """The best option of each question: `logits` (questions, options), `rows` are ChoiceRows, labels the right options' numbers."""
+    """The best option of each question: `logits` (questions, options), `rows` are ChoiceRows, labels the right
+    options' numbers."""
 
     def outputs(self, task: Task) -> int:
         return int(self.logits.shape[1])
@@ -52,7 +53,8 @@ class Chosen(Decided):
 
 
 def score_options(task: Task) -> Score:
-    """The task's accuracy as a function of logits (questions, options) and the numbers of the right options (questions,)."""
+    """The task's accuracy as a function of logits (questions, options) and the numbers of the right options
+    (questions,)."""
     name = task.name
 
     def of(logits: Any, labels: Any) -> dict[str, float]:
@@ -112,7 +114,8 @@ class Options(TaskEvaluation):
 def _by_article(
     asked: EvaluationRequest, rows: Any, examples: Any, running: Any
 ) -> tuple[list[Any], dict[str, int]] | None:
-    """(the logits, how many tokens were read) where what the questions of an article share needs to be read once only, else None."""
+    """(the logits, how many tokens were read) where what the questions of an article share needs to be read once
+    only, else None."""
     from pipelines.data.completions import padding_token
     from pipelines.tasks.multiple_choice.shared_articles import articles_of, can_share, pays, read_articles
 

@@ -1,8 +1,8 @@
 """Questions with options on one article: a common prefix is read once, its keys and values are kept.
 
-Possible where a token knows nothing of those behind it, that is in decoders: an article of RACE stands at the beginning of
-about sixteen sequences (four questions with four options). A bidirectional encoder, and the encoder of an encoder-decoder,
-reads every token of the article in the light of the option, so that nothing can be shared there.
+Possible where a token knows nothing of those behind it, that is in decoders: an article of RACE stands at the
+beginning of about sixteen sequences (four questions with four options). A bidirectional encoder, and the encoder of
+an encoder-decoder, reads every token of the article in the light of the option, so that nothing can be shared there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Multiple choice: the best of several options, with or without a text that they are about.
 
 What the model reads for each option is the context and `question option`, as two texts (Zellers et al. 2018, "SWAG",
-section 5, arxiv.org/abs/1808.05326; Devlin et al. 2019, section 4.4); without a context, the question and the option. Where
-a question has a gap (`blank`), the option is put into it instead, as BERT and its followers do on RACE.
+section 5, arxiv.org/abs/1808.05326; Devlin et al. 2019, section 4.4); without a context, the question and the option.
+Where a question has a gap (`blank`), the option is put into it instead, as BERT and its followers do on RACE.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class ChoiceRows(Rows):
     """Questions with options. `labels` are the numbers of the right options, from 0.
 
-    `texts` are what all options of a row have in common (the context, else the question), `pairs` is None, and `options` hold
-    what the model reads beside it for each option.
+    `texts` are what all options of a row have in common (the context, else the question), `pairs` is None, and
+    `options` hold what the model reads beside it for each option.
     """
 
     options: Sequence[Sequence[str]] = ()

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceExamples(Examples):
-    """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of sequences a question.
+    """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of
+    sequences a question.
 
     `lengths` are the tokens of each question's longest sequence, `truncated` counts sequences.
     """
@@ -91,7 +92,8 @@ def collate_choices(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[
 
 
 class Choosing(TaskTraining):
-    """Cross-entropy over the options, each of which is scored beside the context. Devlin et al. 2019, "BERT", section 4.4."""
+    """Cross-entropy over the options, each of which is scored beside the context. Devlin et al. 2019, "BERT",
+    section 4.4."""
 
     head_kind: ClassVar[HeadKind] = "multiple_choice"
     smoothed: ClassVar[tuple[str, ...]] = ("multiple_choice",)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared(Decided):
-    """Pairs of answers. `logits` are the scores (pairs, 2), the chosen answer's first: their softmax is Bradley and Terry's model."""
+    """Pairs of answers. `logits` are the scores (pairs, 2), the chosen answer's first: their softmax is Bradley
+    and Terry's model."""
 
     def doubt(self, task: Task) -> str | None:
         if len(self.logits) > 1 and np.ptp(self.logits) == 0:
@@ -45,7 +46,8 @@ class Compared(Decided):
         return None
 
     def table(self) -> Any:
-        """Both answers with their scores; `label` is 0, as the first is the better one, and `prediction` the one with the higher score."""
+        """Both answers with their scores; `label` is 0, as the first is the better one, and `prediction` the one
+        with the higher score."""
         import pyarrow as pa
 
         rows: Any = self.rows
@@ -88,7 +90,8 @@ def score_pairs(task: Task) -> Score:
 def difference(
     scores: Any, other: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> Mapping[str, Any]:
-    """How much more accurate `scores` are than `other`, both (pairs, 2) on the same pairs, with a paired bootstrap interval.
+    """How much more accurate `scores` are than `other`, both (pairs, 2) on the same pairs, with a paired bootstrap
+    interval.
 
     Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3, the same drawn pairs for both.
     """

@@ -1,8 +1,9 @@
 """Pairs of answers as token ids: the chosen rows of a batch, then the rejected rows.
 
-For decoders a row is the prompt and one answer, of which the answer is named token by token; for encoder-decoders the prompt
-is the source and the two answers are two targets of it. Both answers of a pair always stand behind the same prompt: what is
-cut from it for room is cut from its beginning, where the least recent words stand, and for both alike.
+For decoders a row is the prompt and one answer, of which the answer is named token by token; for encoder-decoders the
+prompt is the source and the two answers are two targets of it. Both answers of a pair always stand behind the same
+prompt: what is cut from it for room is cut from its beginning, where the least recent words stand, and for both
+alike.
 """
 
 from __future__ import annotations
@@ -84,11 +85,12 @@ def encode_preferences(
     encoder_decoder: bool = False,
     stops: Sequence[int] = (),
 ) -> PreferencePairs:
-    """Tokens of every pair, none longer than `max_length`. `stops` end an answer beside the tokenizer's own end of text.
+    """Tokens of every pair, none longer than `max_length`. `stops` end an answer beside the tokenizer's own end of
+    text.
 
-    A prompt is cut from its beginning to `max_prompt_length` (default: to what its longer answer leaves, but at least to half
-    of `max_length`), an answer from its end. For encoder-decoders `max_length` bounds the answers, and `max_prompt_length`
-    (default: `max_length`) the prompts. Raises DataError where no pair is left.
+    A prompt is cut from its beginning to `max_prompt_length` (default: to what its longer answer leaves, but at least
+    to half of `max_length`), an answer from its end. For encoder-decoders `max_length` bounds the answers, and
+    `max_prompt_length` (default: `max_length`) the prompts. Raises DataError where no pair is left.
     """
     encoded = _as_targets if encoder_decoder else _as_continuations
     found = encoded(tokenizer, rows, max_length, max_prompt_length, stops)
@@ -150,12 +152,14 @@ def parted(
 
 
 def unended(answer: list[int], said: Dialogue, ends: Collection[int]) -> list[int]:
-    """The tokens of the last answer of `said`, without the end of a text behind them where the answer stopped before its own."""
+    """The tokens of the last answer of `said`, without the end of a text behind them where the answer stopped
+    before its own."""
     return answer[:-1] if said.cut and answer and answer[-1] in ends else answer
 
 
 def prompt_room(answer: int, max_length: int, max_prompt_length: int | None) -> int:
-    """Tokens that a prompt may have before an answer of `answer` tokens: all that are left, and never less than half for its sake."""
+    """Tokens that a prompt may have before an answer of `answer` tokens: all that are left, and never less than
+    half for its sake."""
     room = max(max_length - answer, max_length // 2)
     return room if max_prompt_length is None else min(room, max_prompt_length)
 
@@ -223,10 +227,11 @@ class PairsTogether:
     """The token that the decoder of an encoder-decoder begins with; None for decoders."""
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask` and `labels` (2B, length), `pairs` (B,) of ones, and `margin` (B,) where there are margins.
+        """`input_ids`, `attention_mask` and `labels` (2B, length), `pairs` (B,) of ones, and `margin` (B,) where
+        there are margins.
 
-        For decoders each label stands at the place from which it is named. For encoder-decoders the source of each pair stands
-        there twice, `labels` are the targets and `decoder_input_ids` the same, one to the right.
+        For decoders each label stands at the place from which it is named. For encoder-decoders the source of each
+        pair stands there twice, `labels` are the targets and `decoder_input_ids` the same, one to the right.
         """
         import torch
 
@@ -266,7 +271,8 @@ class PairsTogether:
 
 
 def beside_pairs(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """What a batch says of its B pairs: `pairs` (B,), one for each pair that counts, and `margin` (B,) where there are margins."""
+    """What a batch says of its B pairs: `pairs` (B,), one for each pair that counts, and `margin` (B,) where there
+    are margins."""
     import torch
 
     batch = {"pairs": torch.ones(len(examples), dtype=torch.int64)}

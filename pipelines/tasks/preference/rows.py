@@ -2,12 +2,12 @@ r"""Preferences as rows: how data sets write down which of two answers is better
 
 How data sets write down which of two answers people like better, and one form for all of them.
 
-Known formats: `prompt_chosen_rejected` (TRL's explicit prompt, of texts or of lists of messages), `chosen_rejected` (TRL's
-implicit prompt: two lists of messages that begin alike), `transcripts` (Bai et al. 2022, "Training a Helpful and Harmless
-Assistant", arxiv.org/abs/2204.05862: two texts of `\n\nHuman: … \n\nAssistant: …` turns that begin alike) and, for single
-answers that are good or bad, `prompt_completion_label` (TRL's unpaired form); `openai` is what OpenAI's API fine-tunes by dpo on:
-`input` with `messages`, `preferred_output` and `non_preferred_output`, a message each. The format is told by the columns, and by the
-first row where columns leave it open.
+Known formats: `prompt_chosen_rejected` (TRL's explicit prompt, of texts or of lists of messages), `chosen_rejected`
+(TRL's implicit prompt: two lists of messages that begin alike), `transcripts` (Bai et al. 2022, "Training a Helpful
+and Harmless Assistant", arxiv.org/abs/2204.05862: two texts of `\n\nHuman: … \n\nAssistant: …` turns that begin
+alike) and, for single answers that are good or bad, `prompt_completion_label` (TRL's unpaired form); `openai` is what
+OpenAI's API fine-tunes by dpo on: `input` with `messages`, `preferred_output` and `non_preferred_output`, a message
+each. The format is told by the columns, and by the first row where columns leave it open.
 
 Rows of preferences: two answers to a prompt of which one is better, or single answers that are good or bad.
 
@@ -37,7 +37,8 @@ FORMATS: tuple[str, ...] = get_args(FormatName)
 LABELLED = "prompt_completion_label"
 """The format whose rows are single answers."""
 EXTRAS = ("margin", "score_chosen", "score_rejected", "probability", "ended_chosen", "ended_rejected")
-"""Columns that tell by how much an answer is better, how sure a judge was that it is, and whether the writer came to an end."""
+"""Columns that tell by how much an answer is better, how sure a judge was that it is, and whether the writer came
+to an end."""
 COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "prompt_chosen_rejected": (("prompt", "chosen", "rejected"), ("system", *EXTRAS)),
     "chosen_rejected": (("chosen", "rejected"), ("system", *EXTRAS)),
@@ -142,7 +143,8 @@ def _alike(chosen: Sequence[Any], rejected: Sequence[Any]) -> Any:
 
 
 def _transcripts(cells: Mapping[str, Any]) -> Comparison:
-    """Split where the last shared `Assistant:` ends. A chosen and a rejected text may go on with further turns: they are part of the answer."""
+    """Split where the last shared `Assistant:` ends. A chosen and a rejected text may go on with further turns:
+    they are part of the answer."""
     chosen, rejected = _text(cells, "chosen"), _text(cells, "rejected")
     if chosen == rejected:
         raise Unreadable("has the same text as chosen and as rejected")
@@ -195,7 +197,8 @@ def _labelled(cells: Mapping[str, Any]) -> Judged:
 
 
 def _answered(cells: Mapping[str, Any], prompt: Any, answer: Any, column: str) -> Dialogue:
-    """A prompt and one answer, each a text or a list of messages. Two texts are joined as they are, without a template."""
+    """A prompt and one answer, each a text or a list of messages. Two texts are joined as they are, without a
+    template."""
     if isinstance(prompt, list) or isinstance(answer, list):
         before = messages_of("prompt", prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}])
         after = messages_of(column, answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
@@ -296,7 +299,8 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class PreferenceRows(Rows):
-    """Pairs of answers: `texts` are the prompts as people read them, `pairs` is None, `labels` are 0: the first of the two is better."""
+    """Pairs of answers: `texts` are the prompts as people read them, `pairs` is None, `labels` are 0: the first of
+    the two is better."""
 
     chosen: Sequence[Dialogue] = ()
     """The better answers, each behind its prompt."""
@@ -342,7 +346,8 @@ def read_rows(
     skip_bad_rows: bool = False,
     limit: int | None = None,
 ) -> PreferenceRows | LabelledRows:
-    """The rows of `data`, whose numbers in the file are `index`; the first `limit` that can be read. Raises DataError."""
+    """The rows of `data`, whose numbers in the file are `index`; the first `limit` that can be read. Raises
+    DataError."""
     names = names or {}
     columns = list(data.column_names)
     try:
@@ -420,7 +425,8 @@ def split_in_two(rows: PreferenceRows) -> LabelledRows:
 
 
 def joined(parts: Sequence[PreferenceRows]) -> PreferenceRows:
-    """Rows of several files, one after another, numbered on. Margins and probabilities stay only where every part has them."""
+    """Rows of several files, one after another, numbered on. Margins and probabilities stay only where every part
+    has them."""
     if len(parts) == 1:
         return parts[0]
     numbers: list[int] = []

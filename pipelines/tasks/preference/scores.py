@@ -1,7 +1,7 @@
 """How well scores tell the better of two answers: accuracy, calibration, and a histogram.
 
-The chance that the chosen answer is preferred is σ(chosen - rejected), Bradley & Terry 1952, "Rank analysis of incomplete
-block designs: the method of paired comparisons".
+The chance that the chosen answer is preferred is σ(chosen - rejected), Bradley & Terry 1952, "Rank analysis of
+incomplete block designs: the method of paired comparisons".
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ BINS = 20
 
 
 def accuracy(scores: Any) -> float:
-    """The share of pairs (pairs, 2), chosen first, whose chosen answer has the higher score; the same score counts half."""
+    """The share of pairs (pairs, 2), chosen first, whose chosen answer has the higher score; the same score counts
+    half."""
     differences = _differences(scores)
     return float(((differences > 0) + 0.5 * (differences == 0)).mean())
 

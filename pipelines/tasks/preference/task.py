@@ -2,7 +2,8 @@
 
 A task of preferring the better of two answers, described in a recipe.
 
-How a recipe names preferences to learn from: `{path: pairs.jsonl}`, or `{from: STAGE}` for those that a stage has written.
+How a recipe names preferences to learn from: `{path: pairs.jsonl}`, or `{from: STAGE}` for those that a stage has
+written.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ class Preference(Block):
 
     kind: Literal["preference"]
     format: FormatName | None = None
-    """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or `prompt_completion_label`. Default:
-    told by the columns."""
+    """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
+    `prompt_completion_label`. Default: told by the columns."""
     columns: Mapping[str, str] = Field(default_factory=dict)
     """The columns behind the format's names, where they are called otherwise: `{prompt: question, chosen: better}`."""
     train: DataPath
     """The training rows: a file, folder or pattern, or a data set's name."""
     validation: PathOrShare | None = None
-    """The rows that scores are measured on: a file, or the share of `train` that is drawn for it, which is not learnt from.
-    Default: 10 % of `train`, at most 2,000 rows."""
+    """The rows that scores are measured on: a file, or the share of `train` that is drawn for it, which is not learnt
+    from. Default: 10 % of `train`, at most 2,000 rows."""
     split_seed: int = Field(HELD_OUT_SEED, ge=0, lt=2**32)
     """Draws the rows of `validation` where it is a share: the same for every stage and run."""
     test: DataPath | None = None
@@ -147,7 +148,8 @@ class PreferenceTask(Task):
         return found
 
     def labelled(self, split: str, limit: int | None = None) -> LabelledRows:
-        """The same as single answers, good ones and bad ones. Of pairs, the first `limit` are split in two. Raises DataError."""
+        """The same as single answers, good ones and bad ones. Of pairs, the first `limit` are split in two. Raises
+        DataError."""
         found = self.read(split, limit)
         return found if isinstance(found, LabelledRows) else split_in_two(found)
 
@@ -216,8 +218,8 @@ HH_HARMLESS = _named(
     share=0.2,
     skip_bad_rows=True,
 )
-"""Transcripts compared by people (Bai et al. 2022, arxiv.org/abs/2204.05862). A fifth of the rows is drawn by a fixed seed to be
-measured on; the few with an empty answer are left out."""
+"""Transcripts compared by people (Bai et al. 2022, arxiv.org/abs/2204.05862). A fifth of the rows is drawn by a fixed
+seed to be measured on; the few with an empty answer are left out."""
 
 
 WRITTEN = "preferences.jsonl"
@@ -236,8 +238,8 @@ class PreferenceReference(Block):
     split: str = Field("train", min_length=1)
     """The part that is read."""
     format: FormatName | None = None
-    """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or `prompt_completion_label`. Default:
-    told by the columns."""
+    """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
+    `prompt_completion_label`. Default: told by the columns."""
     columns: Mapping[str, str] = Field(default_factory=dict)
     """The columns behind the format's names, where they are called otherwise: `{prompt: question, chosen: better}`."""
 

@@ -4,9 +4,9 @@ Pairs of answers as a reward model reads them: both sides in one batch, the chos
 
 The loss of a reward model: how surprising the preferences are, given the scores.
 
-Bradley & Terry 1952, "Rank analysis of incomplete block designs: the method of paired comparisons": one answer is preferred to
-another with the probability σ(r_chosen - r_rejected). Stiennon et al. 2020, "Learning to summarize from human feedback",
-section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head.
+Bradley & Terry 1952, "Rank analysis of incomplete block designs: the method of paired comparisons": one answer is
+preferred to another with the probability σ(r_chosen - r_rejected). Stiennon et al. 2020, "Learning to summarize from
+human feedback", section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def encode_scored_pairs(
     with_probabilities: bool = False,
     keep_all: bool = False,
 ) -> ScoredPairs:
-    """Tokens of both sides of every pair. `keep_all` keeps those that are the same within the limit: they are scored as ties.
+    """Tokens of both sides of every pair. `keep_all` keeps those that are the same within the limit: they are scored
+    as ties.
 
     Raises DataError where no pair is left.
     """
@@ -130,7 +131,8 @@ class ScoredTogether:
     together: Together
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`labels` (B,), 0 as the first of the two is the better one; the rows (2B, length); `margin` and `probability` (B,) where there are such."""
+        """`labels` (B,), 0 as the first of the two is the better one; the rows (2B, length); `margin` and
+        `probability` (B,) where there are such."""
         import torch
 
         rows = self.together([example[side] for side in SIDES for example in examples])
@@ -146,10 +148,11 @@ def bradley_terry(
 ) -> Tensor:
     """-ln σ(chosen - rejected - margin) of each pair, in nats; all (pairs,).
 
-    The margin asks for a distance of the scores where people were surer (Touvron et al. 2023, "Llama 2", section 3.2.2,
-    equation 2, arxiv.org/abs/2307.09288). With `smoothing` ε the preference is taken to be wrong with the probability ε: then it
-    is (1 - ε) times the loss of the pair as it stands and ε times that of the pair turned round, as DPO's conservative variant. An ε of each pair (pairs,) is one minus a judge's probability:
-    the cross-entropy with its soft labels (Lee et al. 2023, "RLAIF", section 2.1, arxiv.org/abs/2309.00267).
+    The margin asks for a distance of the scores where people were surer (Touvron et al. 2023, "Llama 2", section
+    3.2.2, equation 2, arxiv.org/abs/2307.09288). With `smoothing` ε the preference is taken to be wrong with the
+    probability ε: then it is (1 - ε) times the loss of the pair as it stands and ε times that of the pair turned
+    round, as DPO's conservative variant. An ε of each pair (pairs,) is one minus a judge's probability: the
+    cross-entropy with its soft labels (Lee et al. 2023, "RLAIF", section 2.1, arxiv.org/abs/2309.00267).
     """
     difference = chosen.float() - rejected.float()
     if margin is not None:
@@ -163,8 +166,8 @@ def bradley_terry(
 def distance_from_zero(chosen: Tensor, rejected: Tensor) -> Tensor:
     """(chosen + rejected)² of each pair (pairs,): what is added to the loss, times a coefficient, to centre the scores.
 
-    Differences leave the level of the scores open. Eisenstein et al. 2023, "Helping or Herding? Reward Model Ensembles Mitigate
-    but do not Eliminate Reward Hacking", section 2, arxiv.org/abs/2312.09244.
+    Differences leave the level of the scores open. Eisenstein et al. 2023, "Helping or Herding? Reward Model
+    Ensembles Mitigate but do not Eliminate Reward Hacking", section 2, arxiv.org/abs/2312.09244.
     """
     return (chosen.float() + rejected.float()) ** 2
 
@@ -240,7 +243,8 @@ class ScoringLesson(PreparedTask):
 
 
 def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> Reading:
-    """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is told to."""
+    """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is
+    told to."""
     from pipelines.data.reward_inputs import Reading
 
     pair = reads_pairs({"model_type": config.model_type, **config.to_dict()})
@@ -255,16 +259,19 @@ ONE_TEXT = "joins a prompt and its answer to one text, but this model is no deco
 
 
 def reads_pairs(words: Any) -> bool:
-    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but decoders."""
+    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but
+    decoders."""
     return not looks_back_only(words)
 
 
 def pair_loss(
     model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0, centring: float = 0.0, meter: Meter | None = None
 ) -> tuple[Tensor, Any]:
-    """The Bradley–Terry loss summed over the pairs (), and as `logits` the scores of both sides (pairs, 2); one pass reads both.
+    """The Bradley–Terry loss summed over the pairs (), and as `logits` the scores of both sides (pairs, 2); one pass
+    reads both.
 
-    `meter` is told, while the model learns, TRL's numbers: how often the chosen answer scores higher, by how much, and the mean score.
+    `meter` is told, while the model learns, TRL's numbers: how often the chosen answer scores higher, by how much,
+    and the mean score.
     """
     import torch
 

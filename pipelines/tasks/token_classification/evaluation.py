@@ -50,7 +50,8 @@ class Tagged(SplitPredictions):
 
     @property
     def said(self) -> NDArray[Any]:
-        """The predicted ids of each text's tags, as an array of arrays; a word without a token is outside of entities, or -1."""
+        """The predicted ids of each text's tags, as an array of arrays; a word without a token is outside of
+        entities, or -1."""
         unread = self.names.index(OUTSIDE) if OUTSIDE in self.names else -1
         return _ragged(
             [np.where(np.isnan(each[:, 0]), unread, np.nan_to_num(each).argmax(axis=1)) for each in self.logits]
@@ -107,8 +108,8 @@ def in_words(ids: Any, names: tuple[str, ...]) -> list[list[str]]:
 def score_tags(task: Task) -> Score:
     """The task's scores as one function of predicted ids and true ids, each (texts,) of arrays.
 
-    While training, of logits (texts, length, classes) and labels (texts, length), where -100 marks what is no beginning of a
-    word.
+    While training, of logits (texts, length, classes) and labels (texts, length), where -100 marks what is no
+    beginning of a word.
     """
     names = score_names(task.metrics)
     classes, called = task.head.labels, task.name
@@ -164,7 +165,8 @@ class Tags(TaskEvaluation):
 
 
 def _of_tokens(outputs: Any, inputs: Any) -> list[Any]:
-    """For each part (tokens, classes) without padding. Raises ModelError for a model without them, or whose training diverged."""
+    """For each part (tokens, classes) without padding. Raises ModelError for a model without them, or whose
+    training diverged."""
     import numpy as np
 
     from pipelines.core.errors import ModelError

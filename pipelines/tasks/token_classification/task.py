@@ -1,7 +1,7 @@
 """Token classification: a class for each word of a text, such as entities or parts of speech.
 
-A row holds two lists of one length: words and tags. With `scheme: iob2` tags mark entities as `B-PER I-PER O`, and whole
-entities are scored; with `scheme: plain` each word has a class of its own, and words are scored.
+A row holds two lists of one length: words and tags. With `scheme: iob2` tags mark entities as `B-PER I-PER O`, and
+whole entities are scored; with `scheme: plain` each word has a class of its own, and words are scored.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class TokenClassification(Block):
     tags: Column = "tags"
     """The column of the tags: lists of texts or whole numbers, as long as those of the words."""
     scheme: Literal["iob2", "plain"] = "iob2"
-    """`iob2`: tags mark entities (`B-PER`, `I-PER`, `O`), which are scored whole. `plain`: each word is scored by itself."""
+    """`iob2`: tags mark entities (`B-PER`, `I-PER`, `O`), which are scored whole. `plain`: each word is scored by
+    itself."""
     labels: Annotated[tuple[str, ...] | None, BeforeValidator(class_names)] = None
     """Tags in the order of their ids. Default: those in the training rows, in natural order."""
     train: DataPath

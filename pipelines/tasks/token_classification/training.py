@@ -2,10 +2,10 @@
 
 Words with a class each, as token ids: the first token of a word carries its class, the others none.
 
-Devlin et al. 2019, "BERT", section 5.3: "we use the representation of the first sub-token as the input to the token-level
-classifier". A text is tokenised as what it reads like, its words joined by spaces, so that its tokens are those that the
-model was pretrained on whatever the tokenizer does with spaces. A text longer than the limit is read in several parts: no
-word is lost.
+Devlin et al. 2019, "BERT", section 5.3: "we use the representation of the first sub-token as the input to the
+token-level classifier". A text is tokenised as what it reads like, its words joined by spaces, so that its tokens are
+those that the model was pretrained on whatever the tokenizer does with spaces. A text longer than the limit is read
+in several parts: no word is lost.
 
 Learning a class for each word: tasks of the kind `token_classification`.
 """
@@ -66,7 +66,8 @@ def check_offsets(tokenizer: Any) -> None:
 
 
 def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExamples:
-    """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises ModelError."""
+    """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises
+    ModelError."""
     check_offsets(tokenizer)
     segments = "token_type_ids" in tokenizer.model_input_names
     ids: list[npt.NDArray[np.int32]] = []
@@ -129,7 +130,8 @@ def _word_starts(
 def _mark_row(
     words: Sequence[str], offsets: Sequence[Any], special: Sequence[Any], found: Sequence[npt.NDArray[np.int32]]
 ) -> None:
-    """Write the numbers of one row's words to the tokens that begin them; a word without a token of its own gets none."""
+    """Write the numbers of one row's words to the tokens that begin them; a word without a token of its own gets
+    none."""
     real = [np.flatnonzero(np.asarray(mask) == 0) for mask in special]  # places of the text's own tokens in each part
     part_of = np.repeat(np.arange(len(real)), [len(places) for places in real])
     place = np.concatenate(real)
