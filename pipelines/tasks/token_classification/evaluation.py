@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,8 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.core.scores import score_names
 from pipelines.metrics.seqeval import OUTSIDE, counts, of_counts
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
-
-if TYPE_CHECKING:
-    from pipelines.tasks.evaluation import Predictions
-
 
 IGNORED = -100
 
@@ -140,8 +136,6 @@ class Tags(TaskEvaluation):
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import forward
-        from pipelines.tasks.evaluation import Predictions
-        from pipelines.tasks.scoring import columns
         from pipelines.tasks.token_classification.training import collate_words, encode_words
 
         names, name, length = asked.task.head.labels, asked.choice.name, asked.length()
