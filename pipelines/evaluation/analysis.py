@@ -28,7 +28,7 @@ from pipelines.core.registry import nearest
 from pipelines.evaluation import contamination
 from pipelines.evaluation.calibration import calibration, expected_error, reliability
 from pipelines.evaluation.examples import MOST_CLASSES, Outcomes, mistakes, outcomes_of
-from pipelines.metrics.base import confusion
+from pipelines.metrics.classification import confusion
 from pipelines.metrics.statistics import corpus_intervals, intervals
 from pipelines.tasks.causal.evaluation import Completed, Continued, graded
 from pipelines.tasks.extractive_qa.evaluation import Spanned

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
-from pipelines.core.registry import METRICS
 from pipelines.evaluation.calibration import softmax
+from pipelines.metrics.base import counted_metric
 from pipelines.tasks.causal.evaluation import Completed, graded
 from pipelines.tasks.extractive_qa.evaluation import Spanned
 from pipelines.tasks.multiple_choice.evaluation import Chosen
@@ -198,14 +197,14 @@ def _completed(said: Completed, task: Task) -> Outcomes | None:
 def _compared(texts: list[str], references: list[str], judged: Any, right: Any, metrics: Sequence[str]) -> Outcomes:
     """Texts in words: the worst is the one that scores least by itself, by the last metric, as BLEU is none of
     single sentences."""
-    module = import_module(METRICS.module(metrics[-1]))
-    scores = np.array([next(iter(module.of_counts(row).values())) for row in module.counts(judged, right)])
+    metric = counted_metric(metrics[-1])
+    scores = np.array([next(iter(metric.of_counts(row).values())) for row in metric.counts(judged, right)])
     same = np.array([str(one).strip() == str(other).strip() for one, other in zip(judged, right, strict=True)])
     return Outcomes(references, texts, ~same, -scores, f"{metrics[-1]} of the single text")
 
 
 def _each(metric: str, said: Any, right: Any) -> NDArray[np.float64]:
-    return np.asarray(import_module(METRICS.module(metric)).counts(said, right), dtype=np.float64)
+    return np.asarray(counted_metric(metric).counts(said, right), dtype=np.float64)
 
 
 MOST = 200

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Context, Task
-from pipelines.core.registry import METRICS
 from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.examples import write_mistakes
 from pipelines.evaluation.official.glue import KEY as GLUE
 from pipelines.evaluation.official.glue import glue_score
+from pipelines.metrics.base import signatures
 from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
 from pipelines.tasks.predictions import (
     SplitPredictions,
@@ -74,7 +73,9 @@ class Report:
                 else {}
             ),
             **answers.details,
-            **({"generation": answers.generation, "signatures": _signatures(task)} if answers.generation else {}),
+            **(
+                {"generation": answers.generation, "signatures": signatures(task.metrics)} if answers.generation else {}
+            ),
             **({"skipped": skipped} if skipped else {}),
             "seconds": round(time.monotonic() - started, 3),
         }
@@ -178,9 +179,3 @@ class Report:
         self.context.events.emit(
             "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
         )
-
-
-def _signatures(task: Task) -> dict[str, str]:
-    """How each metric of texts was computed, as publications state it."""
-    modules = {metric: import_module(METRICS.module(metric)) for metric in task.metrics}
-    return {metric: module.signature() for metric, module in modules.items() if hasattr(module, "signature")}

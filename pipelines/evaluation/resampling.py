@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.registry import METRICS
+from pipelines.metrics.base import CountedMetric, counted_metric, load_metric
+from pipelines.metrics.seqeval import Seqeval
 from pipelines.metrics.statistics import p_of_draws
 from pipelines.tasks.scoring import decide, score
 
@@ -162,7 +162,7 @@ class Counted:
         return {
             name: value
             for metric, each in zip(self.tables, sums, strict=True)
-            for name, value in import_module(METRICS.module(metric)).of_counts(each).items()
+            for name, value in counted_metric(metric).of_counts(each).items()
         }
 
 
@@ -207,10 +207,11 @@ def rescored(task: Any, part: Mapping[str, Any], reported: Mapping[str, float]) 
 
 
 def _counted(metrics: Sequence[str], said: Any, references: Any) -> Counted | None:
-    modules = {metric: import_module(METRICS.module(metric)) for metric in metrics}
-    if not modules or not all(hasattr(module, "counts") for module in modules.values()):
+    loaded = {name: load_metric(name) for name in metrics}
+    counted = {name: metric for name, metric in loaded.items() if isinstance(metric, CountedMetric)}
+    if not counted or len(counted) < len(loaded):
         return None
-    return Counted({metric: np.asarray(module.counts(said, references)) for metric, module in modules.items()})
+    return Counted({name: metric.counts(said, references) for name, metric in counted.items()})
 
 
 def _of_texts(task: Any, part: Mapping[str, Any]) -> Rescored | None:
@@ -228,13 +229,13 @@ def _of_texts(task: Any, part: Mapping[str, Any]) -> Rescored | None:
 def _read_as_classes(task: Any, said: NDArray[Any], labels: NDArray[Any]) -> Rescored:
     classes = () if task.task.kind == "regression" else task.task.head.labels
     settings = {"classes": len(classes)} if classes else {}
-    modules = [import_module(METRICS.module(metric)) for metric in task.metrics]
+    metrics = [load_metric(name) for name in task.metrics]
 
     def scored(answers: NDArray[Any], truth: NDArray[Any]) -> dict[str, float]:
         return {
             name: value
-            for module in modules
-            for name, value in module.compute(answers[:, 0], truth, **settings).items()
+            for metric in metrics
+            for name, value in metric.compute(answers[:, 0], truth, **settings).items()
         }
 
     return Decided(scored, said[:, None], labels, said == labels if classes else None)
@@ -250,8 +251,7 @@ def _of_spans(task: Any, part: Mapping[str, Any]) -> Rescored | None:
 def _of_tags(task: Any, part: Mapping[str, Any]) -> Rescored | None:
     if "tokens" not in part or any(tags is None for tags in part["tags"]):
         return None
-    module = import_module(METRICS.module("seqeval"))
-    return Counted({"seqeval": np.asarray(module.counts(part["predicted_tags"], part["tags"]))})
+    return Counted({"seqeval": Seqeval().counts(part["predicted_tags"], part["tags"])})
 
 
 def _of_logits(task: Any, part: Mapping[str, Any]) -> Rescored | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis, reference_axis
 from pipelines.evaluation.resampling import Estimate, mean_interval, paired_difference
-from pipelines.metrics.statistics import LEVEL_CORRECTIONS as SIGNIFICANT
+from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected
 from pipelines.reports.results import SEED, Result, curve_of, results_of
 from pipelines.runs.workspace import write_json, write_text

@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from importlib import import_module
 
 import numpy as np
 import pytest
 
 from pipelines.core.registry import METRICS
 from pipelines.core.scores import score_names
+from pipelines.metrics.base import load_metric
 
 CLASSES = ("accuracy", "f1", "matthews_correlation")
 NUMBERS = ("pearson", "spearmanr")
@@ -24,7 +24,7 @@ WORDS = SENTENCE.split()
 
 
 def compute(name: str):
-    return import_module(METRICS.module(name)).compute
+    return load_metric(name).compute
 
 
 def objects(values):
@@ -108,7 +108,7 @@ def test_what_cannot_be_scored_is_refused(name, predictions, references):
 def test_the_evaluate_metric_adds_batches_up(name, tmp_path):
     import evaluate
 
-    metric = METRICS.load(name)(cache_dir=str(tmp_path))
+    metric = METRICS.load(name).as_evaluate()(cache_dir=str(tmp_path))
     assert isinstance(metric, evaluate.Metric)
     assert metric.name == name.lower()
     predictions, references = example(name)
@@ -123,7 +123,7 @@ def test_the_evaluate_metric_adds_batches_up(name, tmp_path):
 def test_evaluate_combines_them(names, tmp_path):
     import evaluate
 
-    combined = evaluate.combine([METRICS.load(name)(cache_dir=str(tmp_path)) for name in names])
+    combined = evaluate.combine([METRICS.load(name).as_evaluate()(cache_dir=str(tmp_path)) for name in names])
     predictions, references = example(names[0])
     combined.add_batch(predictions=predictions, references=references)
     expected = {}
@@ -134,11 +134,9 @@ def test_evaluate_combines_them(names, tmp_path):
 
 @pytest.mark.parametrize("name", METRICS)
 def test_the_class_is_made_once_and_found_under_its_own_name(name):
-    made = METRICS.load(name)
-    assert made is METRICS.load(name)
+    made = METRICS.load(name).as_evaluate()
+    assert made is METRICS.load(name).as_evaluate()
     assert METRICS[name] == f"{made.__module__}:{made.__name__}"
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = import_module(METRICS.module(name)).Nothing
 
 
 def test_scoring_does_not_wait_for_evaluate():

@@ -19,7 +19,7 @@ import numpy as np
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Context, Head, Rows, Task
 from pipelines.core.recipe import START
-from pipelines.core.registry import METRICS, TASKS
+from pipelines.core.registry import TASKS
 from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.few_shot import settings as choice
@@ -40,6 +40,7 @@ from pipelines.evaluation.few_shot.questions import (
 )
 from pipelines.evaluation.few_shot.scores import Answered, Ranked, Told, contextual, per_length, score_options, spread
 from pipelines.evaluation.few_shot.writing import settings_of, write
+from pipelines.metrics.base import counted_metric, signatures
 from pipelines.metrics.squad import normalised
 from pipelines.metrics.statistics import intervals
 from pipelines.tasks.predictions import no_better_than_majority
@@ -257,10 +258,7 @@ class Benchmark:
         if writes:
             generation = settings_of(self.stage.generation)
             about["generation"] = {"num_beams": generation.num_beams, "max_new_tokens": generation.max_new_tokens}
-            modules = {metric: import_module(METRICS.module(metric)) for metric in self.task.metrics}
-            about["signatures"] = {
-                metric: module.signature() for metric, module in modules.items() if hasattr(module, "signature")
-            }
+            about["signatures"] = signatures(self.task.metrics)
         return said, about
 
     @property
@@ -384,9 +382,7 @@ class Benchmark:
             return replace(made, right=right)
         references, texts = self._comparable(questions, texts)
         counted = {
-            metric: np.stack(
-                [import_module(METRICS.module(metric)).counts(list(draw), references) for draw in texts.T], axis=1
-            )
+            metric: np.stack([counted_metric(metric).counts(list(draw), references) for draw in texts.T], axis=1)
             for metric in self.task.metrics
         }
         return replace(made, references=references, counted=counted)

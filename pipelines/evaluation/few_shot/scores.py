@@ -12,18 +12,17 @@ What a language model answered zero- or few-shot: chosen answers and written one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.registry import METRICS
 from pipelines.evaluation.few_shot.questions import Question
+from pipelines.metrics.base import counted_metric, load_metric
 from pipelines.tasks.predictions import SplitPredictions
 
 Floats = NDArray[np.float64]
@@ -58,14 +57,14 @@ def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | N
 
     `metrics` beyond accuracy are computed of the first way's answers; they need the number of `classes`.
     """
-    others = [import_module(METRICS.module(name)).compute for name in metrics if name != "accuracy"] if classes else []
+    others = [load_metric(name) for name in metrics if name != "accuracy"] if classes else []
 
     def of(weighed: Any, labels: Any) -> dict[str, float]:
         chosen = np.asarray(weighed).argmax(axis=-1)  # (questions, draws, ways)
         right = chosen == np.asarray(labels)[:, None, None]
         found = {name: float(right[:, :, at].mean()) for at, name in enumerate(names)}
-        for compute in others:
-            draws = [compute(chosen[:, draw, 0], labels, classes=classes) for draw in range(chosen.shape[1])]
+        for metric in others:
+            draws = [metric.compute(chosen[:, draw, 0], labels, classes=classes) for draw in range(chosen.shape[1])]
             found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
         return found
 
@@ -74,12 +73,12 @@ def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | N
 
 def score_numbers(metrics: Sequence[str]) -> Score:
     """Scores of numbers (questions, draws), as means over the draws."""
-    computes = [import_module(METRICS.module(name)).compute for name in metrics]
+    loaded = [load_metric(name) for name in metrics]
 
     def of(numbers: Any, labels: Any) -> dict[str, float]:
         found: dict[str, float] = {}
-        for compute in computes:
-            draws = [compute(numbers[:, draw], labels) for draw in range(numbers.shape[1])]
+        for metric in loaded:
+            draws = [metric.compute(numbers[:, draw], labels) for draw in range(numbers.shape[1])]
             found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
         return found
 
@@ -101,9 +100,8 @@ def score_texts(metrics: Sequence[str], counted: Mapping[str, NDArray[Any]]) -> 
     def of(chosen: Any, labels: Any) -> dict[str, float]:
         found: dict[str, float] = {}
         for metric in metrics:
-            of_counts: Callable[[Any], dict[str, float]] = import_module(METRICS.module(metric)).of_counts
             sums = counted[metric][np.asarray(chosen)].sum(axis=0)  # (draws, …)
-            draws = [of_counts(each) for each in sums]
+            draws = [counted_metric(metric).of_counts(each) for each in sums]
             found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
         return found
 

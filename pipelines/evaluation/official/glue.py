@@ -23,7 +23,6 @@ import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,10 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.files import whole_file
-from pipelines.core.registry import METRICS, nearest
 from pipelines.core.registry import TASKS as TASKS_registry
+from pipelines.core.registry import nearest
 from pipelines.evaluation.official.files import columns_of, listed, missing_ids, once_each
+from pipelines.metrics.base import load_metric
 from pipelines.tasks.evaluation import plain
 
 PREFIX = "glue/"
@@ -74,7 +74,7 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]
         settings = {"classes": len(task.labels)}
     scores: dict[str, Any] = {}
     for metric in task.metrics:
-        scores |= import_module(METRICS.module(metric)).compute(said, right, **settings)
+        scores |= load_metric(metric).compute(said, right, **settings)
     return scores | {"total": len(names)}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines.core.errors import CommandError
 from pipelines.evaluation.official.files import columns_of, listed, missing_ids, once_each, read_json
-from pipelines.metrics import squad, squad_v2
+from pipelines.metrics.squad import Squad, SquadV2, best_threshold
 
 Answers = Mapping[str, Sequence[str]]
 """The right answers of each question, by id."""
@@ -33,7 +33,7 @@ def score_squad(
     said = read_answers(predictions)
     left_out = _left_out(right, said, predictions, references, missing == "zero", notes)
     asked = [each for each in right if each not in left_out]
-    each = squad.counts([said[name] for name in asked], [right[name] for name in asked]).tolist() if asked else []
+    each = Squad().counts([said[name] for name in asked], [right[name] for name in asked]).tolist() if asked else []
     exact, f1 = sum(row[0] for row in each), sum(row[1] for row in each)
     scores = {"exact_match": 100.0 * exact / len(right), "f1": 100.0 * f1 / len(right), "total": len(right)}
     return scores | ({"missing": len(left_out)} if left_out else {})
@@ -56,7 +56,7 @@ def score_squad_v2(
     odds = None if na_probs is None else _read_odds(na_probs, right)
     ids = list(right)
     raw = dict(
-        zip(ids, squad_v2.counts([said[name] for name in ids], [right[name] for name in ids]).tolist(), strict=True)
+        zip(ids, SquadV2().counts([said[name] for name in ids], [right[name] for name in ids]).tolist(), strict=True)
     )
     scores = {name: row[:2] for name, row in raw.items()}
     likely = odds or dict.fromkeys(ids, 0.0)  # without a file, the script takes every question for answerable
@@ -74,7 +74,7 @@ def score_squad_v2(
             }
     if odds is not None:
         order = [name for name in odds if name in right]  # of equal odds, the script takes the first in the file first
-        found |= squad_v2.best_threshold(
+        found |= best_threshold(
             [said[name] for name in order], [odds[name] for name in order], [right[name] for name in order]
         )
     return {"exact_match": found["exact"]} | found

@@ -28,7 +28,7 @@ from pipelines.core.config import ConfigIssue
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Score, Task
-from pipelines.metrics.squad_v2 import at_threshold, best_threshold, by_answerability
+from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.tasks.evaluation import (
     BenchmarkChoice,
@@ -371,7 +371,7 @@ def set_aside(asked: EvaluationRequest) -> Any:
 
 def best_of(found: list[Any], rows: Any) -> float:
     """The threshold that gives the best F1 on these rows: nothing is answered above it."""
-    from pipelines.metrics.squad_v2 import best_threshold
+    from pipelines.metrics.squad import best_threshold
 
     differences = [each.difference for each in found]
     best = best_threshold([each.answer for each in found], differences, rows.labels)

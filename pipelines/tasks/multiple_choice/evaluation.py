@@ -15,7 +15,7 @@ import numpy as np
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
-from pipelines.metrics.accuracy import compute as accuracy
+from pipelines.metrics.classification import Accuracy
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import Decided, constant_prediction
@@ -71,7 +71,7 @@ def score_options(task: Task) -> Score:
             raise DataError(
                 f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … {logits.shape[1] - 1}"
             )
-        return accuracy(logits.argmax(axis=1), labels)
+        return Accuracy().compute(logits.argmax(axis=1), labels)
 
     return of
 

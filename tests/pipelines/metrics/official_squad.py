@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.pipelines.evaluation.test_squad import official_f1, official_normal
+from tests.pipelines.metrics.test_squad import official_f1, official_normal
 
 
 def version_1(right: Mapping[str, Sequence[str]], said: Mapping[str, str]) -> dict[str, float]:

@@ -5,7 +5,6 @@ Peers: scikit-learn, scipy, rouge_score, sacrebleu, and the official scripts of 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.core.registry import METRICS
-from tests.pipelines.evaluation.official_squad import version_1, version_2
-from tests.pipelines.evaluation.test_seqeval import official_entities
-from tests.pipelines.evaluation.test_squad import TEXTS
+from pipelines.metrics.base import load_metric
+from tests.pipelines.metrics.official_squad import version_1, version_2
+from tests.pipelines.metrics.test_seqeval import official_entities
+from tests.pipelines.metrics.test_squad import TEXTS
 
 pytestmark = pytest.mark.long
 THOUSANDS = settings(max_examples=2000, deadline=None)
@@ -26,7 +25,7 @@ FLOATS = st.floats(-1e3, 1e3, allow_nan=False, width=32) | st.sampled_from([0.0,
 
 
 def compute(name: str, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-    found: dict[str, float] = import_module(METRICS.module(name)).compute(predictions, references, **options)
+    found: dict[str, float] = load_metric(name).compute(predictions, references, **options)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Entities are those that `conlleval` sees, and their scores are counted over all of them."""
+"""Entities are scored as `conlleval` and seqeval score them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.metrics import seqeval
+from pipelines.metrics.seqeval import Seqeval, entities
 
 TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y", "I-X-Y", "B-"]), min_size=1, max_size=12)
 
@@ -38,7 +38,7 @@ def official_entities(tags: list[str]) -> set[tuple[str, int, int]]:
 @settings(max_examples=500, deadline=None)
 @given(TAGS)
 def test_entities_are_those_of_conlleval(tags):
-    assert seqeval.entities(tags) == official_entities(tags)
+    assert entities(tags) == official_entities(tags)
 
 
 @settings(max_examples=500, deadline=None)
@@ -56,7 +56,7 @@ def test_scores_follow_from_the_entities_of_all_texts_together(texts):
         "recall": recall,
         "accuracy": sum(one == other for one, other in pairs) / len(pairs),
     }
-    assert seqeval.compute([said for said, _ in texts], [right for _, right in texts]) == pytest.approx(
+    assert Seqeval().compute([said for said, _ in texts], [right for _, right in texts]) == pytest.approx(
         expected, abs=1e-12
     )
 
@@ -65,7 +65,7 @@ def test_a_case_by_hand():
     # one of two true entities is found; the other has its class right and its end wrong; one tag of six is wrong
     right = [["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O"]]
     said = [["B-PER", "I-PER", "O", "B-LOC", "O", "O"]]
-    assert seqeval.compute(said, right) == {
+    assert Seqeval().compute(said, right) == {
         "f1": 0.5,
         "precision": 0.5,
         "recall": 0.5,
@@ -74,10 +74,10 @@ def test_a_case_by_hand():
 
 
 def test_an_inside_tag_without_a_beginning_begins_an_entity():
-    assert seqeval.entities(["I-X", "I-X", "I-Y", "O", "I-Y"]) == {("X", 0, 2), ("Y", 2, 3), ("Y", 4, 5)}
+    assert entities(["I-X", "I-X", "I-Y", "O", "I-Y"]) == {("X", 0, 2), ("Y", 2, 3), ("Y", 4, 5)}
 
 
 @pytest.mark.parametrize("said", [["O"], [["O", "O"]], ["OO"]])
 def test_tags_that_are_no_lists_of_one_length_are_refused(said):
     with pytest.raises(ValueError, match=r"tags|lists"):
-        seqeval.compute(said, [["O"]])
+        Seqeval().compute(said, [["O"]])

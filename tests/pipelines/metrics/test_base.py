@@ -1,7 +1,11 @@
+"""What metrics are given is checked once: lists of one length, finite, not empty, and of the right kind."""
+
+from __future__ import annotations
+
 import numpy as np
 import pytest
 
-from pipelines.metrics.base import paired_labels, paired_numbers
+from pipelines.metrics.base import paired_labels, paired_numbers, paired_texts
 
 
 def test_whole_floats_are_class_ids():
@@ -31,3 +35,21 @@ def test_numbers_are_read_in_double_precision():
 def test_what_cannot_be_scored_is_refused(predictions, references, sentence):
     with pytest.raises(ValueError, match=sentence):
         paired_labels(predictions, references)
+
+
+def test_arrays_and_lists_are_taken():
+    assert paired_texts(np.asarray(["a"], dtype=object), ["b"]) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("written", "true", "why"),
+    [
+        (["a"], ["a", "b"], "as many, found 1 and 2"),
+        ([], [], "no example"),
+        ([1], ["a"], "predictions must be texts, found int"),
+        (["a"], [None], "references must be texts"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_of_texts(written, true, why):
+    with pytest.raises(ValueError, match=why):
+        paired_texts(written, true)
