@@ -97,7 +97,8 @@ def _opened(task: Any, split: str, names: Sequence[str]) -> Any:
     if missing:
         hint = nearest(missing[0], data.column_names)
         raise DataError(
-            f"'slices' names the column '{missing[0]}', but {source.describe()} has {', '.join(data.column_names)}.{hint}"
+            f"'slices' names the column '{missing[0]}', but {source.describe()} has "
+            f"{', '.join(data.column_names)}.{hint}"
         )
     return data
 

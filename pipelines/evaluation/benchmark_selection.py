@@ -165,7 +165,8 @@ def _unfit(choice: BenchmarkChoice, trained: dict[str, Any]) -> str | None:
     if learnt.kind == asked.kind and (not known or same_classes(learnt.labels, asked.labels)):
         return None
     return (
-        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt '{_task_name(subject, choice.model)}' "
+        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt "
+        f"'{_task_name(subject, choice.model)}' "
         f"({_outputs(learnt)}, needed: {_outputs(asked)}); name a stage that was trained on it in 'from'"
     )
 

@@ -399,7 +399,8 @@ def doubt(name: str, split: str, overlap: Mapping[str, Any]) -> str | None:
     clean = ", ".join(f"{metric} {value:.3f}" for metric, value in overlap["clean"]["scores"].items())
     without = f"; without them: {clean}" if clean else ""
     return (
-        f"{name}: {overlap['seen']:,} of {overlap['examples']:,} examples of '{split}' overlap with what was trained on ({stages}): "
+        f"{name}: {overlap['seen']:,} of {overlap['examples']:,} examples of '{split}' overlap with what was "
+        f"trained on ({stages}): "
         f"{overlap['exact']:,} as a whole, {overlap['partly']:,} in a run of {overlap['run']} words{without}"
     )
 

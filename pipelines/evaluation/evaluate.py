@@ -110,7 +110,8 @@ class Evaluate(PolicyKeys, Stage):
             found = [
                 (
                     ("spans",),
-                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out",
+                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; "
+                    "leave it out",
                 )
             ]
         found = [*found, *evaluation.mistakes(self, choices, recipe)]
@@ -129,7 +130,8 @@ class Evaluate(PolicyKeys, Stage):
             found.append(
                 (
                     ("baselines",),
-                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out",
+                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram "
+                    "model; leave it out",
                 )
             )
         if self.datasets:

@@ -32,7 +32,8 @@ def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[ConfigIssue]]:
         return None, [
             (
                 ("datasets",),
-                "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, …} before it",
+                "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, "
+                "…} before it",
             )
         ]
     chosen = next((each for each in known if each.id == stage.source), None)
@@ -56,14 +57,16 @@ def _unfit(stage: Any, chosen: Any) -> list[ConfigIssue]:
         found.append(
             (
                 ("stride",),
-                f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; leave it out",
+                f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; "
+                "leave it out",
             )
         )
     elif stage.stride is not None and stage.stride > chosen.block_size:
         found.append(
             (
                 ("stride",),
-                f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': windows would leave tokens out",
+                f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': "
+                "windows would leave tokens out",
             )
         )
     return found
@@ -118,7 +121,8 @@ def _generator(context: Context, chosen: Any, head: Head) -> Any:
     place = next((each for each in places if each.is_dir()), None)
     if place is None:
         raise ModelError(
-            f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; train it again"
+            f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; "
+            "train it again"
         )
     return import_module("pipelines.models.opening").open_folder(place, head, context.seed, trained_head=True)
 

@@ -123,7 +123,8 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterator[ConfigIssue]:
     if stage.reward is None:
         yield (
             ("reward",),
-            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: keyword, words: […]}",
+            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: "
+            "keyword, words: […]}",
         )
     else:
         yield from reward_mistakes(stage.reward, recipe, stage)
@@ -148,7 +149,8 @@ def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) ->
     elif (why := writes(recipe, stage.against)) is not None:
         yield (
             ("against",),
-            f"'{stage.against}' {why}. Allowed: {', '.join(each for each in known if each not in (model, stage.against))}",
+            f"'{stage.against}' {why}. Allowed: "
+            f"{', '.join(each for each in known if each not in (model, stage.against))}",
         )
 
 

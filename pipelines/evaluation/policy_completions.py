@@ -164,7 +164,8 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     if prompts.left_out and context.world.is_main:
         context.events.emit(
             "warning",
-            message=f"{len(prompts.left_out)} of {len(prompts) + len(prompts.left_out)} prompts are too long and left out; prompts.max_length sets the limit",
+            message=f"{len(prompts.left_out)} of {len(prompts) + len(prompts.left_out)} prompts are too long and left "
+            "out; prompts.max_length sets the limit",
         )
     written = writer.sample(prompts)
     compared = stage.against is not None and stage.temperature > 0
@@ -311,7 +312,8 @@ def _keep(
     if len(own.texts) > 1 and len(set(own.texts)) == 1:
         context.events.emit(
             "warning",
-            message=f"policy: '{own.texts[0][:60]}' stands behind every one of the {len(prompts)} prompts: the model writes one text whatever it reads",
+            message=f"policy: '{own.texts[0][:60]}' stands behind every one of the {len(prompts)} prompts: the model "
+            "writes one text whatever it reads",
         )
 
 

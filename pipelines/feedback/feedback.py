@@ -107,7 +107,8 @@ class Feedback(Stage):
         if usable and self.revise is None and not self.judge.reads_principles:
             yield (
                 ("constitution",),
-                f"is for judges that read principles, and '{self.judge.name}' does not; leave it out, or use local or endpoint",
+                f"is for judges that read principles, and '{self.judge.name}' does not; leave it out, or use "
+                "local or endpoint",
             )
         if usable and self.revise is None and self.by == "comparisons" and not any(each.comparison for each in usable):
             yield (
@@ -126,7 +127,8 @@ class Feedback(Stage):
             if not any(each.critique for each in usable):
                 yield (
                     ("revise",),
-                    "needs a constitution that has principles with a 'critique' and a 'revision', such as constitution: default",
+                    "needs a constitution that has principles with a 'critique' and a 'revision', such as "
+                    "constitution: default",
                 )
         if self.human is None and "max_human_samples" in self.model_fields_set:
             yield ("max_human_samples",), "counts the rows of 'human', and none is named; leave it out"
@@ -219,7 +221,8 @@ class Collecting:
         if found.left_out:
             self.context.events.emit(
                 "warning",
-                message=f"{len(found.left_out)} prompts are longer than prompts.max_length and are left out (rows {_rows(found.left_out)})",
+                message=f"{len(found.left_out)} prompts are longer than prompts.max_length and are left out (rows "
+                f"{_rows(found.left_out)})",
             )
         return found
 
@@ -338,7 +341,8 @@ class Collecting:
         rows = self.stage.human.rows(self.context.stage_folders, skip_bad_rows=True, limit=self.stage.max_human_samples)
         if not isinstance(rows, PreferenceRows):
             raise DataError(
-                "'human' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected)"
+                "'human' has single answers (prompt, completion, label), and pairs are needed (prompt, "
+                "chosen, rejected)"
             )
         chosen, rejected = [each.completion for each in rows.chosen], [each.completion for each in rows.rejected]
         turned = [Random(f"human\x1f{self.context.seed}\x1f{at}").random() < 0.5 for at in range(len(rows))]
@@ -411,7 +415,8 @@ class Collecting:
         details = details_of(judged, preferences, again, held, self.spent)
         if not preferences:
             raise DataError(
-                f"the judge left no preference to learn from: {told(details)}; give it more to choose from, lower min_margin, or choose another judge"
+                f"the judge left no preference to learn from: {told(details)}; give it more to choose from, "
+                "lower min_margin, or choose another judge"
             )
         for message in trouble(details):
             self.context.events.emit("warning", message=message)

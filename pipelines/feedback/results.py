@@ -267,7 +267,8 @@ def metrics_of(details: Mapping[str, Any]) -> dict[str, float]:
 def told(details: Mapping[str, Any]) -> str:
     """What became of the comparisons, in words."""
     return (
-        f"of {details['completions']} completions {details['empty']} were empty and {details['repeated']} repeated others; of {details['comparisons']} "
+        f"of {details['completions']} completions {details['empty']} were empty and {details['repeated']} "
+        f"repeated others; of {details['comparisons']} "
         f"comparisons {details['abstentions']} were abstentions and {details['ties']} ties"
     )
 
@@ -283,20 +284,24 @@ def trouble(details: Mapping[str, Any]) -> list[str]:
     )
     if count and details["abstentions"] / count > MANY_ABSTENTIONS:
         found.append(
-            f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for what it said"
+            f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for "
+            "what it said"
         )
     if consistency["count"] and consistency["high"] < LITTLE_CONSISTENCY:
         found.append(
-            f"the judge prefers the same completion in both orders in {consistency['value']:.0%} of the pairs only: its labels are mostly noise or place"
+            f"the judge prefers the same completion in both orders in {consistency['value']:.0%} of the pairs "
+            "only: its labels are mostly noise or place"
         )
     if place["count"] and not place["low"] <= 0.5 <= place["high"]:
         which = "first" if place["value"] > 0.5 else "second"
         found.append(
-            f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the showings); both orders were averaged"
+            f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the "
+            "showings); both orders were averaged"
         )
     if length["count"] and not length["low"] <= 0.5 <= length["high"] and abs(length["value"] - 0.5) > 0.15:
         which = "longer" if length["value"] > 0.5 else "shorter"
         found.append(
-            f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of the pairs: a policy may learn length"
+            f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of "
+            "the pairs: a policy may learn length"
         )
     return found

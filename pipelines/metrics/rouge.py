@@ -92,8 +92,8 @@ def shared_order(one: Sequence[str], other: Sequence[str]) -> float:
 def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
     """Words of the longest sequence that both texts contain in order, gaps allowed.
 
-    One bit for each word of `one`, one addition for each word of `other` (Hyyrö 2004, "Bit-Parallel LCS-length Computation
-    Revisited", section 3).
+    One bit for each word of `one`, one addition for each word of `other` (Hyyrö 2004, "Bit-Parallel LCS-length
+    Computation Revisited", section 3).
     """
     places: dict[str, int] = {}
     for at, word in enumerate(one):

@@ -1,9 +1,10 @@
-"""SQuAD 1.1 and 2.0: exact match and F1 of answers, as the official `evaluate-v1.1.py` and `evaluate-v2.0.py` compute them.
+"""SQuAD 1.1 and 2.0: exact match and F1 of answers, as the official `evaluate-v1.1.py` and `evaluate-v2.0.py` compute
+them.
 
 Rajpurkar et al. 2016, "SQuAD", section 6.1, arxiv.org/abs/1606.05250, and 2018, "Know What You Don't Know", section 4,
 arxiv.org/abs/1806.03822. Both compare normalised texts: lower case, without ASCII punctuation, without the words a, an
-and the, spaces made single. A prediction scores as much as with the best of the right answers. In percent, the mean over
-the questions. The official rules are kept by hand: no library has both versions and the thresholds.
+and the, spaces made single. A prediction scores as much as with the best of the right answers. In percent, the mean
+over the questions. The official rules are kept by hand: no library has both versions and the thresholds.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class SquadV2(Squad):
 
 
 def by_answerability(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The scores of the questions with and without an answer, under the official script's names, and how many they are."""
+    """The scores of the questions with and without an answer, under the official script's names, and how many they
+    are.
+    """
     metric = SquadV2()
     counts = metric.counts(predictions, references)
     answerable = np.array([len(answers) > 0 for answers in references])

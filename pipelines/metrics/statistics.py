@@ -158,11 +158,11 @@ def randomisation(
     """Two-sided p-values, by score: would the difference be as large with the models' answers shuffled between them?
 
     Noreen 1989, "Computer-Intensive Methods for Testing Hypotheses", chapter 2; for scores of whole test sets, such as
-    F1, Yeh 2000, "More accurate tests for the statistical significance of result differences", aclanthology.org/C00-2137.
-    If the models were equally good, it would not matter which of them gave which of the two answers to an example. So
-    the answers to each example are swapped by the toss of a coin, both sides are scored again, and that many times; the
-    p-value is the share of the tosses whose difference is at least as large as the real one, which counts as one of
-    them.
+    F1, Yeh 2000, "More accurate tests for the statistical significance of result differences",
+    aclanthology.org/C00-2137. If the models were equally good, it would not matter which of them gave which of the two
+    answers to an example. So the answers to each example are swapped by the toss of a coin, both sides are scored
+    again, and that many times; the p-value is the share of the tosses whose difference is at least as large as the real
+    one, which counts as one of them.
 
     `scored(swapped)` gives the scores of both models when their answers to the examples where `swapped` (examples,) is
     true have changed places. The same for the same seed.

@@ -108,7 +108,8 @@ class DecoderReader(Reader):
             if token is not None:
                 return int(token)
         raise ModelError(
-            "the tokenizer has no token that texts begin or end with, which an answer without a context needs; set bos_token"
+            "the tokenizer has no token that texts begin or end with, which an answer without a context "
+            "needs; set bos_token"
         )
 
     def excess(self, encoded: Encoded) -> int:

@@ -31,7 +31,8 @@ class EncoderDecoderReader(Reader):
         super().__init__(model, tokenizer, limit)
         if getattr(model.config, "bidirectional_decoder", False):
             raise ModelError(
-                "the model writes all words at once (mask_predict), so it gives texts no likelihood from left to right; ask another model"
+                "the model writes all words at once (mask_predict), so it gives texts no likelihood from "
+                "left to right; ask another model"
             )
         self.padding = padding_token(tokenizer)
 

@@ -37,7 +37,8 @@ class MaskReader(Reader):
         super().__init__(model, tokenizer, limit)
         if tokenizer.mask_token_id is None:
             raise ModelError(
-                "the tokenizer has no mask token, through which an encoder is asked; use the one that the model was trained with"
+                "the tokenizer has no mask token, through which an encoder is asked; use the one that the "
+                "model was trained with"
             )
         self.padding = padding_token(tokenizer)
         self._before, self._after = self._ends()

@@ -132,7 +132,8 @@ def _doubts(
         if isinstance(each, Ranked) and each.values is None and each.constant():
             word = each.questions[0].options[int(each.nats[0, 0].argmax())]
             found.append(
-                f"{name}: the likeliest answer is the same for every question of '{each.split}' (the first time: {word!r})"
+                f"{name}: the likeliest answer is the same for every question of '{each.split}' (the first "
+                f"time: {word!r})"
             )
     if "majority" in guesses:
         found.append(no_better_than_majority(name, scores, ranges, guesses["majority"]))
@@ -140,11 +141,13 @@ def _doubts(
         found.append(no_better_than_majority(name, scores, ranges, guesses["chance"], guess="choosing by chance"))
     if asked["questions_cut"]:
         found.append(
-            f"{name}: {asked['questions_cut']} questions are longer than the model reads and lost their beginning; their scores say little"
+            f"{name}: {asked['questions_cut']} questions are longer than the model reads and lost their "
+            "beginning; their scores say little"
         )
     if asked["examples_dropped"]:
         found.append(
-            f"{name}: {asked['questions_with_fewer_examples']} questions found no room for all their examples: {asked['examples_dropped']} examples were left out"
+            f"{name}: {asked['questions_with_fewer_examples']} questions found no room for all their "
+            f"examples: {asked['examples_dropped']} examples were left out"
         )
     return found
 
@@ -230,7 +233,8 @@ class Benchmark:
             questions = questions_of(self.task, self.prompt, split, self.stage.max_eval_samples)
             if questions.rows.labels is None:
                 raise DataError(
-                    f"the labels of '{self.name}', split '{split}', are not public, so there is nothing to score; leave it out of 'benchmarks'"
+                    f"the labels of '{self.name}', split '{split}', are not public, so there is nothing to "
+                    "score; leave it out of 'benchmarks'"
                 )
             places = [self._drawn(questions, count, draw) for draw in range(draws)]
             prompts = [self._prompts(questions, each, writes) for each in places]

@@ -99,7 +99,8 @@ class Reader(ABC):
     def refuse_too_long(self, encoded: Encoded) -> None:
         """Raise ModelError where not even the answer can be read."""
         raise ModelError(
-            f"an answer of {len(encoded.answer)} tokens does not fit into the {self.limit} tokens that the model reads; use shorter answers, "
+            f"an answer of {len(encoded.answer)} tokens does not fit into the {self.limit} tokens that the "
+            "model reads; use shorter answers, "
             "or a model with more positions"
         )
 

@@ -131,7 +131,8 @@ def unfit(prompt: Prompt, task: Any) -> list[ConfigIssue]:
             found.append(
                 (
                     ("text",),
-                    f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, known)} Columns: {', '.join(known)}",
+                    f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, known)} Columns: "
+                    f"{', '.join(known)}",
                 )
             )
     kinds = {"classification": task.labels, "regression": None, "multiple_choice": None}
@@ -168,7 +169,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-_TREC = "Classify the questions based on whether their answer type is a Number, Location, Person, Description, Entity, or Abbreviation.\n\n"
+_TREC = (
+    "Classify the questions based on whether their answer type is a Number, Location, Person, Description, "
+    "Entity, or Abbreviation.\n\n"
+)
 _FINE = (
     "abbreviation", "expression abbreviated", "definition", "description", "manner", "reason", "animal", "organ of the body", "color",
     "creative work", "currency", "disease or medicine", "event", "food", "musical instrument", "language", "letter",
@@ -190,15 +194,24 @@ PROMPTS: dict[str, Prompt] = {
             "answers": ("negative", "positive"),
         },
         "glue/mrpc": {
-            "text": "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: Do both sentences mean the same thing?\nAnswer:",
+            "text": (
+                "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: Do both sentences mean the same "
+                "thing?\nAnswer:"
+            ),
             "answers": ("no", "yes"),
         },
         "glue/stsb": {
-            "text": "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: How similar are both sentences, from 0 to 5?\nAnswer:",
+            "text": (
+                "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: How similar are both sentences, "
+                "from 0 to 5?\nAnswer:"
+            ),
             "answers": ("0", "1", "2", "3", "4", "5"),
         },
         "glue/qqp": {
-            "text": "Question 1: {question1}\nQuestion 2: {question2}\nQuestion: Do both questions ask the same thing?\nAnswer:",
+            "text": (
+                "Question 1: {question1}\nQuestion 2: {question2}\nQuestion: Do both questions ask the same "
+                "thing?\nAnswer:"
+            ),
             "answers": ("no", "yes"),
         },
         "glue/mnli": {

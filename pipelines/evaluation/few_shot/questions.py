@@ -71,7 +71,8 @@ def questions_of(task: Any, prompt: Prompt, split: str, limit: int | None = None
     }
     if task.kind not in makers:
         raise DataError(
-            f"'{task.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train a head for it instead"
+            f"'{task.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train "
+            "a head for it instead"
         )
     rows = task.rows(split, limit)
     return Questions(rows, makers[task.kind](task, prompt, split, limit, rows))
@@ -88,7 +89,8 @@ def _classes(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Row
     words = prompt.answers if isinstance(prompt.answers, tuple) else names
     if len(words) != len(names):
         raise DataError(
-            f"the prompt of '{task.name}' has {len(words)} answers, but its classes are {', '.join(names)}; write a word for each"
+            f"the prompt of '{task.name}' has {len(words)} answers, but its classes are {', '.join(names)}; "
+            "write a word for each"
         )
     labels: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
     return [
@@ -100,7 +102,8 @@ def _classes(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Row
 def _numbers(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
     if not isinstance(prompt.answers, tuple):
         raise DataError(
-            f"the answers of '{task.name}' are numbers: name those that may be given in its prompt, 'answers: [\"0\", \"1\", …]'"
+            f"the answers of '{task.name}' are numbers: name those that may be given in its prompt, 'answers: "
+            '["0", "1", …]\''
         )
     values = [float(each) for each in prompt.answers]
     labels: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
@@ -146,7 +149,8 @@ def _dialogues(task: Any, prompt: Prompt, split: str, limit: int | None, rows: R
     for number, dialogue in zip(rows.index, rows.dialogues, strict=True):  # type: ignore[attr-defined]
         if len(dialogue.messages) < 2:
             raise DataError(
-                f"row {number + 1} of '{task.name}' (the first is 1) asks nothing, it is a text without a prompt; measure it with 'datasets'"
+                f"row {number + 1} of '{task.name}' (the first is 1) asks nothing, it is a text without a "
+                "prompt; measure it with 'datasets'"
             )
         found.append(Question({"prompt": dialogue.prompt}, (), dialogue.completion, None))
     return found

@@ -258,7 +258,8 @@ def mistakes(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
         if name not in stage.benchmarks:
             yield (
                 ("few_shot", "prompts", name),
-                f"is a prompt for a benchmark that is not asked.{nearest(name, stage.benchmarks)} Asked: {', '.join(stage.benchmarks)}",
+                f"is a prompt for a benchmark that is not asked.{nearest(name, stage.benchmarks)} Asked: "
+                f"{', '.join(stage.benchmarks)}",
             )
 
 
@@ -268,7 +269,8 @@ def _unfit_model(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
     if chosen is None:
         yield (
             ("few_shot",),
-            "asks a language model, and no earlier stage leaves one; add {stage: pretrain, …} before it, or start from a checkpoint",
+            "asks a language model, and no earlier stage leaves one; add {stage: pretrain, …} before it, or "
+            "start from a checkpoint",
         )
     elif chosen == START and recipe.model.checkpoint is None:
         yield ("from",), f"'{START}' is built from scratch, so it knows no language yet; name a pretrain stage"
@@ -280,7 +282,8 @@ def _unfit_model(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
         if named.stage == "pretrain" and named.objective.name in CANNOT:
             yield (
                 place,
-                f"'{chosen}' was trained with {named.objective.name}, which {CANNOT[named.objective.name]}; ask another model",
+                f"'{chosen}' was trained with {named.objective.name}, which {CANNOT[named.objective.name]}; "
+                "ask another model",
             )
         elif named.stage != "pretrain" and not _writes(trained_by(earlier).get(chosen)):
             yield place, f"'{chosen}' is a '{named.stage}' stage, which leaves no language model; name a pretrain stage"
@@ -293,7 +296,8 @@ def _unfit_task(stage: Evaluate, subject: Subject, at: int, head: Head | None) -
     if task.kind not in ASKABLE:
         yield (
             ("benchmarks", at),
-            f"'{subject.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train a head for it",
+            f"'{subject.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; "
+            "train a head for it",
         )
         return
     prompt = prompt_of(stage, subject.name, task)
@@ -302,12 +306,14 @@ def _unfit_task(stage: Evaluate, subject: Subject, at: int, head: Head | None) -
     if task.kind == "regression" and not isinstance(prompt.answers, tuple):
         yield (
             ("few_shot", "prompts"),
-            f'must name the numbers that may answer \'{subject.name}\': {{{subject.name}: {{text: …, answers: ["0", "1", …]}}}}',
+            f"must name the numbers that may answer '{subject.name}': {{{subject.name}: {{text: …, answers: "
+            '["0", "1", …]}}}}',
         )
     if settings.answer == "likelihood" and task.kind not in OPTIONS:
         yield (
             ("few_shot", "answer"),
-            f"is likelihood, but '{subject.name}' has no possible answers to choose among; leave it out, or ask it in another stage",
+            f"is likelihood, but '{subject.name}' has no possible answers to choose among; leave it out, or "
+            "ask it in another stage",
         )
     if settings.answer == "generation" and task.kind == "regression":
         yield (
@@ -317,7 +323,8 @@ def _unfit_task(stage: Evaluate, subject: Subject, at: int, head: Head | None) -
     if head is not None and head.kind == "masked_lm" and (settings.answer == "generation" or task.kind not in OPTIONS):
         yield (
             ("benchmarks", at),
-            f"'{subject.name}' needs an answer that is written, and an encoder writes none; ask a decoder or an encoder-decoder",
+            f"'{subject.name}' needs an answer that is written, and an encoder writes none; ask a decoder or "
+            "an encoder-decoder",
         )
 
 

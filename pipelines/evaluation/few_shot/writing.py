@@ -43,7 +43,8 @@ def write(
     model, tokenizer = reader.model, reader.tokenizer
     if reader.head.kind == "masked_lm":
         raise ModelError(
-            "an encoder fills in, it writes no answers; ask it by likelihood (few_shot.answer: likelihood), or take a decoder"
+            "an encoder fills in, it writes no answers; ask it by likelihood (few_shot.answer: likelihood), "
+            "or take a decoder"
         )
     decodes = reader.head.kind == "seq2seq_lm"
     config = deepcopy(how(model, tokenizer, generation).config)

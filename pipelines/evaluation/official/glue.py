@@ -55,11 +55,13 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]
     place = {index: at for at, index in enumerate(said_at)}
     if missing := missing_ids(names, place):
         raise CommandError(
-            f"{predictions} has no prediction for {len(missing)} of the {len(names)} rows of {references}: index {listed(missing)}; add them"
+            f"{predictions} has no prediction for {len(missing)} of the {len(names)} rows of {references}: "
+            f"index {listed(missing)}; add them"
         )
     if strange := missing_ids(said_at, set(names)):
         raise CommandError(
-            f"{predictions} has {len(strange)} rows that {references} has not: index {listed(strange)}; is it another split?"
+            f"{predictions} has {len(strange)} rows that {references} has not: index {listed(strange)}; is it "
+            "another split?"
         )
     chosen = [given["prediction"][place[index]] for index in names]
     if task.kind == "regression":
@@ -111,11 +113,13 @@ def _classes(cells: Sequence[Any], labels: tuple[str, ...], path: Path, names: S
         )
         if number == -1 and what == "label":
             raise CommandError(
-                f"{path} has the label -1 (index {index}), which stands for labels that are not public; give a split whose labels are"
+                f"{path} has the label -1 (index {index}), which stands for labels that are not public; give "
+                "a split whose labels are"
             )
         if not 0 <= number < len(labels):
             raise CommandError(
-                f"{path} has the {what} {text[:40]!r} (index {index}), must be one of 0 … {len(labels) - 1} or {', '.join(labels)}"
+                f"{path} has the {what} {text[:40]!r} (index {index}), must be one of 0 … {len(labels) - 1} "
+                f"or {', '.join(labels)}"
             )
         found.append(number)
     return found
@@ -135,7 +139,8 @@ def _similarity(cell: Any, path: Path, index: int) -> float:
     value = _number(cell, path, index)
     if value == -1:
         raise CommandError(
-            f"{path} has the label -1 (index {index}), which stands for labels that are not public; give a split whose labels are"
+            f"{path} has the label -1 (index {index}), which stands for labels that are not public; give a "
+            "split whose labels are"
         )
     if not LEAST <= value <= MOST:
         raise CommandError(f"{path} has the label {value:g} (index {index}), must be between {LEAST:g} and {MOST:g}")
@@ -233,7 +238,10 @@ def lacking(part: Part, trained: Sequence[str]) -> str | None:
     except DataError as error:
         return f"{part.file} ({str(error).rstrip('.')})"
     if rows != part.rows:
-        return f"{part.file} ({source.describe()}, split '{split}', has {rows} rows where the official test set has {part.rows})"
+        return (
+            f"{part.file} ({source.describe()}, split '{split}', has {rows} rows where the official test set has "
+            f"{part.rows})"
+        )
     return None
 
 

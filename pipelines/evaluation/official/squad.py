@@ -28,7 +28,8 @@ def score_squad(
     right = read_references(references)
     if empty := [each for each, answers in right.items() if not answers]:
         raise CommandError(
-            f"{references} has {len(empty)} questions without an answer ({listed(empty)}), which SQuAD 1.1 does not know; score it as squad_v2"
+            f"{references} has {len(empty)} questions without an answer ({listed(empty)}), which SQuAD 1.1 "
+            "does not know; score it as squad_v2"
         )
     said = read_answers(predictions)
     left_out = _left_out(right, said, predictions, references, missing == "zero", notes)
@@ -91,7 +92,8 @@ def _left_out(
     missing = missing_ids(right, said)
     if missing and not allowed:
         raise CommandError(
-            f"{predictions} has no prediction for {len(missing)} of the {len(right)} questions of {references}: {listed(missing)}; add them, "
+            f"{predictions} has no prediction for {len(missing)} of the {len(right)} questions of "
+            f"{references}: {listed(missing)}; add them, "
             "with an empty text for no answer"
         )
     told: list[str] = [] if notes is None else notes
@@ -99,7 +101,8 @@ def _left_out(
         told.append(f"{len(missing)} questions have no prediction and are scored 0: {listed(missing)}")
     if strange := missing_ids(said, set(right)):
         told.append(
-            f"{len(strange)} predictions are for questions that {references} has not, and are left out: {listed(strange)}"
+            f"{len(strange)} predictions are for questions that {references} has not, and are left out: "
+            f"{listed(strange)}"
         )
     return set(missing)
 
@@ -109,7 +112,8 @@ def read_answers(path: Path) -> dict[str, str]:
     said = read_json(path)
     if not isinstance(said, dict):
         raise CommandError(
-            f'{path} holds a {_kind(said)}, must hold one object such as {{"56be4db0acb8001400a502ec": "Denver Broncos"}}'
+            f'{path} holds a {_kind(said)}, must hold one object such as {{"56be4db0acb8001400a502ec": '
+            '"Denver Broncos"}}'
         )
     if not said:
         raise CommandError(f"{path} holds no predictions")
@@ -147,7 +151,8 @@ def _official(data: Any, path: Path) -> list[tuple[str, list[str]]]:
         return [(str(each["id"]), _texts_of(each["answers"], path, each["id"])) for each in questions]
     except (KeyError, TypeError, IndexError):
         raise CommandError(
-            f'{path} is not in the format of SQuAD, {{"data": [{{"paragraphs": [{{"qas": [{{"id": …, "answers": [{{"text": …}}]}}]}}]}}]}}; '
+            f'{path} is not in the format of SQuAD, {{"data": [{{"paragraphs": [{{"qas": [{{"id": …, '
+            f'"answers": [{{"text": …}}]}}]}}]}}]}}; '
             "were the files exchanged?"
         ) from None
 

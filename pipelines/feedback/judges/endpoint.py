@@ -50,7 +50,8 @@ def _url(value: str) -> str:
 def _variable(value: str) -> str:
     if not VARIABLE.fullmatch(value):
         raise ValueError(
-            "must be the name of an environment variable in capitals, such as OPENAI_API_KEY; the key itself never stands in a recipe"
+            "must be the name of an environment variable in capitals, such as OPENAI_API_KEY; the key itself "
+            "never stands in a recipe"
         )
     return value
 
@@ -145,7 +146,8 @@ class Endpoint(JudgeBlock):
             raise StageError(f"{self.api_key_env}, which holds the key of the judge, is not set; {how}")
         if not secrets.may_see(self.api_key_env, self.base_url):
             raise StageError(
-                f"the secret {self.api_key_env} may not be sent to {self.base_url}, which is none of the hosts that it was kept for; name one of those"
+                f"the secret {self.api_key_env} may not be sent to {self.base_url}, which is none of the "
+                "hosts that it was kept for; name one of those"
             )
         return key
 
@@ -249,7 +251,8 @@ class EndpointJudge(Judge):
                 found = self.client.ask(bodies)
         except Gone as error:
             raise Stopped(
-                f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is kept: when it is back, `finery resume` asks only the rest"
+                f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is "
+                "kept: when it is back, `finery resume` asks only the rest"
             ) from error
         except Asked:
             raise Stopped("stopped while the judge was asked; what it said is kept") from None

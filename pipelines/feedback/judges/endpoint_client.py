@@ -343,7 +343,8 @@ def _read(response: httpx.Response) -> Answer:
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise StageError(
-            f"the judge at {response.request.url} answered with something that is no chat completion ({_said(response)}); check base_url"
+            f"the judge at {response.request.url} answered with something that is no chat completion "
+            f"({_said(response)}); check base_url"
         ) from None
 
 
@@ -366,4 +367,7 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 def _refused_host(why: str) -> str:
-    return f"the judge may not be asked: {why}, which jobs of this server may not reach; name a public host, or ask the server's administrator"
+    return (
+        f"the judge may not be asked: {why}, which jobs of this server may not reach; name a public host, or ask "
+        "the server's administrator"
+    )

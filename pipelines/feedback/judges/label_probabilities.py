@@ -44,7 +44,8 @@ def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
     everything = [way for ways in found for way in ways]
     if not all(found) or len(set(everything)) < len(everything):
         raise ModelError(
-            f"the judge's tokenizer cannot tell its answers ({', '.join(labels)}) apart; choose another model as the judge"
+            f"the judge's tokenizer cannot tell its answers ({', '.join(labels)}) apart; choose another model "
+            "as the judge"
         )
     return found
 

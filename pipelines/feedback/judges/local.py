@@ -75,7 +75,8 @@ class Local(JudgeBlock):
                 [
                     (
                         (),
-                        f"needs either 'from' (a stage of this recipe) or 'checkpoint' (a folder or a Hub name); {given}",
+                        "needs either 'from' (a stage of this recipe) or 'checkpoint' (a folder or a Hub "
+                        f"name); {given}",
                     )
                 ]
             )
@@ -91,7 +92,8 @@ class Local(JudgeBlock):
         if self.source is not None and self.source not in fit:
             yield (
                 ("from",),
-                f"'{self.source}' is no earlier stage that trains a model.{nearest(self.source, fit)} Allowed: {', '.join(fit)}",
+                f"'{self.source}' is no earlier stage that trains a model.{nearest(self.source, fit)} "
+                f"Allowed: {', '.join(fit)}",
             )
 
     def content(self) -> dict[str, str]:
@@ -185,7 +187,8 @@ class LocalJudge(Judge):
         fits = [at for at, each in enumerate(ids) if room is None or len(each) <= room]
         if ids and not fits:
             raise ModelError(
-                f"the judge reads {room} tokens beside its answer, and every question is longer (the shortest has {min(map(len, ids))}); "
+                f"the judge reads {room} tokens beside its answer, and every question is longer (the shortest "
+                f"has {min(map(len, ids))}); "
                 "choose another model as the judge, or let prompts and completions be shorter"
             )
         reasons = [""] * len(texts)

@@ -23,7 +23,10 @@ from importlib.resources import files
 from typing import Any
 
 TEMPLATES = ("compare", "rate", "critique", "revise")
-PRINCIPLE = "You judge texts that a language model has written. A good completion goes on from its prompt, is helpful, honest and harmless, and is written well."
+PRINCIPLE = (
+    "You judge texts that a language model has written. A good completion goes on from its prompt, is helpful, "
+    "honest and harmless, and is written well."
+)
 """What is judged by where the recipe says nothing."""
 MARKUP = re.compile(
     r"<\|[^<>|\n]{1,40}\|>|</?s>|<</?SYS>>|\[/?INST\]|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<[｜][^<>\n]{1,40}[｜]>"
