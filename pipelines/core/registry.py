@@ -275,10 +275,10 @@ REWARDS = Registry(
 JUDGES = Registry(
     "judge",
     {
-        "local": "pipelines.feedback.judges.local:Local",
-        "endpoint": "pipelines.feedback.judges.endpoint:Endpoint",
-        "reward": "pipelines.feedback.judges.reward:RewardAsJudge",
-        "rule": "pipelines.feedback.judges.rule:Rule",
+        "local": "pipelines.feedback.judges.local:LocalJudgeBlock",
+        "endpoint": "pipelines.feedback.judges.endpoint:EndpointJudgeBlock",
+        "reward": "pipelines.feedback.judges.reward:RewardJudgeBlock",
+        "rule": "pipelines.feedback.judges.rule:RuleJudgeBlock",
     },
 )
 """Who says which of two completions is better."""

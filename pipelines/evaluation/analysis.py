@@ -1,16 +1,9 @@
 """What stands behind a score: parts of the benchmark, calibration, confusions, mistakes, and overlap with training.
 
-Scores of parts of a benchmark: short and long texts, each class, and the values of any column.
-
 A mean hides where a model fails. Texts are cut into four parts of about the same size by their length in words; of a
 column each value is a part, of one with many values the most frequent ones, and numbers are cut like lengths. Of
-classes, precision and recall say what a score of one class alone would.
-
-What stands behind a score: parts of the benchmark, calibration, confusions, the worst mistakes, and overlap with
-training.
-
-Everything here explains a score that is there already: where a part of it cannot be had for a kind of answer it is
-left out.
+classes, precision and recall say what a score of one class alone would. Everything here explains a score that is there
+already: what cannot be had for a kind of answer is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +20,7 @@ from pipelines.core.interfaces import Context, Rows, Score, Task
 from pipelines.core.registry import nearest
 from pipelines.evaluation import contamination
 from pipelines.evaluation.calibration import calibration, expected_error, reliability
-from pipelines.evaluation.examples import MOST_CLASSES, Outcomes, mistakes, outcomes_of
+from pipelines.evaluation.examples import MOST_CLASSES, ScoredExamples, mistakes, scored_examples
 from pipelines.metrics.classification import confusion
 from pipelines.metrics.statistics import corpus_intervals, intervals
 from pipelines.tasks.causal.evaluation import Completed, Continued, graded
@@ -160,7 +153,7 @@ def _scored(
     return scores, {name: pair for name, pair in around.items() if name in scores and np.isfinite(pair).all()}
 
 
-def classes(found: Outcomes) -> dict[str, Any] | None:
+def classes(found: ScoredExamples) -> dict[str, Any] | None:
     """The confusion matrix, and precision, recall and F1 of each class; None where classes are not the same in
     every example."""
     if not found.classes or found.logits is None or found.labels is None or len(found.classes) > MOST_CLASSES:
@@ -213,14 +206,14 @@ def analysed(
     for said in predicted:
         if said.labels is not None:
             found.put("slices", said.split, slices(said, task, score, columns.get(said.split, {}), context.seed))
-            outcomes = outcomes_of(said, task)
+            outcomes = scored_examples(said, task)
             if outcomes is not None:
                 _explain(found, said, outcomes)
         _overlap(found, context, model, said, score)
     return found
 
 
-def _explain(found: Analysis, said: SplitPredictions, outcomes: Outcomes) -> None:
+def _explain(found: Analysis, said: SplitPredictions, outcomes: ScoredExamples) -> None:
     found.put("classes", said.split, classes(outcomes))
     if outcomes.logits is not None and outcomes.labels is not None and len(outcomes.labels):
         found.put("calibration", said.split, calibration(outcomes.logits, outcomes.labels))
@@ -231,7 +224,7 @@ def _explain(found: Analysis, said: SplitPredictions, outcomes: Outcomes) -> Non
     found.put("mistakes", said.split, {"wrong": int(outcomes.wrong.sum()), "kept": len(worst), "by": outcomes.order})
 
 
-def _without_logits(outcomes: Outcomes) -> dict[str, Any]:
+def _without_logits(outcomes: ScoredExamples) -> dict[str, Any]:
     """Answers that are chosen among candidates of their own: the bins and the error, no temperature."""
     assert outcomes.confidence is not None
     right = ~outcomes.wrong

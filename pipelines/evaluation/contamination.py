@@ -1,24 +1,17 @@
 """Overlap of what is evaluated with what led to the model: exact duplicates, and runs of words that both have.
 
-Texts as hashed words, and runs of words as hashes, a hundred megabytes in seconds.
-
-A word is a run of ASCII letters and digits and of characters beyond ASCII, in lower case; everything else separates
-words. All words of many texts are hashed at once: the hash of a run of bytes is a polynomial in them, so each is a
-difference of two running sums (Karp and Rabin 1987, "Efficient randomized pattern-matching algorithms"), modulo 2^64
-and then mixed. Two different runs get the same 64-bit hash about once in 10^19 pairs.
-
-Overlap of what is evaluated with what was trained on: exact duplicates, and runs of words that both have.
-
 Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C, arxiv.org/abs/2005.14165: an example counts as
 seen when a run of N of its words stands in the training text, where N is the 5th percentile of the examples' lengths,
 but at least 8 and at most 13 words. Shorter examples are compared as wholes only. Texts are compared by their words
-alone, in lower case and without punctuation.
+alone: a word is a run of ASCII letters and digits and of characters beyond ASCII, in lower case.
 
-What the overlap check says about a benchmark: everything that led to the model is looked through, and kept by content.
+All words of many texts are hashed at once, a hundred megabytes in seconds: the hash of a run of bytes is a polynomial
+in them, so each is a difference of two running sums (Karp and Rabin 1987, "Efficient randomized pattern-matching
+algorithms"), modulo 2^64 and then mixed. Two different runs get the same 64-bit hash about once in 10^19 pairs.
 
 The training rows of every stage before, pretraining text included, are compared with the rows that are scored. What a
-checkpoint learnt before this recipe is not known here, and said so. What was found is kept in `FINERY_HOME/data`
-under a name made from the content of both sides, so that the cells of a study look once.
+checkpoint learnt before this recipe is not known here, and the report says so. What was found is kept in
+`FINERY_HOME/data` under a name made from the content of both sides, so that the cells of a study look once.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ ENDS = "\0"
 
 
 @dataclass(frozen=True)
-class Words:
+class HashedWords:
     """The words of some texts, one after another."""
 
     hashes: Hashes
@@ -78,10 +71,10 @@ class Words:
         return _mixed(found), first
 
 
-def words_of(texts: Sequence[str]) -> Words:
+def words_of(texts: Sequence[str]) -> HashedWords:
     """The words of the texts."""
     if not texts:
-        return Words(np.zeros(0, dtype=np.uint64), np.zeros(1, dtype=np.int64))
+        return HashedWords(np.zeros(0, dtype=np.uint64), np.zeros(1, dtype=np.int64))
     joined = ENDS.join(text.replace(ENDS, " ") for text in texts).lower().encode("utf-8", "replace")
     raw = np.frombuffer(joined, dtype=np.uint8)
     inside = _word_bytes()[raw]
@@ -90,7 +83,7 @@ def words_of(texts: Sequence[str]) -> Words:
     hashes = _mixed(_sums(raw.astype(np.uint64) + np.uint64(1), begins, ends))
     borders = np.flatnonzero(raw == 0)
     starts = np.concatenate([[0], np.searchsorted(begins, borders), [len(begins)]])
-    return Words(hashes, starts.astype(np.int64))
+    return HashedWords(hashes, starts.astype(np.int64))
 
 
 def batched(texts: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:

@@ -1,13 +1,8 @@
 """Each evaluated example as people read it, and the worst mistakes of a split: `mistakes.jsonl`.
 
-Each evaluated example as people read it: what was asked, what is right, what was said, how sure the model was, how
-bad it is.
-
-The worst mistakes, to be read: `mistakes.jsonl`, one JSON object a line, the worst first within each split.
-
-Keys: benchmark, split, index (row in the split), text, text_pair (null for single texts), gold, said, confidence
-(null where the model tells none), badness and what it is. Of numbers every row is there by its distance; of texts
-those that differ.
+`mistakes.jsonl` holds one JSON object a line, the worst first within each split. Keys: benchmark, split, index (row in
+the split), text, text_pair (null for single texts), gold, said, confidence (null where the model tells none), badness
+and what it is. Of numbers every row is there by its distance; of texts those that differ.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ MOST_CLASSES = 30
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class ScoredExamples:
     """The examples of a split that has public labels."""
 
     gold: Sequence[str]
@@ -62,11 +57,11 @@ class Outcomes:
     """Names of the classes, for a confusion matrix; empty where the classes mean something else in each example."""
 
 
-def outcomes_of(said: SplitPredictions, task: Task) -> Outcomes | None:
+def scored_examples(said: SplitPredictions, task: Task) -> ScoredExamples | None:
     """What became of each example; None where labels are not public, or the kind of answer is not known here."""
     if said.labels is None:
         return None
-    kinds: dict[type, Callable[[Any, Any], Outcomes | None]] = {
+    kinds: dict[type, Callable[[Any, Any], ScoredExamples | None]] = {
         Predicted: _predicted,
         Chosen: _chosen,
         Spanned: _spanned,
@@ -79,12 +74,12 @@ def outcomes_of(said: SplitPredictions, task: Task) -> Outcomes | None:
     return None if read is None else read(said, task)
 
 
-def _predicted(said: Predicted, task: Task) -> Outcomes:
+def _predicted(said: Predicted, task: Task) -> ScoredExamples:
     labels, names = np.asarray(said.labels), task.head.labels
     if said.logits.shape[1] == 1:
         answers = decide(said.logits)
         error = np.abs(answers - labels).astype(np.float64)
-        return Outcomes(
+        return ScoredExamples(
             [f"{value:g}" for value in labels],
             [f"{value:.3g}" for value in answers],
             np.ones(len(labels), dtype=bool),
@@ -96,7 +91,7 @@ def _predicted(said: Predicted, task: Task) -> Outcomes:
     )
 
 
-def _chosen(said: Chosen, task: Task) -> Outcomes:
+def _chosen(said: Chosen, task: Task) -> ScoredExamples:
     labels, options = np.asarray(said.labels), said.rows.options  # type: ignore[attr-defined]
 
     def named(numbers: Any) -> list[str]:
@@ -105,7 +100,7 @@ def _chosen(said: Chosen, task: Task) -> Outcomes:
     return _decided(said.logits, labels, named(labels), named(said.logits.argmax(axis=1)), ())
 
 
-def _preferred(said: Compared, task: Task) -> Outcomes:
+def _preferred(said: Compared, task: Task) -> ScoredExamples:
     sides = said.rows.chosen, said.rows.rejected  # type: ignore[attr-defined]
     preferred = [sides[side][at].completion for at, side in enumerate(said.logits.argmax(axis=1))]
     return _decided(said.logits, np.asarray(said.labels), [each.completion for each in sides[0]], preferred, ())
@@ -113,10 +108,10 @@ def _preferred(said: Compared, task: Task) -> Outcomes:
 
 def _decided(
     logits: NDArray[Any], labels: NDArray[Any], gold: Sequence[str], said: Sequence[str], names: Sequence[str]
-) -> Outcomes:
+) -> ScoredExamples:
     chances = softmax(logits)
     confidence = chances.max(axis=1)
-    return Outcomes(
+    return ScoredExamples(
         gold,
         said,
         logits.argmax(axis=1) != labels,
@@ -129,7 +124,7 @@ def _decided(
     )
 
 
-def _spanned(said: Spanned, task: Task) -> Outcomes:
+def _spanned(said: Spanned, task: Task) -> ScoredExamples:
     answers, texts = said.labels, said.said
     assert answers is not None
     counted = _each(task.metrics[0], texts, answers)
@@ -137,7 +132,7 @@ def _spanned(said: Spanned, task: Task) -> Outcomes:
     gold = [" / ".join(dict.fromkeys(each)) or NO_ANSWER for each in answers]
     wrong = counted[:, 0] == 0
     # an answer that shares no word is worse than one that is a word too long
-    return Outcomes(
+    return ScoredExamples(
         gold,
         [text or NO_ANSWER for text in texts],
         wrong,
@@ -156,7 +151,7 @@ def _sure(found: Any, text: str, may_be_none: bool) -> float:
     return float(softmax(np.array([scores]))[0, names.index(text)])
 
 
-def _tagged(said: Tagged, task: Task) -> Outcomes:
+def _tagged(said: Tagged, task: Task) -> ScoredExamples:
     labels, answers, names = said.labels, said.said, said.names
     assert labels is not None
     gold, spoken, wrong = [], [], []
@@ -171,36 +166,40 @@ def _tagged(said: Tagged, task: Task) -> Outcomes:
     flat = np.concatenate([np.asarray(each) for each in labels])
     read = ~np.isnan(logits).any(axis=1)
     count = np.array(wrong, dtype=np.float64)
-    return Outcomes(gold, spoken, count > 0, count, "words with a wrong tag", None, logits[read], flat[read], names)
+    return ScoredExamples(
+        gold, spoken, count > 0, count, "words with a wrong tag", None, logits[read], flat[read], names
+    )
 
 
-def _written(said: Written, task: Task) -> Outcomes:
+def _written(said: Written, task: Task) -> ScoredExamples:
     references = [str(each) for each in np.asarray(said.labels)]
     texts = [str(each) for each in said.texts]
     if isinstance(task, AsText):
         predictions, labels, _ = task.read(texts, references)
         if task.task.kind == "regression":
             error = np.abs(np.array(predictions, dtype=np.float64) - np.array(labels, dtype=np.float64))
-            return Outcomes(references, texts, error > 0, error, "distance from the right number")
+            return ScoredExamples(references, texts, error > 0, error, "distance from the right number")
         wrong = np.array(predictions) != np.array(labels)
-        return Outcomes(references, texts, wrong, wrong.astype(np.float64), "order of the file")
+        return ScoredExamples(references, texts, wrong, wrong.astype(np.float64), "order of the file")
     return _compared(texts, references, texts, references, task.metrics)
 
 
-def _completed(said: Completed, task: Task) -> Outcomes | None:
+def _completed(said: Completed, task: Task) -> ScoredExamples | None:
     if said.texts is None or not task.metrics:
         return None
     texts, references = [str(each) for each in said.texts], [str(each) for each in said.labels]
     return _compared(texts, references, graded(task, texts), graded(task, references), task.metrics)
 
 
-def _compared(texts: list[str], references: list[str], judged: Any, right: Any, metrics: Sequence[str]) -> Outcomes:
+def _compared(
+    texts: list[str], references: list[str], judged: Any, right: Any, metrics: Sequence[str]
+) -> ScoredExamples:
     """Texts in words: the worst is the one that scores least by itself, by the last metric, as BLEU is none of
     single sentences."""
     metric = counted_metric(metrics[-1])
     scores = np.array([next(iter(metric.of_counts(row).values())) for row in metric.counts(judged, right)])
     same = np.array([str(one).strip() == str(other).strip() for one, other in zip(judged, right, strict=True)])
-    return Outcomes(references, texts, ~same, -scores, f"{metrics[-1]} of the single text")
+    return ScoredExamples(references, texts, ~same, -scores, f"{metrics[-1]} of the single text")
 
 
 def _each(metric: str, said: Any, right: Any) -> NDArray[np.float64]:
@@ -211,7 +210,7 @@ MOST = 200
 """Of each split."""
 
 
-def mistakes(said: SplitPredictions, found: Outcomes) -> list[dict[str, Any]]:
+def mistakes(said: SplitPredictions, found: ScoredExamples) -> list[dict[str, Any]]:
     """The worst of a split, the worst first; of equal ones the earlier."""
     order = [int(at) for at in np.argsort(-found.badness, kind="stable") if found.wrong[at]][:MOST]
     pairs = said.rows.pairs

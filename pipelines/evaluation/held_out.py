@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.core.recipe import START, Recipe, Stage
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.language_modeling import Measured, Reader
+    from pipelines.evaluation.language_modeling import HeldOutModel, HeldOutScores
     from pipelines.evaluation.ngrams import NGrams
 
 
@@ -90,9 +89,9 @@ def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
+def read_by(context: Context, stage: Any, chosen: Any) -> HeldOutModel:
     """The chosen stage's model, ready to be asked."""
-    from pipelines.evaluation.language_modeling import MASK_SEED, Reader
+    from pipelines.evaluation.language_modeling import MASK_SEED, HeldOutModel
     from pipelines.models.predict import device
 
     objective, tokenizer = chosen.objective, context.open_tokenizer()
@@ -100,7 +99,7 @@ def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
     collate = chosen.collator(tokenizer, MASK_SEED, model.config)
     if "replaced" in objective.label_names:
         model = objective.prepare(model, tokenizer, lambda head, **_: _generator(context, chosen, head))
-    return Reader(
+    return HeldOutModel(
         model,
         tokenizer,
         objective,
@@ -124,7 +123,9 @@ def _generator(context: Context, chosen: Any, head: Head) -> Any:
             f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; "
             "train it again"
         )
-    return import_module("pipelines.models.opening").open_folder(place, head, context.seed, trained_head=True)
+    from pipelines.models.opening import open_folder
+
+    return open_folder(place, head, context.seed, trained_head=True)
 
 
 def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
@@ -151,7 +152,9 @@ def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
     return fitted()
 
 
-def measured(context: Context, stage: Any, reader: Reader, reference: Any, ngrams: NGrams | None) -> Measured:
+def measured(
+    context: Context, stage: Any, reader: HeldOutModel, reference: Any, ngrams: NGrams | None
+) -> HeldOutScores:
     """The figures of one data set."""
     from pipelines.evaluation.language_modeling import measure
 

@@ -1,8 +1,8 @@
-"""What an evaluate stage is asked about a model that writes: how a reward likes its completions.
+"""The keys of an evaluate stage about a model that writes, and what is wrong with them.
 
 `{stage: evaluate, prompts: {path: …}, reward: {from: reward}, against: sft}` samples one completion of each prompt
-from the model and from that of `against`. The keys stand here, with what is wrong with them; `policy_asking` does the
-work.
+from the model and from that of `against`, and scores both by the reward: `policy_completions` does the work. Imports
+without numpy: checks of recipes need it.
 """
 
 from __future__ import annotations

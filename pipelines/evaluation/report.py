@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
@@ -13,20 +13,13 @@ from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.examples import write_mistakes
-from pipelines.evaluation.official.glue import KEY as GLUE
-from pipelines.evaluation.official.glue import glue_score
+from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
 from pipelines.metrics.base import signatures
 from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
-from pipelines.tasks.predictions import (
-    SplitPredictions,
-    no_better_than_majority,
-    no_better_than_ngrams,
-    trained_on,
-    write_predictions,
-)
+from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.language_modeling import Measured
+    from pipelines.evaluation.language_modeling import HeldOutScores
 
 
 class Report:
@@ -98,7 +91,7 @@ class Report:
             self.context.events.emit("warning", message=doubt)
 
     def add_text(
-        self, name: str, reference: Any, chosen: Any, found: Measured, stride: int | None, started: float
+        self, name: str, reference: Any, chosen: Any, found: HeldOutScores, stride: int | None, started: float
     ) -> None:
         """Keep what was measured about one held-out text with the model of the pretrain stage `chosen`."""
         self.metrics[name] = found.metrics
@@ -171,11 +164,65 @@ class Report:
         write_mistakes(folder / "mistakes.jsonl", self.mistakes)
         average, stands_on = glue_score(self.metrics)
         if stands_on:
-            self.details[GLUE] = stands_on
-            self.metrics |= {GLUE: average} if average else {}
+            self.details[GLUE_SCORE] = stands_on
+            self.metrics |= {GLUE_SCORE: average} if average else {}
         write_json(folder / "details.json", self.details)
         write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
         self.context.events.emit(
             "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
         )
+
+
+def no_better_than_majority(
+    benchmark: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    majority: Mapping[str, float],
+    guess: str = "always guessing the most frequent class",
+) -> str | None:
+    """A sentence where a score's interval contains, or lies below, what always guessing one class scores."""
+    within = [name for name in scores if name in majority and intervals[name][0] <= majority[name]]
+    if not within:
+        return None
+    listed = ", ".join(
+        f"{name} {scores[name]:.3f} [{intervals[name][0]:.3f}, {intervals[name][1]:.3f}] against {majority[name]:.3f}"
+        for name in within
+    )
+    return f"{benchmark}: not shown to be better than {guess}: {listed}"
+
+
+def no_better_than_ngrams(
+    name: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    peers: Mapping[str, Mapping[str, float]],
+) -> str | None:
+    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens
+    needs."""
+    for metric in ("bits_per_byte", "hidden_bits_per_byte"):
+        better = [
+            f"{peer} {peers[peer][metric]:.3f}"
+            for peer in peers
+            if metric in scores and intervals[metric][1] >= peers[peer][metric]
+        ]
+        if better:
+            low, high = intervals[metric]
+            what = metric.replace("_", " ")
+            return (
+                f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} "
+                f"[{low:.3f}, {high:.3f}] against {', '.join(better)}"
+            )
+    return None
+
+
+def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
+    """A sentence where the text that should be held out is what the model was pretrained on."""
+    same = [
+        each
+        for each in chosen.datasets
+        if (each.path, each.name, each.split) == (reference.path, reference.name, reference.split)
+    ]
+    if not same:
+        return None
+    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"

@@ -1,15 +1,11 @@
 """Feedback: a model's own completions, compared by a judge, become preferences.
 
-Feedback: a model's own completions, compared by a judge, become preferences.
-
 Reinforcement learning from AI feedback: Bai et al. 2022, "Constitutional AI", section 4.1, arxiv.org/abs/2212.08073;
 Lee et al. 2023, "RLAIF vs. RLHF", section 2, arxiv.org/abs/2309.00267. The stage samples several completions of each
 prompt from the model it reads, asks the judge about pairs of them, and leaves in its folder `preferences.jsonl` (read
 by `datasets: [{from: ID}]`), `labelled.jsonl` (every completion with its score), `revisions.jsonl` where completions
 are revised, `metrics.json` and `details.json` (how far the judge can be trusted), and `audit.html` with examples to
 look at. It trains nothing.
-
-The work of a feedback stage, in the order it happens: sample, judge, revise, look at the judge, write down.
 
 Each step goes through the prompts in parts that are kept when they are done, and every draw is a function of the seed
 and of the prompt's number, so that a run that is killed and resumed writes the same files.
@@ -35,15 +31,15 @@ from pipelines.data.prompts import Prompts
 from pipelines.feedback import pairs as pairing
 from pipelines.feedback.constitution import Constitution, Revise, drawn, revise, row_of
 from pipelines.feedback.judges.judge import Judge, JudgeField, Spent
-from pipelines.feedback.pairs import Judged, Way, column_of, judged_of, verdict_of
-from pipelines.feedback.progress import Progress, write_lines, write_whole
-from pipelines.models.generate import Writer, open_writer
+from pipelines.feedback.pairs import JudgedPrompt, Way, column_of, judged_of, verdict_of
+from pipelines.feedback.progress import FeedbackProgress, write_lines, write_whole
 from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.preference.task import PreferenceReference
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.data.prompts import PromptRows
+    from pipelines.models.generate import Writer
 
 
 def _revise(value: Any) -> Any:
@@ -176,7 +172,7 @@ class Collecting:
 
     def __init__(self, stage: Feedback, context: Context) -> None:
         self.stage, self.context = stage, context
-        self.progress = Progress(context.folder, self._kept)
+        self.progress = FeedbackProgress(context.folder, self._kept)
         self.spent = Spent()
         self.steps = 0
         self._policy: Writer | None = None
@@ -206,6 +202,8 @@ class Collecting:
     def policy(self) -> Writer:
         """The model that is sampled from, opened when it is first needed."""
         if self._policy is None:
+            from pipelines.models.generate import open_writer
+
             self._policy = open_writer(self.context)
         return self._policy
 
@@ -290,7 +288,7 @@ class Collecting:
             None if each is None else each.comparison for each in chosen
         ]
 
-    def _revise(self, judged: Sequence[Judged], part: range) -> list[Any]:
+    def _revise(self, judged: Sequence[JudgedPrompt], part: range) -> list[Any]:
         """The first completion of each prompt that says something, revised."""
         settings, rules = self.stage.revise, self.stage.constitution
         assert settings is not None
@@ -313,7 +311,7 @@ class Collecting:
             found[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
         return self._with_costs([found[at] for at in part])
 
-    def _repeat(self, judged: Sequence[Judged]) -> list[Any]:
+    def _repeat(self, judged: Sequence[JudgedPrompt]) -> list[Any]:
         """The first comparisons asked anew, for a judge with chance in it."""
         if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
             return []
@@ -404,7 +402,7 @@ class Collecting:
     # -- what is left
 
     def _write(
-        self, judged: Sequence[Judged], revised: Sequence[Any], again: Sequence[Any], held: Sequence[Any]
+        self, judged: Sequence[JudgedPrompt], revised: Sequence[Any], again: Sequence[Any], held: Sequence[Any]
     ) -> None:
         from pipelines.feedback.audit import audit_page
         from pipelines.feedback.results import details_of, labelled_rows, metrics_of, preference_rows, told, trouble

@@ -25,7 +25,7 @@ from pipelines.evaluation.few_shot.likelihood import (
     Continuation,
     Encoded,
     Likelihood,
-    Reader,
+    LikelihoodReader,
     read_off,
     spaced,
 )
@@ -64,7 +64,7 @@ _Said = dict[tuple[int, ...], Likelihood]
 """By continuation."""
 
 
-class DecoderReader(Reader):
+class DecoderReader(LikelihoodReader):
     """A decoder. `prefix` says that it was trained to read its context in both directions."""
 
     head: ClassVar[Head] = Head("causal_lm")

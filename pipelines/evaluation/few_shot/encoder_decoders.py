@@ -15,14 +15,14 @@ from pipelines.evaluation.few_shot.likelihood import (
     Continuation,
     Encoded,
     Likelihood,
-    Reader,
+    LikelihoodReader,
     read_off,
     spaced,
 )
 from pipelines.models.predict import Running, answers
 
 
-class EncoderDecoderReader(Reader):
+class EncoderDecoderReader(LikelihoodReader):
     """A model whose decoder writes what its encoder's text becomes."""
 
     head: ClassVar[Head] = Head("seq2seq_lm")

@@ -21,14 +21,14 @@ from pipelines.evaluation.few_shot.likelihood import (
     Continuation,
     Encoded,
     Likelihood,
-    Reader,
+    LikelihoodReader,
     read_off,
     spaced,
 )
 from pipelines.models.predict import Running, answers
 
 
-class MaskReader(Reader):
+class MaskReader(LikelihoodReader):
     """An encoder with a masked-LM head. The special tokens around a text belong to its context and its rest."""
 
     head: ClassVar[Head] = Head("masked_lm")

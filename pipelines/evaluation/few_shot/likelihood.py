@@ -58,7 +58,7 @@ class Likelihood:
     """Whether each token is the likeliest in its place."""
 
 
-class Reader(ABC):
+class LikelihoodReader(ABC):
     """A language model that is asked for likelihoods. `limit` is how many tokens it reads; None without bound."""
 
     head: ClassVar[Head]

@@ -1,13 +1,9 @@
 """From log-likelihoods and written texts to chosen answers and scores, for every draw of examples.
 
-From log-likelihoods to scores: which answer is taken, in each way of weighing them, and how good that is.
-
 `acc`: the likeliest answer. `acc_norm`, `acc_bytes`, `acc_tokens`: divided by the length of the answer (the harness'
 acc_norm divides by characters). `acc_answer_context`: divided by the probability of the answer behind nothing but
 "Answer:" (Brown et al. 2020, section 2.4). `acc_contextual`: probabilities over the answers, divided by those for
 questions without content (Zhao et al. 2021, section 5: W = diag(p_cf)^-1, b = 0, arxiv.org/abs/2102.09690).
-
-What a language model answered zero- or few-shot: chosen answers and written ones, for every draw of examples.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.interfaces import Score, Task
-from pipelines.evaluation.few_shot.questions import Question
+from pipelines.evaluation.few_shot.questions import FewShotQuestion
 from pipelines.metrics.base import counted_metric, load_metric
 from pipelines.tasks.predictions import SplitPredictions
 
@@ -118,10 +114,10 @@ def spread(by_draw: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]
 
 
 @dataclass(frozen=True)
-class Answered(SplitPredictions):
+class FewShotAnswers(SplitPredictions):
     """One split, asked with one number of examples."""
 
-    questions: Sequence[Question]
+    questions: Sequence[FewShotQuestion]
     examples: Sequence[Sequence[Sequence[int]]]
     """By draw and question: the rows of the training file that stood before it."""
 
@@ -159,7 +155,7 @@ class Answered(SplitPredictions):
 
 
 @dataclass(frozen=True)
-class Ranked(Answered):
+class RankedAnswers(FewShotAnswers):
     """Answers weighed by likelihood."""
 
     nats: NDArray[np.float64]
@@ -211,7 +207,7 @@ class Ranked(Answered):
 
 
 @dataclass(frozen=True)
-class Told(Answered):
+class WrittenAnswers(FewShotAnswers):
     """Answers that were written. `right` says of those that stand for one of several answers whether they are the
     right one."""
 
@@ -260,6 +256,6 @@ def _share(right: Any, labels: Any) -> dict[str, float]:
     return {"acc": float(np.asarray(right).mean())}
 
 
-def _shown(question: Question) -> str:
+def _shown(question: FewShotQuestion) -> str:
     """The texts of a question, for people who read the predictions."""
     return "\n".join(question.fields.values())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipelines.core.decoding import Generation
 from pipelines.core.errors import ModelError
 from pipelines.evaluation.few_shot.encoder_decoders import filled
-from pipelines.evaluation.few_shot.likelihood import Reader
+from pipelines.evaluation.few_shot.likelihood import LikelihoodReader
 from pipelines.models.generate import decoder, filled_on_the_left, how
 from pipelines.models.predict import Running, answers
 
@@ -27,7 +27,7 @@ def settings_of(generation: Generation) -> Generation:
 
 
 def write(
-    reader: Reader,
+    reader: LikelihoodReader,
     prompts: Sequence[tuple[int, ...]],
     stops: Sequence[str],
     generation: Generation,

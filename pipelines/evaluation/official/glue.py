@@ -1,19 +1,16 @@
 """GLUE: the official metrics of prediction files, the average of the leaderboard, and a submission as a zip.
 
-GLUE prediction files, `index` and `prediction`, against files with `label`: the official metrics of each task, as
-fractions.
+Prediction files have `index` and `prediction`, reference files `label`; metrics are fractions.
 
-The GLUE score: the mean over tasks, in percent, as the leaderboard averages it.
+The average is Wang et al. 2019, section 4, arxiv.org/abs/1804.07461: of a task with two metrics, or two test sets,
+their mean counts; the score is the mean over the nine tasks in percent, each counted once. The diagnostics set has no
+part in it. WNLI's development set contradicts its training set, so that most publications state the score without it
+as well.
 
-Wang et al. 2019, section 4, arxiv.org/abs/1804.07461: of a task with two metrics, or two test sets, their mean
-counts; the score is the mean over the nine tasks, each counted once. The diagnostics set has no part in it. WNLI's
-development set contradicts its training set, so that most publications state the score without it as well.
-
-A submission to the GLUE benchmark: eleven TSV files in a zip, as the site's sample submission has them.
-
-Each has the header `index`, `prediction` and a line for every row of the official test set. RTE, QNLI, MNLI and the
-diagnostics set take label words, the others 0 and 1, and STS-B a number from 0 to 5. The rows are those of the test
-splits of `nyu-mll/glue` (its data set card lists them; Wang et al. 2019, table 1, rounds them), in their order.
+A submission is eleven TSV files in a zip, as the site's sample submission has them. Each has the header `index`,
+`prediction` and a line for every row of the official test set. RTE, QNLI, MNLI and the diagnostics set take label
+words, the others 0 and 1, and STS-B a number from 0 to 5. The rows are those of the test splits of `nyu-mll/glue` (its
+data set card lists them; Wang et al. 2019, table 1, rounds them), in their order.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.files import whole_file
-from pipelines.core.registry import TASKS as TASKS_registry
-from pipelines.core.registry import nearest
+from pipelines.core.registry import TASKS, nearest
 from pipelines.evaluation.official.files import columns_of, listed, missing_ids, once_each
 from pipelines.metrics.base import load_metric
 from pipelines.tasks.evaluation import plain
@@ -44,10 +40,10 @@ LEAST, MOST = 0.0, 5.0
 
 def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]:
     """The task's metrics, and `total` rows. Raises CommandError."""
-    known = [each for each in TASKS_registry if each.startswith(PREFIX)]
+    known = [each for each in TASKS if each.startswith(PREFIX)]
     if name not in known:
         raise CommandError(f"unknown task '{name}'.{nearest(name, known)} Available: {', '.join(known)}")
-    task = TASKS_registry.load(name)
+    task = TASKS.load(name)
     given, gold = columns_of(predictions, ("index", "prediction")), columns_of(references, ("label",))
     said_at = [_row(cell, predictions, at) for at, cell in enumerate(given["index"], start=1)]
     once_each(said_at, predictions, "index")
@@ -147,8 +143,7 @@ def _similarity(cell: Any, path: Path, index: int) -> float:
     return value
 
 
-PREFIX_GLUE_SCORE = "glue/"
-TASKS = {
+AVERAGED = {
     "glue/cola": ("matthews_correlation",),
     "glue/sst2": ("accuracy",),
     "glue/mrpc": ("accuracy", "f1"),
@@ -161,7 +156,7 @@ TASKS = {
 }
 """What of each task is averaged."""
 WNLI = "glue/wnli"
-KEY = "glue"
+GLUE_SCORE = "glue"
 """Where the score stands in `metrics.json` and `details.json`."""
 
 
@@ -169,7 +164,7 @@ def task_scores(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Of each task that was scored in full, one number in percent."""
     return {
         name: 100.0 * sum(metrics[name][each] for each in parts) / len(parts)
-        for name, parts in TASKS.items()
+        for name, parts in AVERAGED.items()
         if name in metrics and all(each in metrics[name] for each in parts)
     }
 
@@ -180,7 +175,7 @@ def glue_score(metrics: Mapping[str, Mapping[str, float]]) -> tuple[dict[str, fl
     each = task_scores(metrics)
     if len(each) < 2:
         return {}, {}
-    missing = [name for name in TASKS if name not in each]
+    missing = [name for name in AVERAGED if name not in each]
     found: dict[str, float] = {}
     if not missing:
         found["score"] = sum(each.values()) / len(each)
@@ -197,7 +192,7 @@ WRITTEN = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Part:
+class SubmissionPart:
     """One file of a submission."""
 
     file: str
@@ -208,24 +203,24 @@ class Part:
 
 
 PARTS = (
-    Part("CoLA.tsv", "glue/cola", "test", 1_063),
-    Part("SST-2.tsv", "glue/sst2", "test", 1_821),
-    Part("MRPC.tsv", "glue/mrpc", "test", 1_725),
-    Part("STS-B.tsv", "glue/stsb", "test", 1_379),
-    Part("QQP.tsv", "glue/qqp", "test", 390_965),
-    Part("MNLI-m.tsv", "glue/mnli", "test_matched", 9_796),
-    Part("MNLI-mm.tsv", "glue/mnli", "test_mismatched", 9_847),
-    Part("QNLI.tsv", "glue/qnli", "test", 5_463),
-    Part("RTE.tsv", "glue/rte", "test", 3_000),
-    Part("WNLI.tsv", "glue/wnli", "test", 146),
-    Part("AX.tsv", "glue/ax", "test", 1_104),
+    SubmissionPart("CoLA.tsv", "glue/cola", "test", 1_063),
+    SubmissionPart("SST-2.tsv", "glue/sst2", "test", 1_821),
+    SubmissionPart("MRPC.tsv", "glue/mrpc", "test", 1_725),
+    SubmissionPart("STS-B.tsv", "glue/stsb", "test", 1_379),
+    SubmissionPart("QQP.tsv", "glue/qqp", "test", 390_965),
+    SubmissionPart("MNLI-m.tsv", "glue/mnli", "test_matched", 9_796),
+    SubmissionPart("MNLI-mm.tsv", "glue/mnli", "test_mismatched", 9_847),
+    SubmissionPart("QNLI.tsv", "glue/qnli", "test", 5_463),
+    SubmissionPart("RTE.tsv", "glue/rte", "test", 3_000),
+    SubmissionPart("WNLI.tsv", "glue/wnli", "test", 146),
+    SubmissionPart("AX.tsv", "glue/ax", "test", 1_104),
 )
 """The files, in the order of the site's sample submission."""
 
 
-def lacking(part: Part, trained: Sequence[str]) -> str | None:
+def lacking(part: SubmissionPart, trained: Sequence[str]) -> str | None:
     """Why a file cannot be written by models that were trained on these tasks; None where it can."""
-    task = TASKS_registry.load(part.task)
+    task = TASKS.load(part.task)
     needed = task.trained_by or part.task
     if needed not in trained:
         return f"{part.file} (no model was trained on {needed})"
@@ -245,7 +240,7 @@ def lacking(part: Part, trained: Sequence[str]) -> str | None:
     return None
 
 
-def possible(trained: Sequence[str], partial: bool) -> tuple[list[Part], list[str]]:
+def possible(trained: Sequence[str], partial: bool) -> tuple[list[SubmissionPart], list[str]]:
     """(the files that can be written, why the others cannot). Raises CommandError where one cannot, unless
     `partial`, or where none can."""
     why = {part: lacking(part, trained) for part in PARTS}
@@ -256,9 +251,9 @@ def possible(trained: Sequence[str], partial: bool) -> tuple[list[Part], list[st
     return [part for part in PARTS if why[part] is None], missing
 
 
-def lines(part: Part, logits: NDArray[Any]) -> str:
+def lines(part: SubmissionPart, logits: NDArray[Any]) -> str:
     """A file's text, from logits (rows, outputs) in the task's order of classes."""
-    task = TASKS_registry.load(part.task)
+    task = TASKS.load(part.task)
     if len(logits) != part.rows:
         raise DataError(f"{part.file} needs {part.rows} predictions, found {len(logits)}")
     if task.kind == "regression":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
     from pipelines.core.interfaces import Context, StopSignal
-    from pipelines.feedback.judges.endpoint_client import Answer, Client
+    from pipelines.feedback.judges.endpoint_client import ChatAnswer, Client
 
 PUBLIC_ONLY = "FINERY_PUBLIC_ENDPOINTS_ONLY"
 """Set to 1 by whoever runs recipes of others: endpoints in private networks are then refused."""
@@ -65,7 +65,7 @@ class Prices(Block):
     """A million tokens that are written."""
 
 
-class Endpoint(JudgeBlock):
+class EndpointJudgeBlock(JudgeBlock):
     """A chat model that is asked over HTTP: `{name: endpoint, base_url: https://…/v1, model: NAME, api_key_env:
     OPENAI_API_KEY}`."""
 
@@ -167,7 +167,7 @@ def connector() -> Callable[[int], httpx.AsyncBaseTransport] | None:
 class EndpointJudge(Judge):
     """The opened endpoint."""
 
-    def __init__(self, block: Endpoint, client: Client, stop: StopSignal) -> None:
+    def __init__(self, block: EndpointJudgeBlock, client: Client, stop: StopSignal) -> None:
         super().__init__()
         self.block = block
         self.client = client
@@ -223,7 +223,7 @@ class EndpointJudge(Judge):
         bodies = [self._body(list(messages), length, draw) for messages in conversations]
         return [answer.text.strip() for answer in self._answers(bodies)]
 
-    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[Answer]:
+    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[ChatAnswer]:
         length = THOUGHT_TOKENS if self.block.thought else LETTER_TOKENS
         bodies = [self._body([{"role": "user", "content": text}], length, draw) for text in texts]
         if top:
@@ -242,9 +242,9 @@ class EndpointJudge(Judge):
             body["seed"] = self.block.seed + draw
         return body | ({"draw": draw} if draw else {})
 
-    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
+    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
-        from pipelines.feedback.judges.endpoint_client import Asked, Gone
+        from pipelines.feedback.judges.endpoint_client import ChatRequest, Gone
 
         try:
             with self.stop.deferred():
@@ -254,7 +254,7 @@ class EndpointJudge(Judge):
                 f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is "
                 "kept: when it is back, `finery resume` asks only the rest"
             ) from error
-        except Asked:
+        except ChatRequest:
             raise Stopped("stopped while the judge was asked; what it said is kept") from None
         for answer in found:
             self.spent.add(
@@ -272,7 +272,7 @@ class EndpointJudge(Judge):
         return found
 
 
-def _probability(answer: Answer) -> float | None:
+def _probability(answer: ChatAnswer) -> float | None:
     """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing
     can be read."""
     if answer.places and (found := questions.probability_of_a(answer.places, answer.text)) is not None:

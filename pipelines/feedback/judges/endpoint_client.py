@@ -1,14 +1,9 @@
 """Asking an OpenAI-compatible chat endpoint many questions at once, on checked connections: bounded and patient.
 
-What judges are asked through: httpx on the checked connections of `pipelines.core.egress`, or through the server's
-own proxy.
-
-Asking an OpenAI-compatible chat endpoint many questions at once: bounded, patient, and never twice.
-
-An answer is kept on disk before it is used. A question that fails in a way that may pass (no connection, a timeout,
-408, 429, 5xx) is tried again after a growing pause, or the one that `Retry-After` asks for. When one question has
-used up its tries the server counts as gone: no further question is begun, those under way are heard out, and `Gone`
-is raised.
+Requests go by httpx on the checked connections of `core.egress`, or through the server's own proxy. An answer is kept
+on disk before it is used. A question that fails in a way that may pass (no connection, a timeout, 408, 429, 5xx) is
+tried again after a growing pause, or the one that `Retry-After` asks for. When one question has used up its tries the
+server counts as gone: no further question is begun, those under way are heard out, and `Gone` is raised.
 """
 
 from __future__ import annotations
@@ -134,12 +129,12 @@ class Gone(Exception):
     """The server does not answer any more; what it said before is kept."""
 
 
-class Asked(Exception):
+class ChatRequest(Exception):
     """A signal asked this process to stop; what was answered is kept."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatAnswer:
     """What came back."""
 
     text: str
@@ -179,7 +174,7 @@ class Client:
     refused: set[str] = field(default_factory=set)
     """Keys of a request that this server does not take."""
 
-    def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[Answer]:
+    def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
         """The answers to request bodies, in their order; equal ones are asked once. Raises Gone, Asked, StageError."""
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
         waiting: dict[str, Mapping[str, Any]] = {}
@@ -189,7 +184,7 @@ class Client:
         self.kept += len(set(names)) - len(waiting)
         if waiting:
             asyncio.run(self._ask_all(waiting))
-        return [Answer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
+        return [ChatAnswer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
     async def _ask_all(self, waiting: Mapping[str, Mapping[str, Any]]) -> None:
         import httpx
@@ -216,7 +211,7 @@ class Client:
         async def watch() -> None:
             while not over.is_set():
                 if self.stopping():
-                    failures.append(Asked())
+                    failures.append(ChatRequest())
                     over.set()
                 await asyncio.sleep(POLL)
 
@@ -237,11 +232,11 @@ class Client:
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
         if failures:
-            raise next((each for each in failures if not isinstance(each, Gone | Asked)), failures[0])
+            raise next((each for each in failures if not isinstance(each, Gone | ChatRequest)), failures[0])
 
     async def _patiently(
         self, client: httpx.AsyncClient, name: str, question: Mapping[str, Any], over: asyncio.Event
-    ) -> Answer:
+    ) -> ChatAnswer:
         """The answer to one question, after as many tries as it takes and is allowed."""
         import httpx
 
@@ -330,7 +325,7 @@ def unknown_key(said: str, body: Mapping[str, Any]) -> str | None:
     )
 
 
-def _read(response: httpx.Response) -> Answer:
+def _read(response: httpx.Response) -> ChatAnswer:
     """The answer in a response. Raises StageError where it is no chat completion."""
     try:
         told = response.json()
@@ -338,7 +333,7 @@ def _read(response: httpx.Response) -> Answer:
         text = choice["message"].get("content") or ""
         places = (choice.get("logprobs") or {}).get("content") or ()
         usage = told.get("usage") or {}
-        return Answer(
+        return ChatAnswer(
             str(text), list(places), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):

@@ -21,7 +21,7 @@ Way = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Asked:
+class LabelQuery:
     """One row: what the model reads, and what it has written behind it."""
 
     prompt: Sequence[int]
@@ -52,7 +52,7 @@ def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
 
 def label_probabilities(
     model: Any,
-    rows: Sequence[Asked],
+    rows: Sequence[LabelQuery],
     ways: Sequence[Sequence[Way]],
     pad: int,
     start: int | None,
@@ -110,7 +110,7 @@ def _of_labels(after: dict[Way, Tensor], ways: Sequence[Sequence[Way]]) -> Tenso
     return torch.stack(columns, 1)
 
 
-def _log_probabilities(model: Any, rows: Sequence[Asked], prefix: Way, pad: int, start: int | None) -> Tensor:
+def _log_probabilities(model: Any, rows: Sequence[LabelQuery], prefix: Way, pad: int, start: int | None) -> Tensor:
     """What comes next behind each row and `prefix`: log-probabilities (rows, vocabulary), float64 on the CPU."""
     words: dict[str, Any] = {}
     if start is None:

@@ -20,12 +20,12 @@ from pipelines.core.recipe import START, FolderOrName
 from pipelines.core.registry import nearest
 from pipelines.feedback.judges import questions
 from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, both_orders
-from pipelines.models.generate import Writer, open_writer
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
-    from pipelines.feedback.judges.label_probabilities import Asked
+    from pipelines.feedback.judges.label_probabilities import LabelQuery
+    from pipelines.models.generate import Writer
 
 LETTERS = ("A", "B")
 NUMBERS = tuple(str(value) for value in range(questions.LOWEST, questions.HIGHEST + 1))
@@ -34,7 +34,7 @@ LEAD = "\n\nAnswer:"
 TOO_LONG = "longer than the judge can read"
 
 
-class Local(JudgeBlock):
+class LocalJudgeBlock(JudgeBlock):
     """A language model that is opened here: `{name: local, from: STAGE}` or `{name: local, checkpoint: NAME}`."""
 
     name: Literal["local"] = "local"
@@ -68,7 +68,7 @@ class Local(JudgeBlock):
         return () if self.source is None else (self.source,)
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Local:
+    def _one_of_both(self) -> LocalJudgeBlock:
         if (self.source is None) == (self.checkpoint is None):
             given = "both were given" if self.checkpoint else "neither was given"
             raise ConfigIssues(
@@ -106,13 +106,15 @@ class Local(JudgeBlock):
         return {key: value for key, value in super().identity().items() if key != "batch_size"}
 
     def open(self, context: Context) -> Judge:
+        from pipelines.models.generate import open_writer
+
         return LocalJudge(self, open_writer(context, self.source, self.checkpoint), context)
 
 
 class LocalJudge(Judge):
     """The opened model."""
 
-    def __init__(self, block: Local, writer: Writer, context: Context) -> None:
+    def __init__(self, block: LocalJudgeBlock, writer: Writer, context: Context) -> None:
         super().__init__()
         self.block, self.writer, self.context = block, writer, context
         tokenizer = writer.tokenizer
@@ -210,13 +212,13 @@ class LocalJudge(Judge):
             found[at] = share if whole > 0 else None
         return found, [reason or ("" if found[at] is not None else TOO_LONG) for at, reason in enumerate(reasons)]
 
-    def _row(self, ids: Sequence[int], reason: str | None) -> Asked:
-        from pipelines.feedback.judges.label_probabilities import Asked
+    def _row(self, ids: Sequence[int], reason: str | None) -> LabelQuery:
+        from pipelines.feedback.judges.label_probabilities import LabelQuery
 
         if reason is None:
-            return Asked(ids)
+            return LabelQuery(ids)
         cut = reason.partition("Answer:")[0].rstrip()  # what it concluded by itself is asked again, as probabilities
-        return Asked(
+        return LabelQuery(
             ids,
             self.writer.tokenizer(questions.quoted(cut, self.specials) + LEAD, add_special_tokens=False)["input_ids"],
         )

@@ -11,7 +11,7 @@ from pipelines.data.prompts import Prompt
 from pipelines.feedback import results
 from pipelines.feedback.audit import audit_page
 from pipelines.feedback.judges.judge import Spent, Verdict, both_orders
-from pipelines.feedback.pairs import Judged
+from pipelines.feedback.pairs import JudgedPrompt
 
 PLAIN = Prompt("p")
 SURE = both_orders(0.9, 0.8)
@@ -20,8 +20,8 @@ ASKED = [{"role": "user", "content": "Say something."}]
 
 def judged(
     number: int = 0, verdict: Verdict = SURE, prompt: Prompt = PLAIN, texts: tuple[str, str] = ("long text", "x")
-) -> Judged:
-    return Judged(
+) -> JudgedPrompt:
+    return JudgedPrompt(
         prompt,
         number,
         list(texts),
@@ -39,7 +39,7 @@ def stage(**settings: Any) -> Any:
     )
 
 
-def details(own: list[Judged], **more: Any) -> dict[str, Any]:
+def details(own: list[JudgedPrompt], **more: Any) -> dict[str, Any]:
     return results.details_of(
         own,
         results.preference_rows(own, stage(), "sft"),
