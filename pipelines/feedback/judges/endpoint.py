@@ -244,7 +244,7 @@ class EndpointJudge(Judge):
 
     def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
-        from pipelines.feedback.judges.endpoint_client import ChatRequest, Gone
+        from pipelines.feedback.judges.endpoint_client import StopAsked, Gone
 
         try:
             with self.stop.deferred():
@@ -254,7 +254,7 @@ class EndpointJudge(Judge):
                 f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is "
                 "kept: when it is back, `finery resume` asks only the rest"
             ) from error
-        except ChatRequest:
+        except StopAsked:
             raise Stopped("stopped while the judge was asked; what it said is kept") from None
         for answer in found:
             self.spent.add(

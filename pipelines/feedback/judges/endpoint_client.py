@@ -129,7 +129,7 @@ class Gone(Exception):
     """The server does not answer any more; what it said before is kept."""
 
 
-class ChatRequest(Exception):
+class StopAsked(Exception):
     """A signal asked this process to stop; what was answered is kept."""
 
 
@@ -175,7 +175,7 @@ class Client:
     """Keys of a request that this server does not take."""
 
     def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
-        """The answers to request bodies, in their order; equal ones are asked once. Raises Gone, Asked, StageError."""
+        """The answers to request bodies, in their order; equal ones are asked once. Raises Gone, StopAsked, StageError."""
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
         waiting: dict[str, Mapping[str, Any]] = {}
         for name, question in zip(names, questions, strict=True):
@@ -187,8 +187,6 @@ class Client:
         return [ChatAnswer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
     async def _ask_all(self, waiting: Mapping[str, Mapping[str, Any]]) -> None:
-        import httpx
-
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         limits = httpx.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
         timeout = httpx.Timeout(self.timeout, connect=min(10.0, self.timeout))
@@ -211,7 +209,7 @@ class Client:
         async def watch() -> None:
             while not over.is_set():
                 if self.stopping():
-                    failures.append(ChatRequest())
+                    failures.append(StopAsked())
                     over.set()
                 await asyncio.sleep(POLL)
 
@@ -232,14 +230,12 @@ class Client:
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
         if failures:
-            raise next((each for each in failures if not isinstance(each, Gone | ChatRequest)), failures[0])
+            raise next((each for each in failures if not isinstance(each, Gone | StopAsked)), failures[0])
 
     async def _patiently(
         self, client: httpx.AsyncClient, name: str, question: Mapping[str, Any], over: asyncio.Event
     ) -> ChatAnswer:
         """The answer to one question, after as many tries as it takes and is allowed."""
-        import httpx
-
         problem = ""
         for attempt in range(self.retries + 1):
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0)
