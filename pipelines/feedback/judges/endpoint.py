@@ -244,7 +244,7 @@ class EndpointJudge(Judge):
 
     def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
-        from pipelines.feedback.judges.endpoint_client import StopAsked, Gone
+        from pipelines.feedback.judges.endpoint_client import Gone, StopAsked
 
         try:
             with self.stop.deferred():

@@ -18,7 +18,7 @@ import pytest
 from pipelines.core import egress
 from pipelines.core.errors import StageError
 from pipelines.feedback.judges import endpoint_client
-from pipelines.feedback.judges.endpoint_client import StopAsked, Client, Gone, transport
+from pipelines.feedback.judges.endpoint_client import Client, Gone, StopAsked, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
 
 Handler = Callable[[dict[str, Any], int], httpx.Response]
