@@ -13,6 +13,8 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.core.recipe import START, Recipe, Stage
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.evaluation.language_modeling import HeldOutModel, HeldOutScores
     from pipelines.evaluation.ngrams import NGrams
 
@@ -128,7 +130,7 @@ def _generator(context: Context, chosen: Any, head: Head) -> Any:
     return open_folder(place, head, context.seed, trained_head=True)
 
 
-def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
+def peers(context: Context, chosen: Any, tokenizer: PreTrainedTokenizerBase) -> NGrams:
     """The models of one and of two tokens, fitted on the rows that the chosen stage read; kept between runs."""
     from pipelines.data.documents import token_streams
     from pipelines.data.packing import end_of_text
@@ -163,7 +165,7 @@ def measured(
     return measure(reader, texts, ngrams, context.cache, key, context.seed)
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """What tells two tokenizers apart."""
     backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
     return hashlib.sha256(backend.encode()).hexdigest()

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,10 @@ from pipelines.core.interfaces import World
 from pipelines.data.documents import Documents, read_documents
 from pipelines.evaluation.ngrams import NGrams
 from pipelines.metrics.perplexity import Sums, Tally, detection, hidden, likelihood
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -166,7 +170,7 @@ class SpecialTokens:
     """The token between documents."""
 
     @classmethod
-    def of(cls, tokenizer: Any, end: int) -> SpecialTokens:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, end: int) -> SpecialTokens:
         """Those of a tokenizer."""
         special, sentinel = (np.zeros(len(tokenizer), dtype=np.bool_) for _ in range(2))
         special[[each for each in tokenizer.all_special_ids if each != tokenizer.unk_token_id]] = True
@@ -179,15 +183,15 @@ class SpecialTokens:
 class HeldOutModel:
     """A model, and everything it takes to ask it about text."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     objective: Any
     collate: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
     """The objective's own, drawing with MASK_SEED."""
     block_size: int
     stride: int
     batch_size: int
-    device: Any
+    device: torch.device
     world: World
     gather: Callable[[Any], list[Any]]
     progress: Progress | None = None

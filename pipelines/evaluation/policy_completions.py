@@ -28,6 +28,9 @@ from pipelines.models.predict import answers, device, progress_events
 from pipelines.tasks.predictions import Written
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.data.prompts import PromptRows
     from pipelines.evaluation.evaluate import Evaluate
     from pipelines.evaluation.report import Report
@@ -81,9 +84,6 @@ def paired_intervals(columns: dict[str, Floats], seed: int) -> dict[str, tuple[f
     return intervals(lambda rows, _: dict(zip(names, rows.mean(axis=0).tolist(), strict=True)), table, table, seed)
 
 
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Sampled:
     """One completion of each prompt by one model."""
@@ -121,7 +121,7 @@ class PolicyPredictions(Written):
     of_each: dict[str, Floats] = field(default_factory=dict)
     """What is measured of each prompt (prompts,), by the name of its mean in `metrics.json`."""
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         found = super().table()
@@ -189,7 +189,7 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
 class PolicyModel:
     """A model that goes on from prompts, shared between the processes of the stage."""
 
-    def __init__(self, stage: Evaluate, context: Context, model_id: str, tokenizer: Any) -> None:
+    def __init__(self, stage: Evaluate, context: Context, model_id: str, tokenizer: PreTrainedTokenizerBase) -> None:
         self.stage, self.context, self.model_id, self.tokenizer = stage, context, model_id, tokenizer
         self.model = context.open_model(None, stage_id=model_id, trained_head=True)
 

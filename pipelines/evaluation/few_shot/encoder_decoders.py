@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -21,13 +21,17 @@ from pipelines.evaluation.few_shot.likelihood import (
 )
 from pipelines.models.predict import Running, answers
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 class EncoderDecoderReader(LikelihoodReader):
     """A model whose decoder writes what its encoder's text becomes."""
 
     head: ClassVar[Head] = Head("seq2seq_lm")
 
-    def __init__(self, model: Any, tokenizer: Any, limit: int | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None = None) -> None:
         super().__init__(model, tokenizer, limit)
         if getattr(model.config, "bidirectional_decoder", False):
             raise ModelError(
@@ -68,7 +72,7 @@ class EncoderDecoderReader(LikelihoodReader):
             groups.setdefault(each.context, {})[each.answer] = None
         contexts = list(groups)
 
-        def answer(positions: list[int], device: Any) -> list[dict[tuple[int, ...], Likelihood]]:
+        def answer(positions: list[int], device: torch.device) -> list[dict[tuple[int, ...], Likelihood]]:
             return self._batch([(contexts[at], list(groups[contexts[at]])) for at in positions], device)
 
         found = dict(
@@ -77,7 +81,7 @@ class EncoderDecoderReader(LikelihoodReader):
         return [found[each.context][each.answer] for each in fitting]
 
     def _batch(
-        self, groups: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], device: Any
+        self, groups: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], device: torch.device
     ) -> list[dict[tuple[int, ...], Likelihood]]:
         import torch
         from transformers.modeling_outputs import BaseModelOutput

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.evaluation.few_shot.questions import FewShotQuestion
 from pipelines.metrics.base import counted_metric, load_metric
 from pipelines.tasks.predictions import SplitPredictions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
@@ -182,7 +185,7 @@ class RankedAnswers(FewShotAnswers):
         chosen = self.nats.argmax(axis=-1)
         return bool(chosen.size > 1 and (chosen == chosen.flat[0]).all())
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         by_line = np.concatenate([self.nats[:, draw] for draw in range(self.draws)])  # (lines, options)
@@ -238,7 +241,7 @@ class WrittenAnswers(FewShotAnswers):
         parts = [{name: each[:, draw : draw + 1] for name, each in self.counted.items()} for draw in range(self.draws)]
         return [partial(score_texts(task.metrics, part))(self.said, self.labels) for part in parts]
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         right = [" | ".join(each) if isinstance(each, list | tuple) else each for each in self.references]

@@ -10,12 +10,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pipelines.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Way = tuple[int, ...]
 
@@ -34,7 +37,7 @@ class LabelQuery:
         return len(self.prompt) + len(self.written)
 
 
-def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
+def ways_of(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[tuple[Way, ...]]:
     """The token sequences that each label may be written as. Raises ModelError where the tokenizer cannot tell
     labels apart."""
     found: list[tuple[Way, ...]] = []
@@ -51,7 +54,7 @@ def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
 
 
 def label_probabilities(
-    model: Any,
+    model: PreTrainedModel,
     rows: Sequence[LabelQuery],
     ways: Sequence[Sequence[Way]],
     pad: int,
@@ -110,7 +113,9 @@ def _of_labels(after: dict[Way, Tensor], ways: Sequence[Sequence[Way]]) -> Tenso
     return torch.stack(columns, 1)
 
 
-def _log_probabilities(model: Any, rows: Sequence[LabelQuery], prefix: Way, pad: int, start: int | None) -> Tensor:
+def _log_probabilities(
+    model: PreTrainedModel, rows: Sequence[LabelQuery], prefix: Way, pad: int, start: int | None
+) -> Tensor:
     """What comes next behind each row and `prefix`: log-probabilities (rows, vocabulary), float64 on the CPU."""
     words: dict[str, Any] = {}
     if start is None:
@@ -130,7 +135,7 @@ def _log_probabilities(model: Any, rows: Sequence[LabelQuery], prefix: Way, pad:
     return torch.log_softmax(last, -1).double().cpu()
 
 
-def _filled(rows: Iterable[Sequence[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:
+def _filled(rows: Iterable[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(ids filled up on the right, 1 where they are real), both (rows, longest)."""
     texts = [torch.tensor(list(row), dtype=torch.int64) for row in rows]
     ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)
