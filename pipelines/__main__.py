@@ -195,8 +195,7 @@ def _data(words: Sequence[str]) -> int:
 def _answer(verb: str, module: str, words: Sequence[str]) -> int:
     """Print one JSON object on standard output: the answer, or the error. Everything else goes to standard error."""
     from pipelines.core.errors import understood
-    from pipelines.core.interfaces import StopSignal
-    from pipelines.core.signals import stop_on_signals
+    from pipelines.core.signals import StopSignal, stop_on_signals
 
     try:
         request = json.loads(words[0]) if len(words) == 1 else None

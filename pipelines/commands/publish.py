@@ -16,11 +16,10 @@ from typing import Any
 from pipelines.commands.trained_models import Told
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import CommandError
-from pipelines.core.interfaces import StopSignal, World
-from pipelines.core.recipe import Recipe, read, validated
+from pipelines.core.recipe import TOKENIZER, Recipe, read, validated
+from pipelines.core.signals import StopSignal
 from pipelines.publishing.publish import Publish
 from pipelines.runs import fingerprints
-from pipelines.runs.context import TOKENIZER, context_for
 from pipelines.runs.run import Job
 from pipelines.runs.workspace import RECORD, RunFolder, StageStore
 
@@ -47,7 +46,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     warnings: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         # relative destinations mean what they mean to whoever gives the command, not to the run
-        context = context_for(job, stage, Path(folder), _mark(job, recipe, stage), World())
+        context = job.context(stage, Path(folder), _mark(job, recipe, stage))
         context = replace(context, events=Told(run / "events.jsonl", warnings))
         stage.run(context)
         publication = json.loads((Path(folder) / "publication.json").read_text(encoding="utf-8"))

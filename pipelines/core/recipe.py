@@ -45,6 +45,8 @@ MOST_PARTS = 100
 """Of an override path."""
 START = "model"
 """`from: model` reads the recipe's model as it was before any stage."""
+TOKENIZER = "tokenizer"
+"""The tokenizer is made like a stage, before all others."""
 
 
 def _architecture(value: Any) -> Any:
@@ -104,6 +106,16 @@ class Model(Block):
             self._code_is_pinned()
         return self
 
+    def shape(self) -> dict[str, Any]:
+        """The architecture with its preset written out. The vocabulary's size is the tokenizer's unless the recipe
+        says.
+        """
+        given = self.architecture or {}
+        words = dict(architecture_fields.resolve(given))
+        if "vocab_size" not in given:
+            words.pop("vocab_size", None)
+        return words
+
     def _code_is_pinned(self) -> None:
         """Code of others stays what it was when it was read. Raises Mistakes."""
         if self.checkpoint is None:
@@ -119,7 +131,10 @@ class Model(Block):
             return
         if self.revision is None or COMMIT.fullmatch(self.revision) is None:
             given = "is missing" if self.revision is None else f"is {show(self.revision)}"
-            why = "trust_remote_code runs the repository's code, so it must be a full commit (40 hexadecimal digits), which nobody can change"
+            why = (
+                "trust_remote_code runs the repository's code, so it must be a full commit (40 hexadecimal "
+                "digits), which nobody can change"
+            )
             raise ConfigIssues([(("revision",), f"{given}: {why}")])
 
 
@@ -217,9 +232,10 @@ class Stage(Block):
         """Content hash of every piece of outside data the stage reads, by its role. Raises DataError."""
         return {}
 
-    def modules(self) -> set[str]:
-        """Modules of the kinds of its tasks, which it finds by name when it runs: their code is part of its
-        fingerprint."""
+    def modules(self, recipe: Recipe) -> set[str]:
+        """Modules, or packages, of the kinds of its tasks, which it finds by name: their code is part of its
+        fingerprint.
+        """
         return set()
 
     def subjects(self) -> Mapping[str, Any]:

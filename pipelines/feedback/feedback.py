@@ -224,8 +224,10 @@ class Collecting:
         return found
 
     def _sample(self, rows: PromptRows, part: range) -> list[Any]:
+        from pipelines.models.sampling import complete
+
         stage, count = self.stage, self.stage.completions
-        done = self.context.complete(
+        done = complete(
             self.policy.model,
             self.policy.tokenizer,
             [rows.ids[at] for at in part for _ in range(count)],

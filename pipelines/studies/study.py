@@ -27,9 +27,8 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.events import EventLog
-from pipelines.core.interfaces import StopSignal
 from pipelines.core.recipe import Recipe
-from pipelines.core.signals import stop_on_signals
+from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.study_cells import Cell, Group, StudyRecipe, Values, named, told
 from pipelines.runs import fingerprints, hardware
 from pipelines.runs.workspace import lock, write_json, write_text

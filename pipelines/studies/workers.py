@@ -24,8 +24,8 @@ from typing import IO, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED
 from pipelines.core.events import read_events
-from pipelines.core.interfaces import StopSignal
 from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.signals import StopSignal
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job
 from pipelines.runs.workspace import RunFolder, StageStore

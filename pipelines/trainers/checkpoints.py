@@ -27,7 +27,8 @@ from torch import Tensor
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from pipelines.core.interfaces import Context, Head, Tuner
+from pipelines.core.interfaces import Context, Head
+from pipelines.tuners.tuner import TunerBlock
 
 MARKER = "complete.json"
 
@@ -77,7 +78,12 @@ def remove_unfinished(folder: Path) -> list[Path]:
 
 
 def save_stage(
-    context: Context, model: Any, tokenizer: Any, head: Head, metrics: Mapping[str, float], tuner: Tuner | None = None
+    context: Context,
+    model: Any,
+    tokenizer: Any,
+    head: Head,
+    metrics: Mapping[str, float],
+    tuner: TunerBlock | None = None,
 ) -> None:
     """Write the stage's result, whole or not at all, as the tuner saves it. Only the main process writes."""
     if context.world.is_main:

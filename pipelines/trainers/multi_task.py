@@ -320,7 +320,7 @@ class MultiTask(Stage):
             for role, found in entry.training_content(entry.id).items()
         }
 
-    def modules(self) -> set[str]:
+    def modules(self, recipe: Recipe) -> set[str]:
         return {LESSONS.module("seq2seq" if self.writes else entry.resolved(entry.id).kind) for entry in self.tasks}
 
     def special_tokens(self) -> tuple[str, ...]:

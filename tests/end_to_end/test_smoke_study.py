@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines.core import recipe as recipes
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.signals import StopSignal
 from pipelines.core.study_cells import load_study
 from pipelines.runs.run import run
 from pipelines.studies.compare import compare

@@ -12,8 +12,9 @@ import pytest
 
 from pipelines.core import recipe as recipes
 from pipelines.core.events import EventLog
-from pipelines.core.interfaces import Rows, StopSignal
+from pipelines.core.interfaces import Rows
 from pipelines.core.recipe import Recipe
+from pipelines.core.signals import StopSignal
 from pipelines.studies import workers
 from pipelines.studies.workers import Ended, Slot
 from pipelines.tasks.predictions import Predicted, write_predictions

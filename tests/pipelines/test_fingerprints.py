@@ -29,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def code(*modules: str) -> str:
-    for remembered in (fingerprints._origin, fingerprints._parsed, fingerprints._exists):
+    for remembered in (fingerprints._origin, fingerprints._parsed, fingerprints._exists, fingerprints._whole):
         remembered.cache_clear()
     for name in [name for name in sys.modules if name.startswith("pipelines.sandbox")]:
         del sys.modules[name]
@@ -49,14 +49,12 @@ def test_code_counts_through_every_import_even_one_inside_a_function(package: Pa
         'LATE = ("pipelines.sandbox.c:y",)',
         "from pipelines.core.registry import METRICS\nMETRICS.load(name)",
         'from pipelines import registry\nfrom pipelines.core.registry import OBJECTIVES\nOBJECTIVES.load("seq2seq")',
-        "def asked(self):\n    return self.context.complete()",
-        "def asked(context):\n    return context.complete()",
     ],
 )
-def test_code_counts_through_names_of_modules_registries_and_parts_of_the_context(
+def test_code_counts_through_names_of_modules_and_registries(
     package: Path, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for registry, name in (("metrics", "f1"), ("objectives", "seq2seq"), ("context", "complete")):
+    for registry, name in (("metrics", "f1"), ("objectives", "seq2seq")):
         monkeypatch.setitem(fingerprints.REGISTRIES[registry]._table, name, "pipelines.sandbox.c:y")
     (package / "b.py").write_text(f"name = ''\n{line}\n")
     before = code("pipelines.sandbox.a")
@@ -64,18 +62,21 @@ def test_code_counts_through_names_of_modules_registries_and_parts_of_the_contex
     assert code("pipelines.sandbox.a") != before
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelines.sandbox import c", "store.complete()"],
-)
-def test_types_and_other_things_of_the_same_name_do_not_count(
-    package: Path, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(fingerprints.CONTEXT._table, "complete", "pipelines.sandbox.c:y")
-    (package / "b.py").write_text(f"{line}\n")
+def test_types_do_not_count(package: Path) -> None:
+    (package / "b.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelines.sandbox import c\n"
+    )
     before = code("pipelines.sandbox.a")
     (package / "c.py").write_text("y = 22\n")
     assert code("pipelines.sandbox.a") == before
+
+
+def test_a_package_in_a_registry_stands_for_every_module_in_it(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fingerprints.REGISTRIES["metrics"]._table, "f1", "pipelines.sandbox")
+    (package / "b.py").write_text("from pipelines.core.registry import METRICS\n")
+    before = code("pipelines.sandbox.b")
+    (package / "d.py").write_text("z = 22\n")
+    assert code("pipelines.sandbox.b") != before
 
 
 def test_a_template_of_a_package_counts_with_the_package(package: Path) -> None:
@@ -91,12 +92,15 @@ def test_a_template_of_a_package_counts_with_the_package(package: Path) -> None:
 CHANGE_EACH = """
 import json, sys
 from pathlib import Path
-from pipelines import fingerprints, recipe as recipes
+from pipelines.core import recipe as recipes
+from pipelines.models import stage_models
+from pipelines.runs import fingerprints
 assert Path(fingerprints.__file__).is_relative_to(sys.argv[1]), fingerprints.__file__
 unseen = {}
 for path in sys.argv[2:]:
-    for stage in recipes.load(path).stages:
-        code = fingerprints.modules_of(stage) | stage.modules()
+    recipe = recipes.load(path)
+    for stage in recipe.stages:
+        code = fingerprints.modules_of(stage) | stage.modules(recipe) | {stage_models.__name__}
         before = fingerprints.code_of(code)
         assert before == fingerprints.code_of(code)
         for module in fingerprints.used_by(code):

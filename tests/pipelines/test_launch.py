@@ -14,7 +14,7 @@ import pytest
 
 from pipelines.core import errors
 from pipelines.core.errors import Busy, DataError, Diverged, FineryError, ProcessLost, StageError, Stopped
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.signals import StopSignal
 from pipelines.runs import distributed
 from service.attempts.watching import outcome_of
 from service.executors.protocol import Exited

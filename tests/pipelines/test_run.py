@@ -14,7 +14,6 @@ import pytest
 from pipelines.core import recipe as recipes
 from pipelines.core.errors import DataError, DiskFull, StageError, Stopped
 from pipelines.core.events import read_events
-from pipelines.runs.context import shape_of
 from pipelines.runs.run import run, working_folder
 from pipelines.runs.workspace import StageStore
 from pipelines.trainers.pretrain import Pretrain
@@ -218,9 +217,10 @@ def test_a_working_folder_that_is_gone_is_replaced_by_the_current_one(tmp_path: 
 
 
 def test_the_vocabulary_is_the_tokenizers_unless_the_recipe_says(story: Story) -> None:
-    assert "vocab_size" not in shape_of(recipes.load(story.root / "recipe.yaml"))
+    assert "vocab_size" not in recipes.load(story.root / "recipe.yaml").model.shape()
     assert (
-        shape_of(recipes.load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]))["vocab_size"] == 512
+        recipes.load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]).model.shape()["vocab_size"]
+        == 512
     )
 
 

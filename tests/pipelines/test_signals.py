@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import StopSignal
-from pipelines.core.signals import stop_on_signals
+from pipelines.core.signals import StopSignal, stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

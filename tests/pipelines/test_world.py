@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import EXIT_STOPPED, CommandError, StageError
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.signals import StopSignal
 from pipelines.runs import distributed
 
 

@@ -220,7 +220,6 @@ class Job:
             "stage_folders": folders,
             "open_model": open_model,
             "open_tokenizer": lambda stage_id=None: self.tokenizer,
-            "score": None,
         }
         return Context(**(values | changes))
 

@@ -8,7 +8,8 @@ import torch
 
 from pipelines.core import recipe as recipes
 from pipelines.core.errors import RecipeError, Stopped
-from pipelines.core.interfaces import Head, StopSignal
+from pipelines.core.interfaces import Head
+from pipelines.core.signals import StopSignal
 from pipelines.trainers import dpo, dpo_step
 from pipelines.trainers.arguments import split
 from pipelines.trainers.dpo_settings import SETTINGS, needs_reference, weights

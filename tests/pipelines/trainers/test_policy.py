@@ -8,7 +8,6 @@ import pytest
 from pipelines.core import recipe as recipes
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.models import heads
 from pipelines.trainers import tuning
 
 TASK = "task: {kind: preference, train: builtin/python-docs, name: preferences}"
@@ -36,16 +35,12 @@ def asking(recipe, folders, asked):
         asked.append((head, words))
         return SimpleNamespace(config=SimpleNamespace(model_type="finery", to_dict=dict))
 
-    def writing_head():
-        return heads.read_by(recipe, recipe.model_of(recipe.stages[-1]), folders)
-
     return SimpleNamespace(
         recipe=recipe,
         stage_id=recipe.stages[-1].id,
         stage_folders=folders,
         folder=None,
         open_model=open_model,
-        writing_head=writing_head,
     )
 
 

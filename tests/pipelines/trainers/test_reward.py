@@ -11,7 +11,8 @@ import torch
 
 from pipelines.core import recipe as recipes
 from pipelines.core.errors import DataError, IncompatibleError, RecipeError, Stopped
-from pipelines.core.interfaces import Head, StopSignal
+from pipelines.core.interfaces import Head
+from pipelines.core.signals import StopSignal
 from pipelines.data.reward_inputs import settings_in
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter

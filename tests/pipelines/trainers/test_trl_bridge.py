@@ -10,7 +10,8 @@ import torch
 
 from pipelines.core import recipe as recipes
 from pipelines.core.errors import Diverged, IncompatibleError, ModelError, RecipeError, Stopped
-from pipelines.core.interfaces import Head, StopSignal
+from pipelines.core.interfaces import Head
+from pipelines.core.signals import StopSignal
 from pipelines.trainers import trl as trl_bridge
 from pipelines.trainers.kto import encoded
 from tests import tiny
