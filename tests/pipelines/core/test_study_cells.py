@@ -1,8 +1,8 @@
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import load, loads, read
-from pipelines.core.study_cells import expand, load_study, named, refuse_study, told
+from pipelines.core.load import load, load_study, loads, read, refuse_study
+from pipelines.core.study_cells import expand, named, told
 
 BASE = """\
 name: s

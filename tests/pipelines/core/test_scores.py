@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.core import scores
 from pipelines.core.registry import BASELINES, METRICS, OBJECTIVES
+from pipelines.core.scores import OF_A_HUNDRED, SEVERAL, score_names
 
 
 def test_counts_and_guessers_are_no_scores():
@@ -77,3 +78,18 @@ def test_a_score_lies_between_its_bounds():
     assert scores.bounds("perplexity")[0] == 0.0
     for metric in scores.score_names(METRICS):
         assert scores.bounds(metric) != scores.bounds("of no name that is known"), metric
+
+
+PERFECT = {"squad": (["cat"], [["cat"]]), "squad_v2": (["cat"], [["cat"]]), "seqeval": ([["B-X"]], [["B-X"]])}
+
+
+@pytest.mark.parametrize("metric", SEVERAL)
+def test_a_metric_gives_the_scores_that_the_table_names(metric):
+    found = import_module(METRICS.module(metric)).compute(*PERFECT[metric])
+    assert tuple(found) == SEVERAL[metric]
+    assert set(found.values()) == {100.0 if metric in OF_A_HUNDRED else 1.0}
+
+
+def test_other_metrics_give_one_score_under_their_own_name():
+    assert score_names(("accuracy", "squad")) == ("accuracy", "exact_match", "f1")
+    assert set(OF_A_HUNDRED) <= set(METRICS)

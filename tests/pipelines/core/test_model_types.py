@@ -1,10 +1,30 @@
-"""How many tokens a model has positions for, held against what the live models do."""
+"""Which models look back only, by their words."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from pipelines.core.model_types import AFTER_PADDING, usable_positions
+from pipelines.core.model_types import AFTER_PADDING, looks_back_only, usable_positions
+
+
+@pytest.mark.parametrize(
+    ("words", "back"),
+    [
+        ({"model_type": "finery"}, False),
+        ({"model_type": "finery", "family": "decoder"}, True),
+        ({"model_type": "finery", "family": "encoder-decoder"}, False),
+        ({"model_type": "gpt2"}, True),
+        ({"model_type": "llama"}, True),
+        ({"model_type": "bert"}, False),
+        ({"model_type": "bert", "is_decoder": True}, True),
+        ({"model_type": "t5"}, False),
+        ({"model_type": "bart"}, False),
+        ({"model_type": "no-such-type"}, False),
+    ],
+)
+def test_the_first_token_knows_nothing_of_the_others(words, back):
+    assert looks_back_only(words) is back
+
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
 

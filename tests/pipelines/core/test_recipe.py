@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core import recipe as recipes
 from pipelines.core.architecture_fields import KINDS
 from pipelines.core.errors import RecipeError
+from pipelines.core.load import loads
+from pipelines.core.recipe import schema
 
 GOOD = """\
 name: mini
@@ -28,12 +29,12 @@ stages:
 
 def mistakes(text: str, *overrides: str) -> list[str]:
     with pytest.raises(RecipeError) as caught:
-        recipes.loads(text, overrides=overrides)
+        loads(text, overrides=overrides)
     return [str(mistake) for mistake in caught.value.mistakes]
 
 
 def test_a_good_recipe_is_read_with_its_defaults() -> None:
-    recipe = recipes.loads(GOOD)
+    recipe = loads(GOOD)
     assert [stage.id for stage in recipe.stages] == ["pretrain", "docs", "evaluate", "publish"]
     assert recipe.seed == 42
     assert recipe.stages[1].tuner.r == 4
@@ -146,9 +147,7 @@ def test_training_on_a_stage_that_leaves_no_model_is_refused(source: str) -> Non
 
 
 def test_overrides_change_stages_by_id_or_number() -> None:
-    recipe = recipes.loads(
-        GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"]
-    )
+    recipe = loads(GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"])
     assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments["max_steps"], recipe.seed, recipe.name) == (
         2,
         3,
@@ -159,7 +158,7 @@ def test_overrides_change_stages_by_id_or_number() -> None:
 
 def test_an_override_opens_a_short_form_and_missing_mappings() -> None:
     text = GOOD.replace("tuner: {name: lora, r: 4}", "tuner: lora")
-    recipe = recipes.loads(text, overrides=["stages.docs.tuner.r=2", "stages.docs.arguments.learning_rate=1e-3"])
+    recipe = loads(text, overrides=["stages.docs.tuner.r=2", "stages.docs.arguments.learning_rate=1e-3"])
     assert recipe.stages[1].tuner.r == 2
     assert recipe.stages[1].arguments == {"learning_rate": 1e-3}
 
@@ -184,14 +183,14 @@ def test_default_ids_number_the_repeats_and_step_around_given_ones() -> None:
         "  - {stage: evaluate}\n",
         "  - {stage: evaluate}\n  - {stage: evaluate, id: evaluate-2}\n  - {stage: evaluate}\n",
     )
-    assert [stage.id for stage in recipes.loads(text).stages][2:5] == ["evaluate", "evaluate-2", "evaluate-3"]
+    assert [stage.id for stage in loads(text).stages][2:5] == ["evaluate", "evaluate-2", "evaluate-3"]
 
 
 def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a\n\nb\n")
-    recipe = recipes.loads(GOOD.replace("builtin/python-docs}]", "texts.txt}]"), folder=tmp_path)
+    recipe = loads(GOOD.replace("builtin/python-docs}]", "texts.txt}]"), folder=tmp_path)
     assert recipe.stages[0].datasets[0].path == str(tmp_path / "texts.txt")
-    again = recipes.loads(recipe.to_yaml(), folder=Path("/"))
+    again = loads(recipe.to_yaml(), folder=Path("/"))
     assert again == recipe
     assert again.to_yaml() == recipe.to_yaml()
 
@@ -212,13 +211,13 @@ def test_what_is_no_recipe_at_all_is_refused_in_sentences(text: str) -> None:
 
 
 def test_the_schema_describes_every_registered_block() -> None:
-    text = json.dumps(recipes.schema())
+    text = json.dumps(schema())
     for word in ("masked_lm", "lora", "lora_alpha", "wordpiece", "evaluate", "num_processes", "max_train_samples"):
         assert f'"{word}"' in text
 
 
 def test_the_schema_describes_the_words_of_an_architecture() -> None:
-    ours, others, nothing = recipes.schema()["$defs"]["Model"]["properties"]["architecture"]["anyOf"]
+    ours, others, nothing = schema()["$defs"]["Model"]["properties"]["architecture"]["anyOf"]
     assert ours["properties"]["family"] == {"enum": ["encoder", "decoder", "encoder-decoder"], "default": "encoder"}
     assert ours["properties"]["sliding_window"]["type"] == ["integer", "null"]
     assert set(KINDS) | {"preset", "model_type"} == set(ours["properties"])
@@ -239,7 +238,7 @@ def test_reading_a_recipe_imports_no_heavy_library(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(GOOD)
     code = (
         "import sys\nfrom pipelines import recipe\n"
-        f"recipe.load({str(tmp_path / 'r.yaml')!r})\nrecipe.schema()\n"
+        f"load({str(tmp_path / 'r.yaml')!r})\nrecipe.schema()\n"
         "heavy = {'torch', 'transformers', 'datasets', 'peft', 'pandas', 'evaluate', 'accelerate'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -250,7 +249,7 @@ def test_what_trains_or_samples_passes_over_models_that_score(tmp_path):
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": " b", "rejected": " c"}')
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": " b"}')
     scores = "{stage: reward, id: scores, task: {kind: preference, train: pairs.jsonl}}"
-    recipe = recipes.loads(
+    recipe = loads(
         "name: t\nmodel: {checkpoint: some/model}\nstages:\n"
         f"  - {{stage: supervised, id: sft, task: {{kind: causal, train: rows.jsonl}}}}\n  - {scores}\n"
         "  - {stage: supervised, id: more, task: {kind: causal, train: rows.jsonl}}\n"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import DataError, DiskFull, StageError, Stopped
 from pipelines.core.events import read_events
-from pipelines.runs.run import run, working_folder
+from pipelines.core.load import load
+from pipelines.runs.run import complete_stages, run, working_folder
 from pipelines.runs.workspace import StageStore
 from pipelines.trainers.pretrain import Pretrain
 
@@ -47,7 +49,7 @@ class Story:
     def run(self, *overrides: str) -> Path:
         self.made.clear()
         return run(
-            recipes.load(self.root / "recipe.yaml", overrides),
+            load(self.root / "recipe.yaml", overrides),
             self.root / "runs" / "story",
             StageStore(self.root / "home"),
         )
@@ -217,11 +219,8 @@ def test_a_working_folder_that_is_gone_is_replaced_by_the_current_one(tmp_path: 
 
 
 def test_the_vocabulary_is_the_tokenizers_unless_the_recipe_says(story: Story) -> None:
-    assert "vocab_size" not in recipes.load(story.root / "recipe.yaml").model.shape()
-    assert (
-        recipes.load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]).model.shape()["vocab_size"]
-        == 512
-    )
+    assert "vocab_size" not in load(story.root / "recipe.yaml").model.shape()
+    assert load(story.root / "recipe.yaml", ["model.architecture.vocab_size=512"]).model.shape()["vocab_size"] == 512
 
 
 def test_the_stages_tokens_and_the_models_segments_are_part_of_the_tokenizer(
@@ -242,3 +241,25 @@ def test_the_stages_tokens_and_the_models_segments_are_part_of_the_tokenizer(
     story.run("model.architecture.type_vocab_size=0")
     assert story.made == ["one", "two"]
     assert "token_type_ids" not in open_tokenizer(str(folder)).model_input_names
+
+
+def test_complete_stages_are_found_by_id_and_attempts_are_not(tmp_path: Path) -> None:
+    store, run = tmp_path / "store", tmp_path / "run"
+    for name in ("aaa", "bbb.partial", "ccc"):
+        (store / name).mkdir(parents=True)
+    (run / "stages").mkdir(parents=True)
+    (run / "stages" / "01-pretrain").symlink_to(store / "aaa")
+    (run / "stages" / "02-fine-tune-2").symlink_to(store / "ccc")
+    (run / "stages" / "03-evaluate").symlink_to(store / "bbb.partial")
+    (run / "stages" / "04-gone").symlink_to(store / "ddd")
+    (run / "tokenizer").symlink_to(store / "ccc")
+    assert complete_stages(run) == {"pretrain": store / "aaa", "fine-tune-2": store / "ccc", "tokenizer": store / "ccc"}
+
+
+def test_a_rank_that_cannot_work_exits_1_and_leaves_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "attempt.partial").mkdir()
+    words = ["stage", str(tmp_path), "mine", str(tmp_path / "attempt.partial"), "2"]  # two are wanted, this is alone
+    done = subprocess.run([sys.executable, "-m", "pipelines", *words], capture_output=True, text=True)
+    assert done.returncode == 1
+    left = json.loads((tmp_path / "attempt.partial" / "failure.json").read_text())
+    assert left == {"type": "StageError", "message": "2 processes were asked for, but 1 joined"}

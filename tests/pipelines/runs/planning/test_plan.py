@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.runs.hardware import Device, gpu
 from pipelines.runs.planning import plan as planning
 from pipelines.runs.planning.plan import plan
@@ -233,7 +233,7 @@ def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
         f"found = plan(load({str(folder / 'recipe.yaml')!r})); print(found.lines()[0]); "
         "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'numpy') if name in sys.modules])"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import Busy
-from pipelines.runs.workspace import RunFolder, StageStore, collect, home, lock
+from pipelines.core.files import home, lock
+from pipelines.runs.workspace import RunFolder, StageStore, collect
 
 
 def make(store: StageStore, mark: str, inputs: tuple[str, ...] = (), text: str = "x") -> Path:

@@ -92,13 +92,13 @@ def test_a_template_of_a_package_counts_with_the_package(package: Path) -> None:
 CHANGE_EACH = """
 import json, sys
 from pathlib import Path
-from pipelines.core import recipe as recipes
+from pipelines.core.load import load
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
 assert Path(fingerprints.__file__).is_relative_to(sys.argv[1]), fingerprints.__file__
 unseen = {}
 for path in sys.argv[2:]:
-    recipe = recipes.load(path)
+    recipe = load(path)
     for stage in recipe.stages:
         code = fingerprints.modules_of(stage) | stage.modules(recipe) | {stage_models.__name__}
         before = fingerprints.code_of(code)
