@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -188,6 +189,15 @@ def test_every_json_block_is_json_and_every_python_block_is_python():
         ast.parse(fence.text, str(fence))
 
 
+def test_the_tuner_of_the_page_on_extending_is_a_block(monkeypatch):
+    (page,) = [fence for fence in written_in("python") if fence.text.startswith("# pipelines/tuners/")]
+    module = ModuleType("documented")
+    monkeypatch.setitem(sys.modules, "documented", module)
+    exec(compile(page.text, str(page), "exec"), vars(module))
+    assert module.Norms.model_validate({"name": "norms", "biases": False}).biases is False
+    assert module.Norms.model_fields["biases"].description
+
+
 # Recipes
 
 
@@ -327,48 +337,47 @@ def test_commands_in_sentences_can_be_given():
                 assert not word.startswith("configs/") or (REPOSITORY / word).exists(), where
 
 
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory) -> dict[str, str]:
-    """A folder `my-data` with a tiny train.csv, and an environment in which `finery` is this repository's."""
-    top = tmp_path_factory.mktemp("docs")
-    folder = top / "my-data"
+FINERY = """#!/bin/sh
+case "$1" in
+  init) exec {call} "$@" --force ;;
+  run) test {short} && test -d runs && shift && exec {call} plan "$@" {small}
+    exec {call} "$@" {small} ;;
+  evaluate|predict) test {short} && exit 0 ;;
+esac
+exec {call} "$@"
+"""
+"""This repository's command on a tiny model. In short, only the first `run` is done, a later one is planned."""
+
+
+@pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)], ids=["short", "long"])
+def test_the_commands_that_pages_show_run_in_their_order(short, tmp_path):
+    """A block that is not run says why: `<!-- not run: needs Docker -->`."""
+    folder = tmp_path / "my-data"
     folder.mkdir()
     lines = ["review,verdict"]
     for number in range(60):
         word, verdict = (("great", "good"), ("dull", "bad"))[number % 2]
         lines.append(f"The plot was {word} in number {number},{verdict}")
     (folder / "train.csv").write_text("\n".join(lines) + "\n")
-    (top / "bin").mkdir()
-    program = top / "bin" / "finery"
-    small = " ".join(shlex.quote(each) for each in SMALL)
-    call = f'exec "{sys.executable}" -m service.cli'
-    program.write_text(f'#!/bin/sh\nif [ "$1" = run ]; then {call} "$@" {small}; fi\n{call} "$@"\n')
+    program = tmp_path / "bin" / "finery"
+    program.parent.mkdir()
+    call, small = f'"{sys.executable}" -m service.cli', shlex.join(SMALL)
+    program.write_text(FINERY.format(call=call, small=small, short="yes" if short else "''"))
     program.chmod(0o755)
-    return os.environ | {
-        "PATH": f"{top / 'bin'}:{os.environ['PATH']}",
+    environment = os.environ | {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(REPOSITORY),
-        "FINERY_HOME": str(top / "home"),
+        "FINERY_HOME": str(tmp_path / "home"),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
-        "PWD": str(folder),
     }
-
-
-@pytest.mark.parametrize("page", sorted({fence.page for fence in written_in("bash")}), ids=name_of)
-def test_the_commands_of_a_page_run_in_their_order(page, request):
-    """A block that is not run says why: `<!-- not run: needs Docker -->`."""
-    unmarked = [
-        fence for fence in written_in("bash") if fence.page == page and not fence.comment.startswith("not run: ")
-    ]
-    for fence in unmarked:
+    for fence in written_in("bash"):
+        if fence.comment.startswith("not run: "):
+            continue
         for words in commands(fence.text):
             assert words[0] == "finery", f"{fence} is not run: {words[0]}"
             assert words[1] in CHEAP, f"{fence} is not run: finery {words[1]}"
-    if not unmarked:
-        return
-    environment = request.getfixturevalue("scratch")
-    script = "set -e\n" + "\n".join(fence.text for fence in unmarked)
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=environment["PWD"], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+        call = ["bash", "-e", "-c", fence.text]
+        done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, f"{fence}: {done.stdout}{done.stderr}"
+    assert (folder / "registry/my-data/README.md").is_file()
