@@ -8,7 +8,7 @@ show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from pipelines.core.registry import BASELINES
 from pipelines.tasks.evaluation import NotDefined
 from pipelines.tasks.preference.rows import PreferenceRows
 
+Baseline = Callable[[Rows, Rows, int], NDArray[Any]]
+"""`baseline(train, evaluation, outputs)`: what a model would give for each evaluated row, from the training rows."""
+
 
 def score_baselines(
     names: Iterable[str], score: Score, outputs: int, train: Rows, splits: Mapping[str, Rows]
@@ -27,16 +30,21 @@ def score_baselines(
     scores: dict[str, dict[str, float]] = {}
     skipped: dict[str, str] = {}
     for name in names:
-        guess = BASELINES.load(name)
+        guess: Baseline = BASELINES.load(name)
         try:
             scores[name] = {
                 f"{metric}{suffix}": value
                 for suffix, rows in splits.items()
-                for metric, value in score(guess(train, rows, outputs), rows.labels).items()
+                for metric, value in score(guess(train, rows, outputs), _labels(rows)).items()
             }
         except NotDefined as reason:
             skipped[name] = str(reason)
     return scores, skipped
+
+
+def _labels(rows: Rows) -> Any:
+    """The labels as they stand in the rows: scores take lists as well as arrays."""
+    return rows.labels
 
 
 def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:

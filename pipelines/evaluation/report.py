@@ -15,6 +15,7 @@ from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.examples import write_mistakes
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
 from pipelines.metrics.base import signatures
+from pipelines.tasks import scoring
 from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
 from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
@@ -42,7 +43,7 @@ class Report:
         scores: dict[str, float] = {}
         ranges: dict[str, tuple[float, float]] = {}
         if labelled:
-            score = self.context.score(task)
+            score = scoring.score(task)
             for each, labels in labelled:
                 given = score(each.said, labels)
                 around = each.around(task, score, self.context.seed)
@@ -84,7 +85,7 @@ class Report:
             for each in predicted
             if each.labels is not None
         }
-        found = analysed(self.context, choice.model, task, predicted, self.context.score(task), columns)
+        found = analysed(self.context, choice.model, task, predicted, scoring.score(task), columns)
         self.details[choice.name] |= found.details
         self.mistakes += found.mistakes
         for doubt in found.doubts:
@@ -129,7 +130,7 @@ class Report:
                 raise
             return {}, dict.fromkeys(self.baselines, str(error))
         splits = {each.suffix: each.rows for each in labelled}
-        return score_baselines(self.baselines, self.context.score(task), labelled[0].outputs(task), train, splits)
+        return score_baselines(self.baselines, scoring.score(task), labelled[0].outputs(task), train, splits)
 
     def _warn(
         self,

@@ -19,6 +19,8 @@ from pipelines.core.registry import METRICS
 if TYPE_CHECKING:
     import evaluate
 
+Column = Sequence[Any] | NDArray[Any]
+"""What predictions or references hold, one value an example."""
 Values = Literal["classes", "numbers", "texts", "answers", "tags"]
 """What predictions and references hold: class ids, numbers, texts, texts against lists of right ones, or lists of
 tags."""
@@ -31,7 +33,7 @@ class Metric:
     best: ClassVar[float] = 1.0
     """What perfect predictions score."""
 
-    def compute(self, predictions: Any, references: Any, classes: int | None = None) -> dict[str, float]:
+    def compute(self, predictions: Column, references: Column, classes: int | None = None) -> dict[str, float]:
         """Its scores by name, as plain floats. Raises ValueError where nothing can be scored.
 
         Parameters: classes: how many classes the task has, for metrics of classes.
@@ -55,7 +57,7 @@ class Metric:
 class CountedMetric(Metric):
     """A metric of a corpus whose scores follow from sums over its examples."""
 
-    def counts(self, predictions: Any, references: Any) -> NDArray[Any]:
+    def counts(self, predictions: Column, references: Column) -> NDArray[Any]:
         """What each example adds (examples, counts)."""
         raise NotImplementedError
 
@@ -63,7 +65,7 @@ class CountedMetric(Metric):
         """The scores of a corpus whose counts have these sums (counts,)."""
         raise NotImplementedError
 
-    def compute(self, predictions: Any, references: Any, classes: int | None = None) -> dict[str, float]:
+    def compute(self, predictions: Column, references: Column, classes: int | None = None) -> dict[str, float]:
         return self.of_counts(self.counts(predictions, references).sum(axis=0))
 
 
@@ -152,7 +154,7 @@ def _paired(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any]
     return predicted, true
 
 
-def paired_texts(predictions: Iterable[Any], references: Iterable[Any]) -> tuple[Sequence[str], Sequence[str]]:
+def paired_texts(predictions: Column, references: Column) -> tuple[Sequence[str], Sequence[str]]:
     """Both as lists of texts. Raises ValueError where they are no texts, differ in length, or are empty."""
     written, true = list(predictions), list(references)
     if len(written) != len(true):

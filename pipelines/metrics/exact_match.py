@@ -7,12 +7,10 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.metrics.base import CountedMetric, paired_texts
+from pipelines.metrics.base import Column, CountedMetric, paired_texts
 
 
 class ExactMatch(CountedMetric):
@@ -21,7 +19,7 @@ class ExactMatch(CountedMetric):
     values = "texts"
     best = 100.0
 
-    def counts(self, predictions: Iterable[str], references: Iterable[str]) -> NDArray[np.int64]:
+    def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
         """Whether each example matches, and 1, (examples, 2): the score of a corpus is the ratio of their sums."""
         written, true = paired_texts(predictions, references)
         right = [

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.metrics.base import CountedMetric, paired_texts
+from pipelines.metrics.base import Column, CountedMetric, paired_texts
 
 WORDS = re.compile(r"[a-z0-9]+")
 
@@ -31,7 +31,7 @@ class Rouge(CountedMetric):
         """F1 of the words of a text and those of its reference."""
         raise NotImplementedError
 
-    def counts(self, predictions: Iterable[str], references: Iterable[str]) -> NDArray[np.float64]:
+    def counts(self, predictions: Column, references: Column) -> NDArray[np.float64]:
         """F1 and 1 for each example, (examples, 2): the score of a corpus is the ratio of their sums."""
         written, true = paired_texts(predictions, references)
         scores = [self.of_pair(words(text), words(reference)) for text, reference in zip(written, true, strict=True)]

@@ -7,14 +7,13 @@ uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.metrics.base import CountedMetric, paired_texts
+from pipelines.metrics.base import Column, CountedMetric, paired_texts
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as Scorer
@@ -36,7 +35,7 @@ class CorpusMetric(CountedMetric):
         """The scorer, made once."""
         return self.make()
 
-    def counts(self, predictions: Iterable[str], references: Iterable[str]) -> NDArray[np.int64]:
+    def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
         written, true = paired_texts(predictions, references)
         return np.asarray(self.scorer._extract_corpus_statistics(written, [true]), dtype=np.int64)
 

@@ -8,13 +8,12 @@ mode read them: `I-X` behind something other than `B-X` or `I-X` begins an entit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.metrics.base import CountedMetric
+from pipelines.metrics.base import Column, CountedMetric
 
 OUTSIDE = "O"
 
@@ -24,7 +23,7 @@ class Seqeval(CountedMetric):
 
     values = "tags"
 
-    def counts(self, predictions: Iterable[Any], references: Iterable[Any]) -> NDArray[np.int64]:
+    def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
         """(texts, 5): right entities, predicted ones, true ones, right tags, tags."""
         predicted, true = _paired(predictions, references)
         return np.array([_counts_of(one, other) for one, other in zip(predicted, true, strict=True)], dtype=np.int64)
@@ -62,9 +61,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-def _paired(
-    predictions: Iterable[Any], references: Iterable[Any]
-) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
+def _paired(predictions: Column, references: Column) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
     predicted, true = list(predictions), list(references)
     if len(predicted) != len(true):
         raise ValueError(f"predictions and references must be as many, found {len(predicted)} and {len(true)}")

@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipelines.metrics.base import CountedMetric
+from pipelines.metrics.base import Column, CountedMetric
 
 
 class Squad(CountedMetric):
@@ -27,7 +27,7 @@ class Squad(CountedMetric):
     values = "answers"
     best = 100.0
 
-    def counts(self, predictions: Iterable[Any], references: Iterable[Any]) -> NDArray[np.float64]:
+    def counts(self, predictions: Column, references: Column) -> NDArray[np.float64]:
         """(questions, 3): exact match and F1 in 0 … 1, and 1."""
         texts, right = paired_answers(predictions, references)
         each = [self.of_question(text, answers) for text, answers in zip(texts, right, strict=True)]
@@ -58,7 +58,7 @@ class SquadV2(Squad):
         return float(any(text == answer for answer in right)), f1
 
 
-def by_answerability(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+def by_answerability(predictions: Column, references: Column) -> dict[str, float]:
     """The scores of the questions with and without an answer, under the official script's names, and how many they
     are.
     """
@@ -74,9 +74,7 @@ def by_answerability(predictions: Sequence[str], references: Sequence[Sequence[s
     return scores
 
 
-def best_threshold(
-    answers: Sequence[str], differences: ArrayLike, references: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def best_threshold(answers: Column, differences: ArrayLike, references: Column) -> dict[str, float]:
     """The best scores that any threshold gives, and those thresholds, as `find_all_best_thresh` of the official script.
 
     `answers` (questions,) are the best texts that are not empty, `differences` (questions,) how much better "no answer"
@@ -124,9 +122,7 @@ def overlap(prediction: str, answer: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def paired_answers(
-    predictions: Iterable[Any], references: Iterable[Any]
-) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def paired_answers(predictions: Column, references: Column) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """A text and a list of texts a question. Raises ValueError for anything else, other lengths, or nothing."""
     texts = list(predictions)
     right = [list(answers) if isinstance(answers, list | tuple) else answers for answers in references]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipelines.core.interfaces import Score
-from pipelines.metrics.base import counted_metric
+from pipelines.metrics.base import Column, counted_metric
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -49,8 +49,8 @@ def intervals(
 
 def corpus_intervals(
     metrics: Iterable[str],
-    texts: Sequence[Any] | NDArray[Any],
-    references: Sequence[Any] | NDArray[Any],
+    texts: Column,
+    references: Column,
     seed: int,
     resamples: int = RESAMPLES,
     level: float = LEVEL,

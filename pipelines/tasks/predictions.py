@@ -167,6 +167,7 @@ class Written(SplitPredictions):
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
         if isinstance(task, AsText) and self.labels is not None:
             return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed)
+        assert self.labels is not None
         return corpus_intervals(task.metrics, self.texts, self.labels, seed)
 
     def doubt(self, task: Task) -> str | None:

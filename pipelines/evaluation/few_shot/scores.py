@@ -140,8 +140,9 @@ class FewShotAnswers(SplitPredictions):
 
     def by_draw(self, task: Task) -> list[dict[str, float]]:
         """The scores of each draw by itself."""
-        score = self.score_of(task)
-        return [score(self._one(draw), self.labels) for draw in range(self.draws)]
+        score, labels = self.score_of(task), self.labels
+        assert labels is not None
+        return [score(self._one(draw), labels) for draw in range(self.draws)]
 
     def _one(self, draw: int) -> Any:
         return self.said[:, draw : draw + 1]
@@ -238,8 +239,10 @@ class WrittenAnswers(FewShotAnswers):
     def by_draw(self, task: Task) -> list[dict[str, float]]:
         if self.right is not None:
             return super().by_draw(task)
+        labels = self.labels
+        assert labels is not None
         parts = [{name: each[:, draw : draw + 1] for name, each in self.counted.items()} for draw in range(self.draws)]
-        return [partial(score_texts(task.metrics, part))(self.said, self.labels) for part in parts]
+        return [partial(score_texts(task.metrics, part))(self.said, labels) for part in parts]
 
     def table(self) -> pa.Table:
         import pyarrow as pa

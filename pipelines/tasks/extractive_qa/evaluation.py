@@ -224,6 +224,7 @@ class Spanned(SplitPredictions):
         return at_threshold(self.best, self.differences, self.threshold) if self.may_be_none else self.best
 
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        assert self.labels is not None
         return corpus_intervals(task.metrics, self.said, self.labels, seed)
 
     def doubt(self, task: Task) -> str | None:
