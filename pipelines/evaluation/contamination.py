@@ -318,25 +318,25 @@ def overlap_of(context: Context, model: str, rows: Any) -> Overlap | None:
         return None
     examined = Examined(fields_of(rows), answers_of(rows))
     key = _key(context, stages, examined)
-    place = context.cache / f"overlap-{key}.json"
-    kept = _read(place)
-    if kept is None:
-        kept = _look(context, stages, examined)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_json(place, kept)
+    path = context.cache / f"overlap-{key}.json"
+    record = _read(path)
+    if record is None:
+        record = _look(context, stages, examined)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
     return Overlap(
-        kept["run"],
-        kept["sources"],
-        np.array(kept["exact"], dtype=np.int64),
-        np.array(kept["partly"], dtype=np.int64),
-        kept["short"],
-        kept["share"],
-        kept["found"],
+        record["run"],
+        record["sources"],
+        np.array(record["exact"], dtype=np.int64),
+        np.array(record["partly"], dtype=np.int64),
+        record["short"],
+        record["share"],
+        record["found"],
     )
 
 
-def checked(
-    context: Context, model: str, rows: Any, score: Score | None = None, said: Any = None, labels: Any = None
+def overlap_report(
+    context: Context, model: str, rows: Any, score: Score | None = None, answers: Any = None, labels: Any = None
 ) -> dict[str, Any] | None:
     """The check as it stands in `details.json`; None where this recipe trained nothing that could overlap.
 
@@ -346,20 +346,20 @@ def checked(
         overlap = overlap_of(context, model, rows)
     except DataError as error:
         return {"unchecked": str(error)}
-    return None if overlap is None else told(overlap, rows, score, said, labels, unknown_of(context))
+    return None if overlap is None else overlap_details(overlap, rows, score, answers, labels, unknown_of(context))
 
 
-def told(
-    overlap: Overlap, rows: Any, score: Score | None, said: Any, labels: Any, unknown: str | None
+def overlap_details(
+    overlap: Overlap, rows: Any, score: Score | None, answers: Any, labels: Any, unknown: str | None
 ) -> dict[str, Any]:
     """As it stands in `details.json`, with the scores of the examples that do not overlap."""
     fields = fields_of(rows)
     seen = overlap.seen
     clean = np.setdiff1d(np.arange(len(rows)), seen)
     scores: dict[str, float] = {}
-    if score is not None and said is not None and labels is not None and len(seen) and len(clean) >= FEWEST:
+    if score is not None and answers is not None and labels is not None and len(seen) and len(clean) >= FEWEST:
         try:
-            scores = score(said[clean], labels[clean])
+            scores = score(answers[clean], labels[clean])
         except (DataError, ValueError):  # a score that these examples do not define
             scores = {}
     return {
@@ -382,7 +382,7 @@ def told(
     }
 
 
-def doubt(name: str, split: str, overlap: Mapping[str, Any]) -> str | None:
+def overlap_warning(name: str, split: str, overlap: Mapping[str, Any]) -> str | None:
     """A sentence where more than a twentieth of the examples were seen in training."""
     if "unchecked" in overlap:
         return f"{name}: whether '{split}' overlaps with the training data could not be checked: {overlap['unchecked']}"
@@ -433,7 +433,7 @@ def _look(context: Context, stages: list[Any], examined: Examined) -> dict[str, 
     exact, partly = examined.exact, examined.partly
     whole, part = np.flatnonzero(exact >= 0), np.flatnonzero(partly >= 0)
     first = [*whole.tolist(), *(at for at in part.tolist() if exact[at] < 0)][:SHOWN]
-    found = [
+    shown = [
         {
             "position": at,
             "stage": stages[int(exact[at] if exact[at] >= 0 else partly[at])].id,
@@ -449,7 +449,7 @@ def _look(context: Context, stages: list[Any], examined: Examined) -> dict[str, 
         "partly": part.tolist(),
         "short": int(examined.short.sum()),
         "share": examined.share(),
-        "found": found,
+        "found": shown,
     }
 
 
@@ -467,7 +467,7 @@ def _key(context: Context, stages: list[Any], examined: Examined) -> str:
 
 def _read(place: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(place.read_text())
+        record: dict[str, Any] = json.loads(place.read_text())
     except (OSError, ValueError):
         return None
-    return found
+    return record

@@ -45,12 +45,12 @@ class Report:
         if labelled:
             score = scoring.score(task)
             for each, labels in labelled:
-                given = score(each.said, labels)
+                split_scores = score(each.said, labels)
                 around = each.around(task, score, self.context.seed)
-                scores |= {f"{name}{each.suffix}": value for name, value in given.items()}
+                scores |= {f"{name}{each.suffix}": value for name, value in split_scores.items()}
                 ranges |= {f"{name}{each.suffix}": value for name, value in around.items()}
             self.metrics[choice.name] = scores
-        guessed, skipped = self._guess(choice, task, [each for each, _ in labelled])
+        baselines, skipped = self._guess(choice, task, [each for each, _ in labelled])
         self.predicted += predicted
         self.details[choice.name] = {
             "model": choice.model,
@@ -60,7 +60,7 @@ class Report:
             "columns": answers.columns,
             "precision": "no",
             "intervals": ranges,
-            "baselines": guessed,
+            "baselines": baselines,
             **(
                 {"percent": percent}
                 if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED))
@@ -75,7 +75,12 @@ class Report:
         }
         self._analyse(choice, task, predicted)
         self._warn(
-            choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {})
+            choice.name,
+            task,
+            predicted,
+            scores,
+            ranges,
+            baselines.get("majority") or baselines.get("majority_by_word", {}),
         )
 
     def _analyse(self, choice: BenchmarkChoice, task: Task, predicted: Sequence[SplitPredictions]) -> None:
@@ -85,37 +90,37 @@ class Report:
             for each in predicted
             if each.labels is not None
         }
-        found = analysed(self.context, choice.model, task, predicted, scoring.score(task), columns)
-        self.details[choice.name] |= found.details
-        self.mistakes += found.mistakes
-        for doubt in found.doubts:
-            self.context.events.emit("warning", message=doubt)
+        analysis = analysed(self.context, choice.model, task, predicted, scoring.score(task), columns)
+        self.details[choice.name] |= analysis.details
+        self.mistakes += analysis.mistakes
+        for warning in analysis.warnings:
+            self.context.events.emit("warning", message=warning)
 
     def add_text(
-        self, name: str, reference: Any, chosen: Any, found: HeldOutScores, stride: int | None, started: float
+        self, name: str, reference: Any, chosen: Any, scores: HeldOutScores, stride: int | None, started: float
     ) -> None:
         """Keep what was measured about one held-out text with the model of the pretrain stage `chosen`."""
-        self.metrics[name] = found.metrics
+        self.metrics[name] = scores.metrics
         self.details[name] = {
             "model": chosen.id,
-            "examples": {reference.split: found.documents},
+            "examples": {reference.split: scores.documents},
             "splits": {"": reference.split},
             "objective": chosen.objective.name,
             "block_size": chosen.block_size,
             **({"stride": stride} if stride else {}),
             "precision": "no",
-            "intervals": found.intervals,
-            "baselines": found.peers,
+            "intervals": scores.intervals,
+            "baselines": scores.peers,
             "seconds": round(time.monotonic() - started, 3),
         }
-        self.measured += found.documents
-        doubts = [
+        self.measured += scores.documents
+        warnings = [
             trained_on(name, reference, chosen),
-            no_better_than_ngrams(name, found.metrics, found.intervals, found.peers),
+            no_better_than_ngrams(name, scores.metrics, scores.intervals, scores.peers),
         ]
-        for doubt in doubts:
-            if doubt is not None:
-                self.context.events.emit("warning", message=doubt)
+        for warning in warnings:
+            if warning is not None:
+                self.context.events.emit("warning", message=warning)
 
     def _guess(
         self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions]
@@ -142,16 +147,16 @@ class Report:
         majority: dict[str, float],
     ) -> None:
         hidden = [each.split for each in predicted if each.labels is None]
-        doubts = [each.doubt(task) for each in predicted]
+        warnings = [each.doubt(task) for each in predicted]
         guess = {"guess": "giving each word its most frequent tag"} if task.head.kind == "token_classification" else {}
-        doubts.append(no_better_than_majority(name, scores, ranges, majority, **guess))
+        warnings.append(no_better_than_majority(name, scores, ranges, majority, **guess))
         if hidden:
-            doubts.append(
+            warnings.append(
                 f"{name}: the labels of '{', '.join(hidden)}' are not public: predictions are written, without a score"
             )
-        for doubt in doubts:
-            if doubt is not None:
-                self.context.events.emit("warning", message=doubt)
+        for warning in warnings:
+            if warning is not None:
+                self.context.events.emit("warning", message=warning)
 
     def write(self) -> None:
         """Predictions first, `metrics.json` last: whoever finds the scores finds everything they stand on."""
@@ -160,8 +165,8 @@ class Report:
         write_predictions(folder / "predictions.parquet", self.predicted)
         for each in self.predicted:
             each.write_beside(folder)
-        for doubt in look_for_overlap(self.context, self.predicted, self.details):
-            self.context.events.emit("warning", message=doubt)
+        for warning in look_for_overlap(self.context, self.predicted, self.details):
+            self.context.events.emit("warning", message=warning)
         write_mistakes(folder / "mistakes.jsonl", self.mistakes)
         average, stands_on = glue_score(self.metrics)
         if stands_on:

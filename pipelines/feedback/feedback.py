@@ -159,7 +159,7 @@ class Feedback(Stage):
 
     def run(self, context: Context) -> None:
 
-        Collecting(self, context).do()
+        FeedbackRun(self, context).do()
 
 
 PART = 32
@@ -168,7 +168,7 @@ SHOWN = 3
 """Pairs that the events show."""
 
 
-class Collecting:
+class FeedbackRun:
     """One feedback stage at work."""
 
     def __init__(self, stage: Feedback, context: Context) -> None:
@@ -186,15 +186,15 @@ class Collecting:
         self.steps = len(parts) * (3 if self.stage.revise is not None else 2)
         sampled = self._in_parts(parts, 0, "sampling", lambda part: self._sample(rows, part))
         self._let_go()
-        said = self._in_parts(parts, 1, "judging", lambda part: self._ask(rows, part, [sampled[at] for at in part]))
-        judged = [judged_of(rows, at, sampled[at], said[at]) for at in range(len(rows))]
+        verdicts = self._in_parts(parts, 1, "judging", lambda part: self._ask(rows, part, [sampled[at] for at in part]))
+        judged = [judged_of(rows, at, sampled[at], verdicts[at]) for at in range(len(rows))]
         revised = []
         if self.stage.revise is not None:
             revised = self._in_parts(parts, 2, "revising", lambda part: self._revise(judged, part))
         last = len(parts) * 3
         again = self._once(last + 1, lambda: self._repeat(judged))
-        held = self._once(last + 2, self._hold)
-        self._write(judged, revised, again, held)
+        human = self._once(last + 2, self._hold)
+        self._write(judged, revised, again, human)
         self.progress.clear()
 
     # -- the steps
@@ -216,14 +216,14 @@ class Collecting:
         return self._judge
 
     def _prompts(self) -> PromptRows:
-        found = self.stage.prompts.read(self.policy.tokenizer, self.policy.encoder_decoder)
-        if found.left_out:
+        rows = self.stage.prompts.read(self.policy.tokenizer, self.policy.encoder_decoder)
+        if rows.left_out:
             self.context.events.emit(
                 "warning",
-                message=f"{len(found.left_out)} prompts are longer than prompts.max_length and are left out (rows "
-                f"{_rows(found.left_out)})",
+                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out (rows "
+                f"{_rows(rows.left_out)})",
             )
-        return found
+        return rows
 
     def _sample(self, rows: PromptRows, part: range) -> list[Any]:
         from pipelines.models.sampling import complete
@@ -263,10 +263,10 @@ class Collecting:
             [texts[at][two] for at, (_, two) in pairs],
             questions,
         )
-        found: dict[int, list[Any]] = {at: [] for at in part}
+        verdicts_of: dict[int, list[Any]] = {at: [] for at in part}
         for (at, pair), verdict, principle in zip(pairs, verdicts, ids, strict=True):
-            found[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
-        return self._with_costs([{"verdicts": found[at]} for at in part])
+            verdicts_of[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
+        return self._with_costs([{"verdicts": verdicts_of[at]} for at in part])
 
     def _rate(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
         flat = [
@@ -276,12 +276,12 @@ class Collecting:
             if text.strip()
         ]
         ratings = self.judge.rate([rows.texts[at] for at, _, _ in flat], [text for _, _, text in flat])
-        found: dict[int, list[float | None]] = {
+        scores_of: dict[int, list[float | None]] = {
             at: [None] * len(own["texts"]) for at, own in zip(part, sampled, strict=True)
         }
         for (at, place, _), rating in zip(flat, ratings, strict=True):
-            found[at][place] = rating.score
-        return self._with_costs([{"scores": found[at]} for at in part])
+            scores_of[at][place] = rating.score
+        return self._with_costs([{"scores": scores_of[at]} for at in part])
 
     def _principles(self, numbers: Sequence[tuple[int, ...]]) -> tuple[list[str | None], list[str | None]]:
         """(the ids of the principles that comparisons are made by, their questions), drawn by the comparisons'
@@ -309,28 +309,28 @@ class Collecting:
             self.context.seed,
             [at for at, _ in own],
         )
-        found: dict[int, Any] = {at: {"row": None} for at in part}
+        revision_of: dict[int, Any] = {at: {"row": None} for at in part}
         for (at, text), rounds in zip(own, done, strict=True):
-            found[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
-        return self._with_costs([found[at] for at in part])
+            revision_of[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
+        return self._with_costs([revision_of[at] for at in part])
 
     def _repeat(self, judged: Sequence[JudgedPrompt]) -> list[Any]:
         """The first comparisons asked anew, for a judge with chance in it."""
         if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
             return []
-        asked = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
-        _, questions = self._principles([(at, *pair) for at, pair in asked])
+        repeated = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
+        _, questions = self._principles([(at, *pair) for at, pair in repeated])
         verdicts = self.judge.compare(
-            [judged[at].prompt for at, _ in asked],
-            [judged[at].texts[one] for at, (one, _) in asked],
-            [judged[at].texts[two] for at, (_, two) in asked],
+            [judged[at].prompt for at, _ in repeated],
+            [judged[at].texts[one] for at, (one, _) in repeated],
+            [judged[at].texts[two] for at, (_, two) in repeated],
             questions,
             draw=1,
         )
         return self._with_costs(
             [
                 {"at": at, "pair": list(pair), "verdict": vars(verdict)}
-                for (at, pair), verdict in zip(asked, verdicts, strict=True)
+                for (at, pair), verdict in zip(repeated, verdicts, strict=True)
             ]
         )
 
@@ -367,12 +367,12 @@ class Collecting:
 
     def _in_parts(self, parts: Sequence[range], step: int, what: str, make: Callable[[range], list[Any]]) -> list[Any]:
         """The rows of all parts of a step, in order; `make` is called for those that are not there yet."""
-        found: list[Any] = []
+        rows: list[Any] = []
         for number, part in enumerate(parts):
             self._look_for_stop()
-            found += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
+            rows += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
             self.context.events.emit("progress", step=step * len(parts) + number + 1, total=self.steps, what=what)
-        return found
+        return rows
 
     def _once(self, number: int, make: Callable[[], list[Any]]) -> list[Any]:
         self._look_for_stop()
@@ -405,21 +405,28 @@ class Collecting:
     # -- what is left
 
     def _write(
-        self, judged: Sequence[JudgedPrompt], revised: Sequence[Any], again: Sequence[Any], held: Sequence[Any]
+        self, judged: Sequence[JudgedPrompt], revised: Sequence[Any], again: Sequence[Any], human: Sequence[Any]
     ) -> None:
         from pipelines.feedback.audit import audit_page
-        from pipelines.feedback.results import details_of, labelled_rows, metrics_of, preference_rows, told, trouble
+        from pipelines.feedback.results import (
+            details_of,
+            labelled_rows,
+            metrics_of,
+            preference_rows,
+            summary_of,
+            warnings_of,
+        )
 
         folder, stage = self.context.folder, self.stage
         policy = self.context.recipe.model_of(self.context.recipe.stage(self.context.stage_id))
         preferences = preference_rows(judged, stage, policy)
-        details = details_of(judged, preferences, again, held, self.spent)
+        details = details_of(judged, preferences, again, human, self.spent)
         if not preferences:
             raise DataError(
-                f"the judge left no preference to learn from: {told(details)}; give it more to choose from, "
+                f"the judge left no preference to learn from: {summary_of(details)}; give it more to choose from, "
                 "lower min_margin, or choose another judge"
             )
-        for message in trouble(details):
+        for message in warnings_of(details):
             self.context.events.emit("warning", message=message)
         for row in preferences[:SHOWN]:
             self.context.events.emit(

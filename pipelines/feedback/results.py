@@ -260,7 +260,7 @@ def metrics_of(details: Mapping[str, Any]) -> dict[str, float]:
     return found | {key: value for key, value in details["spent"].items() if key != "cost" or value}
 
 
-def told(details: Mapping[str, Any]) -> str:
+def summary_of(details: Mapping[str, Any]) -> str:
     """What became of the comparisons, in words."""
     return (
         f"of {details['completions']} completions {details['empty']} were empty and {details['repeated']} "
@@ -269,7 +269,7 @@ def told(details: Mapping[str, Any]) -> str:
     )
 
 
-def trouble(details: Mapping[str, Any]) -> list[str]:
+def warnings_of(details: Mapping[str, Any]) -> list[str]:
     """Warnings about a judge whose labels may not mean what they seem to."""
     found = []
     count, consistency, place, length = (

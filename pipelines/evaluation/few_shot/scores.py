@@ -40,15 +40,15 @@ def contextual(nats: Floats, without_content: Floats) -> Floats:
     p_cf is the mean over the inputs without content.
     """
     mean = np.exp(log_softmax(without_content)).mean(axis=-2)
-    found: Floats = log_softmax(nats) - np.log(np.maximum(mean, np.finfo(np.float64).tiny))
-    return found
+    weighed: Floats = log_softmax(nats) - np.log(np.maximum(mean, np.finfo(np.float64).tiny))
+    return weighed
 
 
 def log_softmax(nats: Floats) -> Floats:
     """Log-probabilities over the last axis."""
     shifted = nats - nats.max(axis=-1, keepdims=True)
-    found: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    log_probabilities: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return log_probabilities
 
 
 def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | None) -> Score:
@@ -61,11 +61,11 @@ def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | N
     def of(weighed: Any, labels: Any) -> dict[str, float]:
         chosen = np.asarray(weighed).argmax(axis=-1)  # (questions, draws, ways)
         right = chosen == np.asarray(labels)[:, None, None]
-        found = {name: float(right[:, :, at].mean()) for at, name in enumerate(names)}
+        scores = {name: float(right[:, :, at].mean()) for at, name in enumerate(names)}
         for metric in others:
             draws = [metric.compute(chosen[:, draw, 0], labels, classes=classes) for draw in range(chosen.shape[1])]
-            found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
-        return found
+            scores |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
+        return scores
 
     return of
 
@@ -75,19 +75,19 @@ def score_numbers(metrics: Sequence[str]) -> Score:
     loaded = [load_metric(name) for name in metrics]
 
     def of(numbers: Any, labels: Any) -> dict[str, float]:
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for metric in loaded:
             draws = [metric.compute(numbers[:, draw], labels) for draw in range(numbers.shape[1])]
-            found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
-        return found
+            scores |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
+        return scores
 
     return of
 
 
 def expected(nats: Floats, values: Sequence[float]) -> Floats:
     """The mean of the numbers that answers stand for, by their probability: nats (…, options)."""
-    found: Floats = np.exp(log_softmax(nats)) @ np.asarray(values, dtype=np.float64)
-    return found
+    means: Floats = np.exp(log_softmax(nats)) @ np.asarray(values, dtype=np.float64)
+    return means
 
 
 def score_texts(metrics: Sequence[str], counted: Mapping[str, NDArray[Any]]) -> Score:
@@ -97,23 +97,23 @@ def score_texts(metrics: Sequence[str], counted: Mapping[str, NDArray[Any]]) -> 
     """
 
     def of(chosen: Any, labels: Any) -> dict[str, float]:
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for metric in metrics:
             sums = counted[metric][np.asarray(chosen)].sum(axis=0)  # (draws, …)
             draws = [counted_metric(metric).of_counts(each) for each in sums]
-            found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
-        return found
+            scores |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
+        return scores
 
     return of
 
 
 def spread(by_draw: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """By score: the standard deviation over the draws, the least and the most."""
-    found = {}
+    spreads = {}
     for name in by_draw[0]:
         values = np.asarray([each[name] for each in by_draw])
-        found[name] = {"sd": float(values.std(ddof=1)), "min": float(values.min()), "max": float(values.max())}
-    return found
+        spreads[name] = {"sd": float(values.std(ddof=1)), "min": float(values.min()), "max": float(values.max())}
+    return spreads
 
 
 @dataclass(frozen=True)

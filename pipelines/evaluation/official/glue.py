@@ -40,39 +40,39 @@ LEAST, MOST = 0.0, 5.0
 
 def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]:
     """The task's metrics, and `total` rows. Raises CommandError."""
-    known = [each for each in TASKS if each.startswith(PREFIX)]
-    if name not in known:
-        raise CommandError(f"unknown task '{name}'.{nearest(name, known)} Available: {', '.join(known)}")
+    tasks = [each for each in TASKS if each.startswith(PREFIX)]
+    if name not in tasks:
+        raise CommandError(f"unknown task '{name}'.{nearest(name, tasks)} Available: {', '.join(tasks)}")
     task = TASKS.load(name)
-    given, gold = columns_of(predictions, ("index", "prediction")), columns_of(references, ("label",))
-    said_at = [_row(cell, predictions, at) for at, cell in enumerate(given["index"], start=1)]
-    once_each(said_at, predictions, "index")
-    names = _row_names(gold, references, set(said_at))
-    place = {index: at for at, index in enumerate(said_at)}
-    if missing := missing_ids(names, place):
+    predicted, true = columns_of(predictions, ("index", "prediction")), columns_of(references, ("label",))
+    predicted_rows = [_row(cell, predictions, at) for at, cell in enumerate(predicted["index"], start=1)]
+    once_each(predicted_rows, predictions, "index")
+    names = _row_names(true, references, set(predicted_rows))
+    places = {index: at for at, index in enumerate(predicted_rows)}
+    if missing := missing_ids(names, places):
         raise CommandError(
             f"{predictions} has no prediction for {len(missing)} of the {len(names)} rows of {references}: "
             f"index {listed(missing)}; add them"
         )
-    if strange := missing_ids(said_at, set(names)):
+    if unknown := missing_ids(predicted_rows, set(names)):
         raise CommandError(
-            f"{predictions} has {len(strange)} rows that {references} has not: index {listed(strange)}; is it "
+            f"{predictions} has {len(unknown)} rows that {references} has not: index {listed(unknown)}; is it "
             "another split?"
         )
-    chosen = [given["prediction"][place[index]] for index in names]
+    chosen = [predicted["prediction"][places[index]] for index in names]
     if task.kind == "regression":
-        said: Sequence[Any] = [_number(cell, predictions, index) for cell, index in zip(chosen, names, strict=True)]
-        right: Sequence[Any] = [
-            _similarity(cell, references, index) for cell, index in zip(gold["label"], names, strict=True)
+        values: Sequence[Any] = [_number(cell, predictions, index) for cell, index in zip(chosen, names, strict=True)]
+        labels: Sequence[Any] = [
+            _similarity(cell, references, index) for cell, index in zip(true["label"], names, strict=True)
         ]
         settings: dict[str, Any] = {}
     else:
-        said = _classes(chosen, task.labels, predictions, names, "prediction")
-        right = _classes(gold["label"], task.labels, references, names, "label")
+        values = _classes(chosen, task.labels, predictions, names, "prediction")
+        labels = _classes(true["label"], task.labels, references, names, "label")
         settings = {"classes": len(task.labels)}
     scores: dict[str, Any] = {}
     for metric in task.metrics:
-        scores |= load_metric(metric).compute(said, right, **settings)
+        scores |= load_metric(metric).compute(values, labels, **settings)
     return scores | {"total": len(names)}
 
 
@@ -176,13 +176,13 @@ def glue_score(metrics: Mapping[str, Mapping[str, float]]) -> tuple[dict[str, fl
     if len(each) < 2:
         return {}, {}
     missing = [name for name in AVERAGED if name not in each]
-    found: dict[str, float] = {}
+    averages: dict[str, float] = {}
     if not missing:
-        found["score"] = sum(each.values()) / len(each)
+        averages["score"] = sum(each.values()) / len(each)
     if set(missing) <= {WNLI}:
         others = [value for name, value in each.items() if name != WNLI]
-        found["score_without_wnli"] = sum(others) / len(others)
-    return found, {"tasks": each, "missing": missing, "percent": ["score", "score_without_wnli"]}
+        averages["score_without_wnli"] = sum(others) / len(others)
+    return averages, {"tasks": each, "missing": missing, "percent": ["score", "score_without_wnli"]}
 
 
 WORDS = ("glue/mnli", "glue/ax", "glue/qnli", "glue/rte")
@@ -226,8 +226,8 @@ def lacking(part: SubmissionPart, trained: Sequence[str]) -> str | None:
         return f"{part.file} (no model was trained on {needed})"
     try:
         source, split = task.places[part.split].open(part.split)
-        found = source.splits()
-        if split not in found:
+        splits = source.splits()
+        if split not in splits:
             return f"{part.file} ({source.describe()} has no split '{split}')"
         rows = len(source.load(split))
     except DataError as error:
@@ -257,12 +257,12 @@ def lines(part: SubmissionPart, logits: NDArray[Any]) -> str:
     if len(logits) != part.rows:
         raise DataError(f"{part.file} needs {part.rows} predictions, found {len(logits)}")
     if task.kind == "regression":
-        said = [f"{value:.3f}" for value in np.clip(logits[:, 0].astype(np.float64), 0.0, 5.0)]
+        predictions = [f"{value:.3f}" for value in np.clip(logits[:, 0].astype(np.float64), 0.0, 5.0)]
     else:
         chosen = logits.argmax(axis=1)
-        said = [task.labels[each] for each in chosen] if part.task in WORDS else [str(each) for each in chosen]
+        predictions = [task.labels[each] for each in chosen] if part.task in WORDS else [str(each) for each in chosen]
     return "".join(
-        f"{row}\n" for row in ("index\tprediction", *(f"{index}\t{each}" for index, each in enumerate(said)))
+        f"{row}\n" for row in ("index\tprediction", *(f"{index}\t{each}" for index, each in enumerate(predictions)))
     )
 
 
