@@ -17,7 +17,7 @@ from pipelines.core.recipe import START
 from pipelines.core.registry import TASKS
 from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.few_shot import settings as choice
+from pipelines.evaluation.few_shot import settings as few_shot
 from pipelines.evaluation.few_shot.decoders import DecoderReader
 from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader
 from pipelines.evaluation.few_shot.encoders import MaskReader
@@ -64,26 +64,26 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     reader = open_reader(stage, context)
     settings = stage.few_shot
     assert settings is not None
-    for subject in choice.subjects(context.recipe, stage):
-        task = subject.open_task()
-        about = FewShotBenchmark(
-            stage, context, reader, subject.name, task, choice.prompt_of(stage, subject.name, task)
+    for asked_task in few_shot.subjects(context.recipe, stage):
+        task = asked_task.open_task()
+        benchmark = FewShotBenchmark(
+            stage, context, reader, asked_task.name, task, few_shot.prompt_of(stage, asked_task.name, task)
         )
-        for name, count in settings.names(subject.name).items():
+        for name, count in settings.names(asked_task.name).items():
             started = time.monotonic()
-            said, details = about.answers(name, count)
+            answers, details = benchmark.answers(name, count)
             if context.world.is_main:
-                add(report, name, task, said, details, about.train_rows, started)
+                add(report, name, task, answers, details, benchmark.train_rows, started)
 
 
 def open_reader(stage: Evaluate, context: Context) -> LikelihoodReader:
     """The model that is asked, as what it is asked through."""
-    chosen = choice.model_of(context.recipe, stage) or START
-    head = choice.head_of(context.recipe, chosen) or _head_of_checkpoint(context)
+    chosen = few_shot.model_of(context.recipe, stage) or START
+    head = few_shot.head_of(context.recipe, chosen) or _head_of_checkpoint(context)
     model = context.open_model(head, stage_id=chosen, trained_head=True)
     tokenizer = context.open_tokenizer() if chosen == START else context.open_tokenizer(chosen)
     if head.kind == "causal_lm":
-        return DecoderReader(model, tokenizer, stage.max_length, choice.reads_both_ways(context.recipe, chosen))
+        return DecoderReader(model, tokenizer, stage.max_length, few_shot.reads_both_ways(context.recipe, chosen))
     return READERS[head.kind](model, tokenizer, stage.max_length)
 
 
@@ -93,7 +93,7 @@ def _head_of_checkpoint(context: Context) -> Head:
     register()
     model = context.recipe.model
     config = AutoConfig.from_pretrained(model.checkpoint, **opening(str(model.checkpoint), model.revision, model))
-    return choice.HEADS[family_of(config)]
+    return few_shot.HEADS[family_of(config)]
 
 
 @dataclass
@@ -131,8 +131,8 @@ class FewShotBenchmark:
     def answers(self, name: str, count: int) -> tuple[list[FewShotAnswers], dict[str, Any]]:
         """What is answered in each split with `count` examples, and what stands about it in details.json."""
         draws = self.settings.draws if count else 1
-        writes = choice.writes(self.settings, self.task.kind)
-        said: list[FewShotAnswers] = []
+        writes = few_shot.writes(self.settings, self.task.kind)
+        answers: list[FewShotAnswers] = []
         room = {"examples_dropped": 0, "questions_with_fewer_examples": 0, "questions_cut": 0}
         for suffix, split in self.task.evaluation_splits.items():
             questions = questions_of(self.task, self.prompt, split, self.stage.max_eval_samples)
@@ -145,11 +145,11 @@ class FewShotBenchmark:
             prompts = [self._prompts(questions, each, writes) for each in places]
             for each in prompts:
                 room = {key: value + room[key] for key, value in counts(each).items()}
-            given = name, suffix, split, questions, prompts, self._rows_of(places)
-            said.append(self._written(*given) if writes else self._ranked(*given))
+            split_arguments = name, suffix, split, questions, prompts, self._rows_of(places)
+            answers.append(self._written(*split_arguments) if writes else self._ranked(*split_arguments))
         settings = self.settings
-        about = {
-            "model": choice.model_of(self.context.recipe, self.stage),
+        details = {
+            "model": few_shot.model_of(self.context.recipe, self.stage),
             "few_shot": {
                 "shots": count,
                 "draws": draws,
@@ -166,9 +166,9 @@ class FewShotBenchmark:
         }
         if writes:
             generation = settings_of(self.stage.generation)
-            about["generation"] = {"num_beams": generation.num_beams, "max_new_tokens": generation.max_new_tokens}
-            about["signatures"] = signatures(self.task.metrics)
-        return said, about
+            details["generation"] = {"num_beams": generation.num_beams, "max_new_tokens": generation.max_new_tokens}
+            details["signatures"] = signatures(self.task.metrics)
+        return answers, details
 
     @property
     def _seed(self) -> int:
@@ -229,24 +229,28 @@ class FewShotBenchmark:
             if "contextual" in settings.calibration
             else []
         )
-        wanted: list[Encoded] = []
+        encoded: list[Encoded] = []
         for number, each in enumerate(flat):
             contents: list[FewShotQuestion | None] = [None, *(empty[number] if empty else [])]
-            wanted += [self.reader.encode(one) for content in contents for one in each.continuations(content)]
+            encoded += [self.reader.encode(one) for content in contents for one in each.continuations(content)]
             if "answer_context" in settings.calibration:
-                wanted += [self._alone(option) for option in each.question.options]
-        told = iter(self.reader.likelihoods(wanted, **self._running(split, name)))
+                encoded += [self._alone(option) for option in each.question.options]
+        likelihoods = iter(self.reader.likelihoods(encoded, **self._running(split, name)))
         shape = (len(prompts), len(questions))
         kinds: dict[str, list[Any]] = {"nats": [], "tokens": [], "empty": [], "alone": []}
         for each in flat:
-            own = [next(told) for _ in each.question.options]
+            own = [next(likelihoods) for _ in each.question.options]
             kinds["nats"].append([one.nats for one in own])
             kinds["tokens"].append([one.tokens for one in own])
             if empty:
-                kinds["empty"].append([[next(told).nats for _ in each.question.options] for _ in CONTENT_FREE])
+                kinds["empty"].append([[next(likelihoods).nats for _ in each.question.options] for _ in CONTENT_FREE])
             if "answer_context" in settings.calibration:
-                kinds["alone"].append([next(told).nats for _ in each.question.options])
-        arrays = {kind: np.asarray(found, dtype=np.float64) for kind, found in kinds.items() if found}
+                kinds["alone"].append([next(likelihoods).nats for _ in each.question.options])
+        arrays = {
+            kind: np.asarray(values_of_kind, dtype=np.float64)
+            for kind, values_of_kind in kinds.items()
+            if values_of_kind
+        }
         lengths = {
             "characters": np.asarray(
                 [[len(option) for option in each.question.options] for each in flat], dtype=np.float64
@@ -288,25 +292,27 @@ class FewShotBenchmark:
         generation = settings_of(self.stage.generation)
         new = int(generation.max_new_tokens or 0)
         flat = [self.reader.context(each.text()[0]) for draw in prompts for each in draw]
-        kept = [ids[self.reader.excess(Encoded(ids, (0,) * new)) :] for ids in flat]
-        found = write(self.reader, kept, self.prompt.stop, generation, **self._running(split, name))
-        texts = np.asarray([text.strip() for text in found], dtype=object).reshape(len(prompts), len(questions)).T
+        contexts = [ids[self.reader.excess(Encoded(ids, (0,) * new)) :] for ids in flat]
+        continuations = write(self.reader, contexts, self.prompt.stop, generation, **self._running(split, name))
+        texts = (
+            np.asarray([text.strip() for text in continuations], dtype=object).reshape(len(prompts), len(questions)).T
+        )
         answers = [str(each.answer) for each in questions.each]
-        made = WrittenAnswers(name, split, suffix, questions.rows, questions.each, rows, texts, answers, {})
-        if self.task.kind in choice.OPTIONS:
+        written = WrittenAnswers(name, split, suffix, questions.rows, questions.each, rows, texts, answers, {})
+        if self.task.kind in few_shot.OPTIONS:
             right = np.asarray(
                 [
                     [normalised(text) == normalised(answer) for text in row]
                     for row, answer in zip(texts, answers, strict=True)
                 ]
             )
-            return replace(made, right=right)
+            return replace(written, right=right)
         references, texts = self._comparable(questions, texts)
         counted = {
             metric: np.stack([counted_metric(metric).counts(list(draw), references) for draw in texts.T], axis=1)
             for metric in self.task.metrics
         }
-        return replace(made, references=references, counted=counted)
+        return replace(written, references=references, counted=counted)
 
     def _comparable(self, questions: FewShotQuestions, texts: Any) -> tuple[list[Any], Any]:
         """The right answers and the written ones in the form that the task's metrics compare."""
@@ -334,37 +340,37 @@ def add(
     report: Report,
     name: str,
     task: Task,
-    said: Sequence[FewShotAnswers],
-    about: Mapping[str, Any],
+    answers: Sequence[FewShotAnswers],
+    details: Mapping[str, Any],
     train: Rows | None,
     started: float,
 ) -> None:
-    """Keep the answers to every split of one benchmark, asked with one number of examples. `about` stands in
+    """Keep the answers to every split of one benchmark, asked with one number of examples. `details` stands in
     details.json."""
     scores: dict[str, float] = {}
     ranges: dict[str, tuple[float, float]] = {}
     drawn: dict[str, dict[str, float]] = {}
     guesses: dict[str, dict[str, float]] = {}
-    for each in said:
+    for each in answers:
         assert each.labels is not None  # refused before anything was asked
         score = each.score_of(task)
         scores |= _suffixed(score(each.said, each.labels), each.suffix)
         ranges |= _suffixed(intervals(score, each.said, each.labels, report.context.seed), each.suffix)
         if each.draws > 1:
             drawn |= _suffixed(spread(each.by_draw(task)), each.suffix)
-        for guesser, reached in _guessed(task, each, train, report.baselines).items():
+        for guesser, reached in _baselines(task, each, train, report.baselines).items():
             guesses.setdefault(guesser, {}).update(_suffixed(reached, each.suffix))
     percent = (
         score_names(metric for metric in task.metrics if metric in OF_A_HUNDRED)
-        if isinstance(said[0], WrittenAnswers) and said[0].right is None
+        if isinstance(answers[0], WrittenAnswers) and answers[0].right is None
         else ()
     )
     report.metrics[name] = scores
-    report.predicted += said
+    report.predicted += answers
     report.details[name] = {
-        **about,
-        "examples": {each.split: len(each.rows) for each in said},
-        "splits": {each.suffix: each.split for each in said},
+        **details,
+        "examples": {each.split: len(each.rows) for each in answers},
+        "splits": {each.suffix: each.split for each in answers},
         "precision": "no",
         "intervals": ranges,
         "baselines": guesses,
@@ -372,61 +378,63 @@ def add(
         **({"percent": percent} if percent else {}),
         "seconds": round(time.monotonic() - started, 3),
     }
-    for doubt in _doubts(name, said, scores, ranges, guesses, about["few_shot"]):
-        if doubt is not None:
-            report.context.events.emit("warning", message=doubt)
+    for warning in _warnings(name, answers, scores, ranges, guesses, details["few_shot"]):
+        if warning is not None:
+            report.context.events.emit("warning", message=warning)
 
 
 def _suffixed(values: Mapping[str, Any], suffix: str) -> dict[str, Any]:
     return {f"{name}{suffix}": value for name, value in values.items()}
 
 
-def _guessed(task: Task, said: FewShotAnswers, train: Rows | None, asked: Sequence[str]) -> dict[str, dict[str, float]]:
+def _baselines(
+    task: Task, answers: FewShotAnswers, train: Rows | None, named: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """Chance, and what guessers that are fitted on the training rows reach; nothing where answers are texts."""
-    if isinstance(said, WrittenAnswers) or (isinstance(said, RankedAnswers) and said.values is not None):
+    if isinstance(answers, WrittenAnswers) or (isinstance(answers, RankedAnswers) and answers.values is not None):
         return {}
-    assert isinstance(said, RankedAnswers)
-    chance = float(np.mean([1 / len(each.options) for each in said.questions]))
-    found = {"chance": dict.fromkeys(said.ways, chance)}
+    assert isinstance(answers, RankedAnswers)
+    chance = float(np.mean([1 / len(each.options) for each in answers.questions]))
+    scores = {"chance": dict.fromkeys(answers.ways, chance)}
     classes = len(task.head.labels)
     if train is None or not classes:
-        return found
+        return scores
     score = score_options(["acc"], task.metrics, classes)
-    names = dict.fromkeys(("majority", *asked))
-    reached, _ = score_baselines(
-        names, lambda logits, labels: score(logits[:, None, None], labels), classes, train, {"": said.rows}
+    names = dict.fromkeys(("majority", *named))
+    baseline_scores, _ = score_baselines(
+        names, lambda logits, labels: score(logits[:, None, None], labels), classes, train, {"": answers.rows}
     )
-    return found | reached
+    return scores | baseline_scores
 
 
-def _doubts(
+def _warnings(
     name: str,
-    said: Sequence[FewShotAnswers],
+    answers: Sequence[FewShotAnswers],
     scores: Mapping[str, float],
     ranges: Mapping[str, tuple[float, float]],
     guesses: Mapping[str, Mapping[str, float]],
-    asked: Mapping[str, Any],
+    counts_of_prompts: Mapping[str, Any],
 ) -> list[str | None]:
-    found: list[str | None] = []
-    for each in said:
+    sentences: list[str | None] = []
+    for each in answers:
         if isinstance(each, RankedAnswers) and each.values is None and each.constant():
             word = each.questions[0].options[int(each.nats[0, 0].argmax())]
-            found.append(
+            sentences.append(
                 f"{name}: the likeliest answer is the same for every question of '{each.split}' (the first "
                 f"time: {word!r})"
             )
     if "majority" in guesses:
-        found.append(no_better_than_majority(name, scores, ranges, guesses["majority"]))
+        sentences.append(no_better_than_majority(name, scores, ranges, guesses["majority"]))
     elif "chance" in guesses:
-        found.append(no_better_than_majority(name, scores, ranges, guesses["chance"], guess="choosing by chance"))
-    if asked["questions_cut"]:
-        found.append(
-            f"{name}: {asked['questions_cut']} questions are longer than the model reads and lost their "
+        sentences.append(no_better_than_majority(name, scores, ranges, guesses["chance"], guess="choosing by chance"))
+    if counts_of_prompts["questions_cut"]:
+        sentences.append(
+            f"{name}: {counts_of_prompts['questions_cut']} questions are longer than the model reads and lost their "
             "beginning; their scores say little"
         )
-    if asked["examples_dropped"]:
-        found.append(
-            f"{name}: {asked['questions_with_fewer_examples']} questions found no room for all their "
-            f"examples: {asked['examples_dropped']} examples were left out"
+    if counts_of_prompts["examples_dropped"]:
+        sentences.append(
+            f"{name}: {counts_of_prompts['questions_with_fewer_examples']} questions found no room for all their "
+            f"examples: {counts_of_prompts['examples_dropped']} examples were left out"
         )
-    return found
+    return sentences
