@@ -252,7 +252,8 @@ class Checker:
                 [
                     Mistake(
                         "",
-                        f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of memory); make it smaller",
+                        f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of "
+                        "memory); make it smaller",
                         FILE,
                     )
                 ]
@@ -291,7 +292,10 @@ class _Worker:
 
     def __init__(self, seconds: float, memory: int) -> None:
         self._seconds = seconds
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from service.checking import work; work({seconds!r}, {memory!r})"
+        code = (
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); from service.checking import work; work({seconds!r}, "
+            f"{memory!r})"
+        )
         environment = {
             name: value for name, value in os.environ.items() if INHERITED.fullmatch(name) and not TOLD.search(name)
         }
@@ -378,7 +382,10 @@ def work(seconds: float, memory: int) -> None:
             return
 
 
-_WARM = "name: warm\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: builtin/python-docs}, {stage: evaluate}]\n"
+_WARM = (
+    "name: warm\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: "
+    "builtin/python-docs}, {stage: evaluate}]\n"
+)
 
 
 def _mapped() -> int:

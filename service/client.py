@@ -60,7 +60,8 @@ def find(server: str | None, token_file: Path | None, environment: Mapping[str, 
     url = server or environment.get("FINERY_URL") or config.get("server")
     if not url:
         raise CommandError(
-            f'no server is named: give --server URL, set FINERY_URL, or write server = "http://…" into {config_path}; `finery serve` starts one'
+            'no server is named: give --server URL, set FINERY_URL, or write server = "http://…" into '
+            f"{config_path}; `finery serve` starts one"
         )
     return Place(_checked(url), _token(token_file, environment, config, config_path))
 
@@ -107,7 +108,8 @@ def _token(
     if config.get("token_file"):
         return _token_in(Path(config["token_file"]).expanduser())
     raise CommandError(
-        f'no token is given: name its file with --token-file, set FINERY_TOKEN, or write token_file = "…" into {config_path}; '
+        'no token is given: name its file with --token-file, set FINERY_TOKEN, or write token_file = "…" into '
+        f"{config_path}; "
         "a new server's first token is in HOME/admin.token"
     )
 
@@ -269,7 +271,8 @@ class Connection:
 
 CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"  # CSI: colours, moving the cursor, clearing
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS: titles, links, the clipboard
+    # OSC, DCS: titles, links, the clipboard
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 """What moves a terminal rather than being read: escape sequences, control characters, changes of the writing
@@ -392,11 +395,13 @@ def local_files(data: Mapping[str, Any], folder: Path) -> list[Named]:
         files = _behind(text, folder)
         if len(files) > MOST_FILES:
             raise CommandError(
-                f"{text} stands for {len(files):,} files, more than {MOST_FILES:,}; put them into one file before submitting"
+                f"{text} stands for {len(files):,} files, more than {MOST_FILES:,}; put them into one file before "
+                "submitting"
             )
         if len(files) > 1 and not _in_list_of_data(place, data):
             raise CommandError(
-                f"{text} stands for {len(files)} files; a submitted recipe names one file here, so put them into one first"
+                f"{text} stands for {len(files)} files; a submitted recipe names one file here, so put them into one "
+                "first"
             )
         if files:
             found.append(Named(place, text, files))

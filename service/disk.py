@@ -48,7 +48,10 @@ def sentence(home: Path, reserve: int) -> str | None:
     left = free(home)
     if left >= reserve:
         return None
-    return f"The server's disk has {left >> 20} MB left, less than its reserve of {reserve >> 20} MB; an admin must free some space (`finery gc`)."
+    return (
+        f"The server's disk has {left >> 20} MB left, less than its reserve of {reserve >> 20} MB; an admin must "
+        "free some space (`finery gc`)."
+    )
 
 
 def drop_ballast(home: Path, least: int = BALLAST_BYTES) -> bool:

@@ -258,7 +258,8 @@ def finish(store: Store, settings: Settings, file: File, sha256: str | None = No
         raise Conflict(f"{size} of the {file.bytes} bytes of file '{file.id}' have arrived; send the rest first")
     if file.sha256 not in (None, found):
         raise Conflict(
-            f"what arrived of file '{file.id}' has SHA-256 {found}, not {file.sha256} as announced; delete it and send it again"
+            f"what arrived of file '{file.id}' has SHA-256 {found}, not {file.sha256} as announced; delete it and "
+            "send it again"
         )
     settle(settings, file)
     return store.complete_file(file.id, found, size, file.project)

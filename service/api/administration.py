@@ -162,7 +162,10 @@ class Limits(BaseModel):
     remote_code: list[Pinned] | None = Field(
         None,
         max_length=MOST,
-        description="Repositories whose Python code the project's recipes may run (model.trust_remote_code): owner/name@COMMIT, all 40 digits.",
+        description=(
+            "Repositories whose Python code the project's recipes may run (model.trust_remote_code): "
+            "owner/name@COMMIT, all 40 digits."
+        ),
     )
 
 

@@ -154,7 +154,8 @@ def refuse_without_isolation(service: Service, caller: Caller) -> None:
     if not service.isolated and caller.role != "admin":
         raise Problem(
             403,
-            "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see `finery doctor`.",
+            "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see "
+            "`finery doctor`.",
             "no_isolation",
         )
 

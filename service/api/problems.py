@@ -51,10 +51,12 @@ def envelope(problem: Problem) -> dict[str, Any]:
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
-    400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this", 404: "Not found",
-    405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
-    413: "Too large", 415: "The media type is not supported", 416: "The range is not there", 422: "The content has mistakes",
-    429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
+    400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this",
+    404: "Not found", 405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full",
+    409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
+    413: "Too large", 415: "The media type is not supported", 416: "The range is not there",
+    422: "The content has mistakes", 429: "Too many requests", 500: "Something went wrong in the service",
+    503: "The service is not ready",
 }  # fmt: skip
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),

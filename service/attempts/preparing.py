@@ -189,7 +189,8 @@ def model_of_job(store: Store, settings: Settings, project: str, name: str) -> P
     done = [job for job in found if job.state is State.SUCCEEDED]
     if not done:
         raise Missing(
-            f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on"
+            f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in "
+            "depends_on"
         )
     stages = sorted(folders_of(settings.jobs, done[0]).run.glob("stages/*"))
     models = [model for stage in stages if (model := model_in(settings, done[0], stage)) is not None]

@@ -215,7 +215,10 @@ CANCEL_SECONDS = 10.0
 """A cancelled attempt needs no checkpoint: it has less time than one that is paused."""
 LIMITS_SECONDS = 1.0
 """How often an attempt's time and its signs of life are looked at."""
-UNISOLATED = "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what is missing), then retry the job"
+UNISOLATED = (
+    "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what "
+    "is missing), then retry the job"
+)
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10

@@ -28,7 +28,8 @@ def create(
     else:
         print(made["token"])
         say(
-            f"A {role} of project {made['project']}. This is the only time it is shown; keep it in a file with mode 0600."
+            f"A {role} of project {made['project']}. This is the only time it is shown; keep it in a file with mode "
+            "0600."
         )
     return 0
 

@@ -120,7 +120,8 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
     try:
         if current(store) != NEWEST:
             raise CommandError(
-                f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with the version that serves it"
+                f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with "
+                "the version that serves it"
             )
         told(store, "backup.create", str(target.absolute()))
         without = [name for name, wanted in (("runs", runs), ("stages", stages)) if not wanted]

@@ -58,10 +58,11 @@ LABEL_NAMES = (
     "y",
 )
 PAIRS = (
-    ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"), ("text_a", "text_b"), ("sentence_a", "sentence_b"),
-    ("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"), ("question", "context"), ("query", "document"),
-    ("query", "passage"), ("question", "answer"), ("claim", "evidence"), ("title", "text"), ("title", "body"), ("title", "content"),
-    ("title", "abstract"), ("title", "description"), ("subject", "body"), ("subject", "message"),
+    ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"), ("text_a", "text_b"),
+    ("sentence_a", "sentence_b"), ("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"),
+    ("question", "context"), ("query", "document"), ("query", "passage"), ("question", "answer"),
+    ("claim", "evidence"), ("title", "text"), ("title", "body"), ("title", "content"), ("title", "abstract"),
+    ("title", "description"), ("subject", "body"), ("subject", "message"),
 )  # fmt: skip
 TEXT_NAMES = (
     "text",
@@ -181,7 +182,8 @@ def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, ki
     """Which columns are the text and the label. Raises CommandError."""
     if len(table.columns) == 1:
         raise CommandError(
-            f"{table.file} has the single column '{table.names[0]}'; a task needs two at least, a text and a label{_separator_hint(table)}"
+            f"{table.file} has the single column '{table.names[0]}'; a task needs two at least, a text and a "
+            f"label{_separator_hint(table)}"
         )
     if len(texts) > 2:
         raise CommandError(f"--text was given {len(texts)} times; a task reads one text column, or two as a pair")
@@ -239,7 +241,8 @@ def _texts(table: Table, label: Column) -> tuple[Column, ...]:
             return (by_name[name],)
     if not candidates:
         raise CommandError(
-            f"{table.file} has no column of texts beside the label '{label.name}'{_columns(table)}; name it with --text COLUMN"
+            f"{table.file} has no column of texts beside the label '{label.name}'{_columns(table)}; name it with "
+            "--text COLUMN"
         )
     return (max(candidates, key=lambda column: column.words),)
 
@@ -253,18 +256,21 @@ def _kind(table: Table, label: Column, kind: str | None) -> Literal["classificat
     if kind == "regression" or (kind is None and numbers and (label.kind == "number" or _scale(label))):
         if len(label.counts) < 2:
             raise CommandError(
-                f"{table.file}: the column '{label.name}' holds the same number in every row; nothing can be learnt from it"
+                f"{table.file}: the column '{label.name}' holds the same number in every row; nothing can be learnt "
+                "from it"
             )
         return "regression"
     distinct = len(label.counts)
     if distinct < 2:
         raise CommandError(
-            f"{table.file}: the column '{label.name}' holds '{next(iter(label.counts))}' in every row; a classifier needs two classes at least"
+            f"{table.file}: the column '{label.name}' holds '{next(iter(label.counts))}' in every row; a classifier "
+            "needs two classes at least"
         )
     if distinct > MOST_CLASSES or distinct > label.filled // 2:
         scale = " (for numbers on a scale: --kind regression)" if numbers else ""
         raise CommandError(
-            f"{table.file}: the column '{label.name}' has {distinct:,} different values in {label.filled:,} rows, too many classes "
+            f"{table.file}: the column '{label.name}' has {distinct:,} different values in {label.filled:,} rows, "
+            "too many classes "
             f"(at most {MOST_CLASSES}, each in two rows at least); name another column with --label COLUMN{scale}"
         )
     return "classification"
@@ -351,13 +357,15 @@ def _separated(file: Path, most: int, delimiter: str) -> tuple[list[str], list[l
         if any(re.fullmatch(r"[+-]?\d+(\.\d+)?", name.strip()) or len(name) > 80 for name in names):
             shown = ", ".join(name if len(name) <= 30 else name[:27] + "..." for name in names)
             raise CommandError(
-                f"{file}: its first line ({shown}) looks like a row, not like column names; put a line such as text,label above it"
+                f"{file}: its first line ({shown}) looks like a row, not like column names; put a line such as "
+                "text,label above it"
             )
         rows: list[list[Any]] = []
         for row in islice(lines, most):
             if len(row) != len(names):
                 raise CommandError(
-                    f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} columns; quote the cells that hold the separator{_hint(file, names)}"
+                    f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} "
+                    f"columns; quote the cells that hold the separator{_hint(file, names)}"
                 )
             rows.append(row)
     return names, rows

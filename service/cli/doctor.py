@@ -165,7 +165,10 @@ def isolation() -> Finding:
 
     found = isolation_of("auto")
     if not found.kept:
-        remedy = "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes jobs of admins only"
+        remedy = (
+            "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes "
+            "jobs of admins only"
+        )
         return Finding("Isolation", f"none ({found.why})", "note", remedy)
     if found.left_open:
         return Finding(

@@ -214,7 +214,8 @@ def show_harness(data: dict[str, Any], console: Console) -> None:
     console.print(table)
     if data["cut"]:
         console.print(
-            f"note: {data['cut']} requests are longer than the {data['reads']} tokens that the model reads and lost their beginning"
+            f"note: {data['cut']} requests are longer than the {data['reads']} tokens that the model reads and lost "
+            "their beginning"
         )
 
 

@@ -61,7 +61,8 @@ def check(question: Question, penalty_alpha: float | None) -> None:
     """Refuse at once what no model could do. Raises CommandError."""
     if penalty_alpha is not None:
         raise CommandError(
-            "contrastive search (--penalty-alpha) is not offered: transformers fetches its code from the Hub, and Finery runs no "
+            "contrastive search (--penalty-alpha) is not offered: transformers fetches its code from the Hub, and "
+            "Finery runs no "
             "code from there; compare greedy, beams and samples instead"
         )
     if (question.prompt is None) == (question.prompts is None):
@@ -71,7 +72,8 @@ def check(question: Question, penalty_alpha: float | None) -> None:
         )
     if not 0 < question.temperature < math.inf:
         raise CommandError(
-            f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is shown anyway"
+            f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is "
+            "shown anyway"
         )
     if not 0 < question.top_p <= 1:
         raise CommandError(f"--top-p is {question.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
@@ -201,4 +203,7 @@ def line_of(section: dict[str, Any]) -> str:
     focused = sorted(maps, key=lambda each: each["entropy"])[:HEADS_SHOWN]
     named = ", ".join(f"layer {each['layer']} head {each['head']} ({each['entropy']:.2f} bits)" for each in focused)
     counted = f"{layers} layer{'s' if layers > 1 else ''} x {heads} head{'s' if heads > 1 else ''}"
-    return f"{section['name']:<8} {counted}, {len(section['queries'])} x {len(section['keys'])} tokens; most focused: {named}"
+    return (
+        f"{section['name']:<8} {counted}, {len(section['queries'])} x {len(section['keys'])} tokens; most focused: "
+        f"{named}"
+    )

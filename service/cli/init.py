@@ -56,7 +56,8 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
     train = _value(_relative(table.file, output))
     texts = [_value(column.name) for column in choice.texts]
     lines = [
-        f"# Written by `finery init` from {table.file.name}: {table.rows:,}{'' if table.complete else ' and more'} rows,",
+        f"# Written by `finery init` from {table.file.name}: {table.rows:,}{'' if table.complete else ' and more'} "
+        "rows,",
         f"# {_told(choice)}.",
         f"# finery run {output.name}          does all of it; --help shows the rest",
         f"# finery plan {output.name}         says what it will cost before it starts",
@@ -64,8 +65,10 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
         "seed: 42",
         "",
         "model:",
-        "  # BERT's shape with 4 layers of 256, built from scratch. Other presets: bert-tiny, bert-small, bert-medium, bert-base.",
-        "  # A pretrained model instead: replace the line below and `tokenizer` by   checkpoint: owner/name   or a folder.",
+        "  # BERT's shape with 4 layers of 256, built from scratch. Other presets: bert-tiny, bert-small, "
+        "bert-medium, bert-base.",
+        "  # A pretrained model instead: replace the line below and `tokenizer` by   checkpoint: owner/name   or a "
+        "folder.",
         "  architecture: {preset: bert-mini}",
         "",
         f"tokenizer: {{train: wordpiece, vocab_size: {vocabulary}}}   # learnt from the texts below",
@@ -75,19 +78,23 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
     if pretrains:
         steps = min(STEPS[1], max(STEPS[0], math.ceil(PASSES * words * TOKENS_A_WORD / (BLOCK * BATCH) / 100) * 100))
         lines += [
-            f"  # Learn the language of the file first: guess hidden words in its {_about(words)} words. More steps help, up to a point.",
+            f"  # Learn the language of the file first: guess hidden words in its {_about(words)} words. More steps "
+            "help, up to a point.",
             "  - stage: pretrain",
             "    objective: masked_lm",
             "    datasets:",
             *(f"      - {{path: {train}, text: {text}}}" for text in texts),
             f"    block_size: {BLOCK}",
-            f"    arguments: {{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: 1e-3, warmup_steps: 0.1, weight_decay: 0.01}}",
+            f"    arguments: {{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: 1e-3, "
+            f"warmup_steps: 0.1, weight_decay: 0.01}}",
             "",
         ]
     else:
         lines += [
-            f"  # The file has about {_about(words)} words, too few to learn a language from ({ENOUGH_WORDS:,} are a start), so there is no pretraining.",
-            "  # With more text of the same kind, add:   - {stage: pretrain, objective: masked_lm, datasets: [{path: more.txt}]}",
+            f"  # The file has about {_about(words)} words, too few to learn a language from ({ENOUGH_WORDS:,} are a "
+            "start), so there is no pretraining.",
+            "  # With more text of the same kind, add:   - {stage: pretrain, objective: masked_lm, datasets: [{path: "
+            "more.txt}]}",
         ]
     lines += [
         "  # Then learn the task. `tuner: {name: lora, r: 8}` learns a small update instead of every weight.",
@@ -102,7 +109,8 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
         if validation
         else "      # validation: dev.csv   # without it, 10 % of the rows are held out, and never learnt from",
         f"    max_length: {length}",
-        f"    arguments: {{num_train_epochs: {_epochs(table.rows)}, per_device_train_batch_size: {BATCH if length <= 128 else BATCH // 2}, "
+        f"    arguments: {{num_train_epochs: {_epochs(table.rows)}, per_device_train_batch_size: "
+        f"{BATCH if length <= 128 else BATCH // 2}, "
         "learning_rate: 3e-4, warmup_steps: 0.1, weight_decay: 0.01}",
         "",
         "  # Score it on the rows it has not seen"
@@ -290,7 +298,8 @@ def warnings(table: Table, choice: Choice) -> list[str]:
         if column.first_gap is not None:
             gaps = table.rows - column.filled
             found.append(
-                f"{gaps:,} row{'s have' if gaps != 1 else ' has'} nothing in '{column.name}' (the first: row {column.first_gap}); "
+                f"{gaps:,} row{'s have' if gaps != 1 else ' has'} nothing in '{column.name}' (the first: row "
+                f"{column.first_gap}); "
                 "the run will refuse that: correct or remove first"
             )
     if table.rows < 200:

@@ -154,7 +154,10 @@ def show(data: dict[str, Any], console: Console) -> None:
 
 def title(task: dict[str, Any]) -> str:
     """`instruct: alpaca (causal), 4,498 examples`."""
-    return f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} example{'' if task['examples'] == 1 else 's'}"
+    return (
+        f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} "
+        f"example{'' if task['examples'] == 1 else 's'}"
+    )
 
 
 def facts(task: dict[str, Any]) -> Sequence[str]:

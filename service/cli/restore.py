@@ -85,7 +85,8 @@ def restore(archive: Path, home: Path | None, database_url: str | None, as_json:
         manifest,
         settings.home,
         as_json,
-        f"{settings.home}  {len(manifest.members)} files of {manifest.made}. Go on with: finery serve --home {settings.home}",
+        f"{settings.home}  {len(manifest.members)} files of {manifest.made}. Go on with: finery serve --home "
+        f"{settings.home}",
     )
 
 
@@ -190,7 +191,8 @@ def examine(archive: Path, home: Path) -> Manifest:
         raise Refused(f"the archive has format {manifest.format}, this version of finery reads {FORMAT}")
     if not any((FOLDER / "versions").glob(f"{manifest.schema_}_*.py")):
         raise Refused(
-            f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the version that wrote it, or a later one"
+            f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the "
+            "version that wrote it, or a later one"
         )
     _check(manifest, found)
     return manifest

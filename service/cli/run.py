@@ -221,7 +221,9 @@ def killed(number: int, tail: str) -> str:
     except ValueError:
         name = f"signal {number}"
     likely = {
-        "SIGKILL": " The likely cause is that the machine ran out of memory: a smaller per_device_train_batch_size needs less.",
+        "SIGKILL": (
+            " The likely cause is that the machine ran out of memory: a smaller per_device_train_batch_size needs less."
+        ),
         "SIGSEGV": " A library crashed.",
         "SIGBUS": " The likely cause is a full disk or a file that was cut off while it was being read.",
         "SIGILL": " A library uses instructions that this processor lacks.",

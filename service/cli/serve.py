@@ -87,7 +87,8 @@ def _keep_private(path: Path, mode: int) -> None:
         path.chmod(mode)
     except PermissionError:
         raise CommandError(
-            f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name another --home"
+            f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name "
+            "another --home"
         ) from None
 
 
@@ -109,7 +110,8 @@ def _opened(settings: Settings) -> Store:
         return open_store(settings)
     except OSError as error:
         raise CommandError(
-            f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name another --database-url"
+            f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name "
+            "another --database-url"
         ) from None
     except (SQLAlchemyError, ModuleNotFoundError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
@@ -247,7 +249,10 @@ def _warn(settings: Settings, force: Isolation) -> None:
     if force.kept:
         return
     if settings.isolation == "none":
-        text = "--isolation none: every job runs with all rights of this server and can read its tokens, secrets and database; give tokens only to those who may."
+        text = (
+            "--isolation none: every job runs with all rights of this server and can read its tokens, secrets and "
+            "database; give tokens only to those who may."
+        )
     else:
         text = f"Jobs cannot be isolated here ({force.why}), so only admins may submit. To let others in, {REMEDY}."
     print(text, file=sys.stderr, flush=True)

@@ -309,7 +309,8 @@ def compare(folders: Sequence[Path], as_json: bool, test: str = "all", correctio
             )
         if is_study(folder):
             raise CommandError(
-                f"{folder} is a study, whose {folder / 'README.md'} compares its cells; give runs, such as {folder}/cells/01"
+                f"{folder} is a study, whose {folder / 'README.md'} compares its cells; give runs, such as "
+                f"{folder}/cells/01"
             )
     if len(folders) < 2:
         raise CommandError("compare needs at least two run folders")

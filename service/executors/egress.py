@@ -179,7 +179,10 @@ class Egress:
                 greeting = b""
         except Denied as error:
             text = f"{error}\n".encode()
-            head = f"HTTP/1.1 {error.status} Refused\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode()
+            head = (
+                f"HTTP/1.1 {error.status} Refused\r\nContent-Type: text/plain\r\nContent-Length: "
+                f"{len(text)}\r\nConnection: close\r\n\r\n"
+            ).encode()
             client.sendall(head + text)
             return
         with server:

@@ -103,6 +103,7 @@ def chosen(found: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
     unknown = [word for word in words if word not in by_index]
     if unknown:
         raise CommandError(
-            f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some of these"
+            f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some "
+            "of these"
         )
     return tuple(by_index[word] for word in dict.fromkeys(words))

@@ -21,8 +21,14 @@ from service.executors.protocol import Sandbox
 Mode = Literal["auto", "bubblewrap", "landlock", "none"]
 MODES: tuple[str, ...] = ("bubblewrap", "landlock")
 """In the order in which `auto` tries them."""
-REMEDY = "install bubblewrap (`apt install bubblewrap`) or allow user namespaces, use the docker executor, or say `--isolation none`"
-_PROBE = "import sys, json; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import probe; print(json.dumps(probe(json.load(sys.stdin))))"
+REMEDY = (
+    "install bubblewrap (`apt install bubblewrap`) or allow user namespaces, use the docker executor, or say "
+    "`--isolation none`"
+)
+_PROBE = (
+    "import sys, json; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import probe; "
+    "print(json.dumps(probe(json.load(sys.stdin))))"
+)
 _WAYS: dict[str, tuple[tuple[str, ...], ...]] = {
     "bubblewrap": (("no-user-namespaces",), ()),
     "landlock": (("namespaces", "user"), ("namespaces",), ()),
@@ -77,10 +83,9 @@ class Isolation:
 
     def sentence(self) -> str:
         """For the start message and `finery doctor`."""
-        names = {
-            "landlock": f"landlock (ABI {self.landlock_abi}{', with namespaces' if 'namespaces' in self.features else ''})"
-        }
-        text = names.get(self.mode, self.mode)
+        text = self.mode
+        if self.mode == "landlock":
+            text += f" (ABI {self.landlock_abi}{', with namespaces' if 'namespaces' in self.features else ''})"
         return f"{text}; left open: {'; '.join(self.left_open)}" if self.left_open else text
 
     def document(self) -> dict[str, Any]:

@@ -401,7 +401,8 @@ def ray(settings: Any) -> Executor:
     host = str(settings.ray_address).rpartition(":")[0]
     if host not in ("", "127.0.0.1", "localhost", "::1") and os.environ.get("RAY_AUTH_MODE") != "token":
         raise CommandError(
-            f"the Ray cluster at {settings.ray_address} can be used by whoever reaches it; start it, and this server, with RAY_AUTH_MODE=token "
+            f"the Ray cluster at {settings.ray_address} can be used by whoever reaches it; start it, and this "
+            "server, with RAY_AUTH_MODE=token "
             "and the same RAY_AUTH_TOKEN_PATH"
         )
     return Ray(str(settings.ray_address), isolation=settings.isolation, attempt_memory=settings.attempt_memory)

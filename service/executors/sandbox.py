@@ -46,10 +46,11 @@ SYSTEM = (
 )
 """Read-only, where they are. /bin, /lib and their like join them, as links or folders."""
 ETC = (
-    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache",
-    "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "localtime", "magic", "mime.types", "networks", "nsswitch.conf", "OpenCL",
-    "os-release", "passwd", "pki/ca-trust/extracted", "pki/tls/certs", "protocols", "python3", "python3.11", "python3.12", "python3.13",
-    "resolv.conf", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
+    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "group",
+    "host.conf", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "localtime",
+    "magic", "mime.types", "networks", "nsswitch.conf", "OpenCL", "os-release", "passwd", "pki/ca-trust/extracted",
+    "pki/tls/certs", "protocols", "python3", "python3.11", "python3.12", "python3.13", "resolv.conf", "services",
+    "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
 )  # fmt: skip
 """Of /etc, which holds passwords and keys beside these."""
 NEVER = ("/", "/tmp", "/var", "/home", "/root", "/dev", "/proc", "/sys", "/run", "/etc")
@@ -61,7 +62,10 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd", "infiniban
 PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "FINERY_DATA")
 """Variables of an attempt that name what it reads; the operator set them."""
 _PDEATHSIG = 1
-INSIDE = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import inside; inside(int(sys.argv[2]), int(sys.argv[3]))"
+INSIDE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import inside; "
+    "inside(int(sys.argv[2]), int(sys.argv[3]))"
+)
 
 
 def plan(

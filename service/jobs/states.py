@@ -117,7 +117,8 @@ class IllegalTransition(FineryError):
         self.move = move
         able = [str(other) for other in State if (other, move) in TABLE]
         super().__init__(
-            f"the job is {state}; '{move}' is possible when it is {', '.join(able[:-1])}{' or ' if able[1:] else ''}{able[-1]}"
+            f"the job is {state}; '{move}' is possible when it is "
+            f"{', '.join(able[:-1])}{' or ' if able[1:] else ''}{able[-1]}"
         )
 
 

@@ -146,7 +146,8 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
     if base.from_scratch and not how.from_scratch:
         raise Problem(
             400,
-            f"'{asked.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by supervised first, then name what that made.",
+            f"'{asked.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by "
+            "supervised first, then name what that made.",
             "unsupported_model",
             param="model",
         )
@@ -228,7 +229,8 @@ def _reward(asked: NewJob) -> dict[str, Any]:
     if asked.validation_file is not None:
         raise Problem(
             400,
-            "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it out.",
+            "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it "
+            "out.",
             "unsupported_validation_file",
             param="validation_file",
         )
@@ -254,7 +256,8 @@ def _base(service: Service, caller: Caller, model: str) -> Base:
     if base is None:
         raise Problem(
             400,
-            f"There is no model '{model}'. Train one from scratch ({', '.join(scratch())}), name a published one, or a Hub checkpoint owner/name.",
+            f"There is no model '{model}'. Train one from scratch ({', '.join(scratch())}), name a published one, or "
+            "a Hub checkpoint owner/name.",
             "model_not_found",
             param="model",
         )

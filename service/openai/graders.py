@@ -1,6 +1,7 @@
 """OpenAI's graders as rewards: those that have a counterpart are translated, the others are refused with the reason.
 
-string_check   the reward `pattern`: `eq`, `ne`, `like` and `ilike` against a fixed text, white space around an answer left aside
+string_check   the reward `pattern`: `eq`, `ne`, `like` and `ilike` against a fixed text, white space around an answer
+               left aside
 multi          the reward `weighted`: graders added up, each times a number
 
 A reward of Finery sees the prompt and the completion of a row and nothing else of it, so a grader that reads
@@ -25,8 +26,13 @@ OFFERED = "string_check with a fixed reference, and multi of such"
 REASONS = {
     "python": "runs Python code of yours on the server, which no recipe from the network may",
     "text_similarity": "compares an answer with a text of its row, and rewards see the prompt and the answer alone",
-    "score_model": "puts your own question to a model of OpenAI; a judge or a reward model stands in a recipe: submit one to /api/v1/jobs",
-    "label_model": "puts your own question to a model of OpenAI; a classifier stands in a recipe: submit one to /api/v1/jobs",
+    "score_model": (
+        "puts your own question to a model of OpenAI; a judge or a reward model stands in a recipe: submit one to "
+        "/api/v1/jobs"
+    ),
+    "label_model": (
+        "puts your own question to a model of OpenAI; a classifier stands in a recipe: submit one to /api/v1/jobs"
+    ),
 }
 
 
@@ -59,7 +65,8 @@ def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
         raise Unoffered(f"{named} needs a 'reference' of 1 to {LONGEST} characters")
     if TEMPLATE.search(reference):
         raise Unoffered(
-            f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer alone, so give a fixed text"
+            f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer "
+            "alone, so give a fixed text"
         )
     text = re.escape(reference.strip())
     patterns = {"eq": rf"\A\s*{text}\s*\Z", "ne": rf"\A(?!\s*{text}\s*\Z)", "like": text, "ilike": text}

@@ -38,10 +38,12 @@ STATUS = {
 }
 """Our states in OpenAI's words. `validating_files` never occurs: files are checked before a job is made."""
 TOLD_STATES = {
-    State.QUEUED: "The job waits for resources", State.STARTING: "The job starts", State.RUNNING: "Fine-tuning job started",
-    State.RECOVERING: "The job is moved and goes on from its last checkpoint", State.PAUSING: "The job is being paused", State.PAUSED: "The job is paused",
-    State.CANCELLING: "The job is being cancelled", State.CANCELLED: "The job was cancelled", State.SUCCEEDED: "The job has successfully completed",
-    State.FAILED: "The job failed",
+    State.QUEUED: "The job waits for resources", State.STARTING: "The job starts",
+    State.RUNNING: "Fine-tuning job started",
+    State.RECOVERING: "The job is moved and goes on from its last checkpoint",
+    State.PAUSING: "The job is being paused", State.PAUSED: "The job is paused",
+    State.CANCELLING: "The job is being cancelled", State.CANCELLED: "The job was cancelled",
+    State.SUCCEEDED: "The job has successfully completed", State.FAILED: "The job failed",
 }  # fmt: skip
 
 

@@ -59,7 +59,10 @@ def refusal(method: str) -> str | None:
         return f"there is no method '{method}'; methods: {', '.join(METHODS)}"
     stage = METHODS[method].stage
     if stage not in STAGES:
-        return f"the method '{method}' needs the trainer '{stage}', which this version of Finery does not have; use {', '.join(available())}"
+        return (
+            f"the method '{method}' needs the trainer '{stage}', which this version of Finery does not have; use "
+            f"{', '.join(available())}"
+        )
     return None
 
 

@@ -62,7 +62,10 @@ FORM = {
         "required": True,
         "content": {"multipart/form-data": {"schema": {
             "type": "object", "required": ["file", "purpose"],
-            "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "description": "fine-tune"}},
+            "properties": {
+                "file": {"type": "string", "format": "binary"},
+                "purpose": {"type": "string", "description": "fine-tune"},
+            },
         }}},
     }
 }  # fmt: skip

@@ -108,7 +108,8 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
     kind = shape_of(row)
     if kind is None:
         return (
-            f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and 'non_preferred_output'",
+            f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and "
+            "'non_preferred_output'",
             None,
         )
     if shape == "prompt" and kind == "chat":

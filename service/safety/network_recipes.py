@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, show
@@ -33,7 +33,7 @@ from pipelines.core.study_cells import StudyRecipe, expand
 from pipelines.core.study_matrix import axes_of
 from service.safety import secrets
 from service.safety.redaction import holds_secret
-from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, references, replaced, strings
+from service.safety.references import MODEL_NAME, REFERENCE, TAKES, Kind, key_of, references, replaced, strings
 from service.safety.remote_code import unfit_code
 from service.safety.secrets import Secret
 
@@ -69,7 +69,10 @@ def unfit_endpoint(url: str, private: bool = False) -> str | None:
     else:
         refused = "." not in host or host.endswith(INSIDE)
     if refused:
-        return f"is {show(url)}, which lies in a private network or is no usual way to write an address; name a public one, or ask the server's administrator"
+        return (
+            f"is {show(url)}, which lies in a private network or is no usual way to write an address; name a public "
+            "one, or ask the server's administrator"
+        )
     return None
 
 
@@ -80,14 +83,16 @@ def unfit_keys(data: Any, named: Collection[str], secret_of: Callable[[str], Sec
         if key_of(place) == KEY_NAME and text not in named:
             yield (
                 place,
-                f'is {show(text)}, which the job does not name under \'secrets\'; submit it with "secrets": ["{text}"], or `finery submit --secret {text}`',
+                f"is {show(text)}, which the job does not name under 'secrets'; submit it with \"secrets\": "
+                f'["{text}"], or `finery submit --secret {text}`',
             )
     for place, url, name in _judges(data):
         secret = secret_of(name) if name in named else None
         if secret is not None and secret.hosts is not None and not matches(secret.hosts, url):
             yield (
                 (*place, KEY),
-                f"is {show(url)}, where the secret {name} may not be sent; it was kept for {', '.join(secret.hosts) or 'no host'}",
+                f"is {show(url)}, where the secret {name} may not be sent; it was kept for "
+                f"{', '.join(secret.hosts) or 'no host'}",
             )
 
 
@@ -121,9 +126,9 @@ MOST_WORKERS = 16
 PLACES = ("path", "checkpoint", "pretrained", "chat_template", "train", "validation", "test")
 """Keys whose texts may name something on a disk. A contract test holds them against the types of every block."""
 FREE = (
-    "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options", "answer", "answers",
-    "context", "source", "target", "text", "prompt", "completion", "instruction", "output", "input", "comparison", "critique", "revision",
-    "words", "pattern",
+    "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options",
+    "answer", "answers", "context", "source", "target", "text", "prompt", "completion", "instruction", "output",
+    "input", "comparison", "critique", "revision", "words", "pattern",
 )  # fmt: skip
 """Keys whose texts are the user's own words, or names of columns."""
 LOCAL = re.compile(r"^(/|~|\.{1,2}(/|$)|[A-Za-z]:\\|\\)|(^|/)\.\.(/|$)|^file://|\x00")
@@ -252,7 +257,10 @@ def _costly_data(data: Any, room: int) -> str | None:
             if count > MOST_VALUES:
                 return f"has more than {MOST_VALUES} values: not a recipe"
             if size > room:
-                return f"has more than {MOST_CHARACTERS} characters, its overrides included; at most {MOST_CHARACTERS} are allowed"
+                return (
+                    f"has more than {MOST_CHARACTERS} characters, its overrides included; at most {MOST_CHARACTERS} "
+                    "are allowed"
+                )
         if not below:
             return None
         level = below
@@ -310,12 +318,18 @@ def _unsafe(data: Any, processes: int | None) -> Iterable[ConfigIssue]:
 
 def _unsafe_text(key: str, place: Position, text: str) -> str | None:
     if holds_secret(text):
-        return "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name instead"
+        return (
+            "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name "
+            "instead"
+        )
     if key == "api_key_env" and not secrets.is_name(text):
         return f"is no secret of the project: {secrets.unfit_name(text)}"
     if key == "to" and _publishes(place):
         if MODEL_NAME.fullmatch(text) is None:
-            return f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model (letters, digits, '_', '.', ':' and '-')"
+            return (
+                f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model "
+                "(letters, digits, '_', '.', ':' and '-')"
+            )
     elif key == "report_to" and text not in TRACKERS:
         return (
             f"is {show(text)}, but trackers would use the server's own accounts; read the metrics from the job instead"
@@ -330,8 +344,9 @@ def _unsafe_text(key: str, place: Position, text: str) -> str | None:
 def _unsafe_place(key: str, text: str) -> str | None:
     parts = REFERENCE.fullmatch(text)
     if parts is not None:
-        if key not in TAKES[parts.group(1)]:  # type: ignore[index]
-            return f"is {show(text)}, but {parts.group(1)}: references stand at {', '.join(TAKES[parts.group(1)])} only"  # type: ignore[index]
+        kind = cast("Kind", parts.group(1))
+        if key not in TAKES[kind]:
+            return f"is {show(text)}, but {kind}: references stand at {', '.join(TAKES[kind])} only"
         return None
     instead = MODELS if key in TAKES["model"] else UPLOAD
     if LOCAL.search(text):

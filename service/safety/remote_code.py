@@ -47,7 +47,10 @@ def refusal(checkpoint: Any, revision: Any) -> str:
     """The sentence for code that is not allowed."""
     named = f"{checkpoint}@{revision}"
     if PINNED.fullmatch(named) is None:
-        return "would run code on the server, which an admin allows for a Hub repository (checkpoint: owner/name) at a full commit (revision: 40 hexadecimal digits) only"
+        return (
+            "would run code on the server, which an admin allows for a Hub repository (checkpoint: owner/name) at a "
+            "full commit (revision: 40 hexadecimal digits) only"
+        )
     return (
         f"would run code of {show(checkpoint)} at {revision}, which this server does not allow; an admin does so with "
         f"finery serve --allow-remote-code {named}, or for one project with PUT /api/v1/projects/NAME"

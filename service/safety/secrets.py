@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 KNOWN = frozenset((
-    "HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "MISTRAL_API_KEY", "COHERE_API_KEY",
-    "GROQ_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "XAI_API_KEY",
-    "AZURE_OPENAI_API_KEY", "NVIDIA_API_KEY", "CEREBRAS_API_KEY",
+    "HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY", "COHERE_API_KEY", "GROQ_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "DEEPSEEK_API_KEY",
+    "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "XAI_API_KEY", "AZURE_OPENAI_API_KEY", "NVIDIA_API_KEY",
+    "CEREBRAS_API_KEY",
 ))  # fmt: skip
 """Credentials, and nothing more, to every library that knows them."""
 PREFIX = "SECRET_"
@@ -72,7 +73,10 @@ def is_name(text: str) -> bool:
 
 def unfit_name(text: str) -> str:
     """The sentence for a text that names none."""
-    return f"'{text[:80]}' cannot name a secret: take {PREFIX} and capitals, digits or '_' ({PREFIX}MY_JUDGE), or one of {', '.join(sorted(KNOWN))}"
+    return (
+        f"'{text[:80]}' cannot name a secret: take {PREFIX} and capitals, digits or '_' ({PREFIX}MY_JUDGE), or one "
+        f"of {', '.join(sorted(KNOWN))}"
+    )
 
 
 def folder(settings: Settings, project: str) -> Path:
@@ -185,7 +189,8 @@ def binding_of(text: str) -> Binding:
     projects, _, hosts = rest.partition("@")
     if not colon or not projects:
         raise CommandError(
-            f"'{text}' binds no secret: write NAME:project@host, such as OPENAI_API_KEY:default@api.openai.com, several joined by '+'"
+            f"'{text}' binds no secret: write NAME:project@host, such as OPENAI_API_KEY:default@api.openai.com, "
+            "several joined by '+'"
         )
     return checked_binding(name, tuple(projects.split("+")), tuple(hosts.split("+")) if hosts else ())
 
@@ -198,7 +203,8 @@ def checked_binding(name: str, projects: tuple[str, ...], hosts: tuple[str, ...]
         raise CommandError(f"'{wrong}' is no project's name, which must match {PROJECT.pattern}")
     if projects and not hosts and name != "HF_TOKEN":
         raise CommandError(
-            f"{name} needs the hosts that may see it, such as api.example.com; only HF_TOKEN has one of its own, the Hub"
+            f"{name} needs the hosts that may see it, such as api.example.com; only HF_TOKEN has one of its own, the "
+            "Hub"
         )
     if value:
         _check_value(value)
@@ -210,7 +216,8 @@ def checked_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(each.strip().lower().rstrip(".") for each in hosts))
     if wrong := next((each for each in found if HOST.fullmatch(each) is None), None):
         raise CommandError(
-            f"'{wrong[:80]}' is no host: write api.example.com for https, or judge.internal:8000 for another port; no scheme and no path"
+            f"'{wrong[:80]}' is no host: write api.example.com for https, or judge.internal:8000 for another port; "
+            "no scheme and no path"
         )
     if len(found) > MOST_HOSTS:
         raise CommandError(f"a secret is kept for at most {MOST_HOSTS} hosts, these are {len(found)}")

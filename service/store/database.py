@@ -148,7 +148,8 @@ class Database:
                     ) from doubt
                 if not repeatable and not _clash(doubt.error):
                     raise Unavailable(
-                        "the database went away while a change was being written; look whether it is there before sending it again"
+                        "the database went away while a change was being written; look whether it is there before "
+                        "sending it again"
                     ) from doubt
                 error: DBAPIError = doubt.error
             except (OperationalError, InterfaceError) as raised:

@@ -152,7 +152,8 @@ class Files(Database):
         def change(file: File) -> dict[str, Any]:
             if file.sha256 not in (None, sha256) or file.bytes not in (None, bytes):
                 raise Conflict(
-                    f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were {file.bytes} and {file.sha256}"
+                    f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were "
+                    f"{file.bytes} and {file.sha256}"
                 )
             return {
                 "state": READY,

@@ -190,7 +190,8 @@ class Jobs(Database):
             return None
         if before["digest"] != request.digest():
             raise Conflict(
-                f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became {before['id']}"
+                f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became "
+                f"{before['id']}"
             )
         return job_of(before), before["id"] == identifier
 
@@ -200,7 +201,8 @@ class Jobs(Database):
         jobs = tables.jobs
         if limit is not None and self._waiting(transaction, request.project, limit) >= limit:
             raise QuotaExceeded(
-                f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or ask an admin"
+                f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or "
+                "ask an admin"
             )
         for needed in request.depends_on:
             query = select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)

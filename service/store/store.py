@@ -89,7 +89,8 @@ def current(database: Database) -> str | None:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if found is not None and not any((FOLDER / "versions").glob(f"{found}_*.py")):
         raise SchemaTooNew(
-            f"the database has schema {found}, this version of finery knows up to {NEWEST}; install the version that wrote it, or a later one"
+            f"the database has schema {found}, this version of finery knows up to {NEWEST}; install the version that "
+            "wrote it, or a later one"
         )
     return None if found is None else str(found)
 

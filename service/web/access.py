@@ -171,7 +171,8 @@ def ask_to_sign_in(request: Request) -> Response:
     if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
         # a strict cookie is not sent along a link from elsewhere; asked again from here, it is
         return HTMLResponse(
-            f'<!doctype html><meta http-equiv="refresh" content="0"><title>Finery</title><a href="{quote(goal, safe="/?=&")}">Go on</a>',
+            '<!doctype html><meta http-equiv="refresh" content="0"><title>Finery</title><a '
+            f'href="{quote(goal, safe="/?=&")}">Go on</a>',
             200,
             HEADERS,
         )

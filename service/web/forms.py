@@ -143,9 +143,10 @@ def scalar_of(schema: Schema) -> bool:
 ABSENT: Any = object()
 """The value of a key that the draft does not have."""
 AT_ONCE = {
-    "name", "model", "tokenizer", "stages", "architecture", "checkpoint", "preset", "train", "vocab_size", "pretrained", "task", "tasks", "tuner",
-    "objective", "datasets", "path", "benchmarks", "to", "arguments", "num_train_epochs", "max_steps", "learning_rate", "global_batch_size", "kind", "columns",
-    "label", "validation", "max_length", "r",
+    "name", "model", "tokenizer", "stages", "architecture", "checkpoint", "preset", "train", "vocab_size",
+    "pretrained", "task", "tasks", "tuner", "objective", "datasets", "path", "benchmarks", "to", "arguments",
+    "num_train_epochs", "max_steps", "learning_rate", "global_batch_size", "kind", "columns", "label", "validation",
+    "max_length", "r",
 }  # fmt: skip
 """Keys that are shown at once; the others stand under `more` until they are set."""
 YAML = "!"

@@ -87,7 +87,10 @@ def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> st
 def _picture(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
     """A link in place of the picture: the page loads nothing from elsewhere."""
     token = tokens[place]
-    return f'<a href="{escape(token.attrs["src"])}" rel="noopener noreferrer nofollow">picture: {escape(token.content or token.attrs["src"])}</a>'
+    return (
+        f'<a href="{escape(token.attrs["src"])}" rel="noopener noreferrer nofollow">picture: '
+        f"{escape(token.content or token.attrs['src'])}</a>"
+    )
 
 
 def _aligned(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:

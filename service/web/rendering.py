@@ -133,12 +133,10 @@ def short_id(identifier: str) -> str:
 STATIC = Path(__file__).parent / "static"
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "finery_theme"
-POLICY = "; ".join(
-    (
-        "default-src 'self'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'", "object-src 'none'",
-        "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'",
-    )
-)  # fmt: skip
+POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
