@@ -1,17 +1,12 @@
 """Room on the disk: a reserve that new work may not touch, and the sweep that deletes what is not kept for ever.
 
-Room on the disk: a reserve that new work may not touch, and a ballast that lets a server start again when nothing is
-left.
-
 SQLite needs some kilobytes to open a database. The ballast is a file of zeros in the home, given up when the server
 starts on a full disk, and made again when there is room: whoever frees space finds a service that answers.
 
-What is not kept for ever: uploads that nobody finished, jobs whose time after their end is over, and secrets of
-attempts that have ended.
-
-An upload that nobody added to for `upload_seconds` is deleted, row and bytes. The age of an upload is that of the
-last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its way
-holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two,
+The sweep deletes uploads that nobody finished, jobs whose time after their end is over, and secrets of attempts that
+have ended. An upload that nobody added to for `upload_seconds` is deleted, row and bytes. The age of an upload is that
+of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
+way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two,
 goes likewise.
 """
 

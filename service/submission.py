@@ -1,6 +1,6 @@
 """From what a client sent to a job: the recipe checked, its references found, its resources settled.
 
-What the references of a recipe stand for in a project: paths of uploads, folders of models, jobs to wait for.
+References name what lies in the project: paths of uploads, folders of models, jobs to wait for.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Uploaded files: where their bytes lie, and how chunks, whole bodies and files at a URL are received.
 
-The bytes of uploaded files: `HOME/files/<project>/<id><suffix>`, with `.part` behind it until all have arrived.
-
-The size of the `.part` file is the truth about how much has arrived: a chunk is appended under a lock and synced before
-the store is told. Complete files are never written again.
-
-Receiving files: chunks of a resumable upload, whole bodies, and files at a URL, into the store and onto the disk.
+The bytes of a file lie in `HOME/files/<project>/<id><suffix>`, with `.part` behind it until all have arrived. The size
+of the `.part` file is the truth about how much has arrived: a chunk is appended under a lock and synced before the
+store is told. Complete files are never written again.
 
 Every byte is reserved in the store before it is written, so that many uploads at once, through several servers, never
 keep more than a project is allowed.

@@ -1,11 +1,8 @@
 """`/healthz` and Prometheus `/metrics`, at the root and without a token: numbers, no names.
 
-What `/metrics` tells of the work and its place: waits, outcomes, disk, isolation. Counted in the store, at most every
-few seconds.
-
-No label has a value that a client can invent: outcomes, states and modes are words of the program.
-
-`/healthz` and Prometheus `/metrics`, at the root and without a token: they tell numbers, no names.
+Requests are counted as they come. Waits, outcomes, disk and isolation are counted in the store when somebody asks, at
+most every few seconds. No label has a value that a client can invent: outcomes, states and modes are words of the
+program.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Errors of the API as problem+json (RFC 9457), or in OpenAI's envelope below /v1.
 
-Errors in OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`.
-
-Errors of the API as problem+json (RFC 9457), and what each error of the service becomes.
+One table says which status each error of the service is answered with. OpenAI's envelope is
+`{"error": {"message", "type", "param", "code"}}`.
 """
 
 from __future__ import annotations

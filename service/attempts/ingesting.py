@@ -1,15 +1,11 @@
 """From a run folder to the store: events in batches, each exactly once, results of stages, and scores of cells.
 
-From the run folder's `events.jsonl` to the store: whole lines, in batches, each exactly once.
-
-The store keeps how far the file was read, in the same transaction as the events, and drops those whose ids it has. A
-service that was killed between two batches therefore goes on where the store says, and a file that became shorter
-(its last line was torn by a crash and cut off) is read again from the start at no harm.
+The store keeps how far `events.jsonl` was read, in the same transaction as the events, and drops those whose ids it
+has. A service that was killed between two batches therefore goes on where the store says, and a file that became
+shorter (its last line was torn by a crash and cut off) is read again from the start at no harm.
 
 Whoever runs an attempt can write anything into that file. `event_of` looks at each line once: what it lets through has
 the types, the sizes and the names that the store, the pages and the API rely on. Any other line is skipped and counted.
-
-Takes in what a run writes: its events, the results of its stages, and the scores of a study's cells.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """Watches every live attempt of one server: starts it, takes in what it writes, stops it, and says how it ended.
 
-What ends an attempt that does not end by itself: the time that its job may run, and silence.
-
-A job's time is that of all its attempts since it was submitted or last retried by a user; what it waits in the queue
-does not count. An attempt is silent when for `stall_seconds` it printed nothing, wrote no event, and none of its ranks
-finished a step. Then the rank whose process shows no sign of life is named, if there is one.
-
-How an attempt ended, in words: from what the executor saw and what the run said last, to a reason and a sentence.
-
-Watches every live attempt of one server: starts it, takes in what it writes, stops it, and ends it once it is proven
-dead.
-
 One thread asks the store what is live and hands each attempt to a small pool, one worker at a time per attempt. What is
 done here can be done again: a server that was killed at any point goes on from the store's last word, because starting
 is idempotent, ingesting is exactly once, publishing is idempotent, and an attempt ends once.
+
+Two limits end an attempt that does not end by itself: the time that its job may run, and silence. A job's time is that
+of all its attempts since it was submitted or last retried by a user; what it waits in the queue does not count. An
+attempt is silent when for `stall_seconds` it printed nothing, wrote no event, and none of its ranks finished a step.
+Then the rank whose process shows no sign of life is named, if there is one.
+
+How an attempt ended follows from what the executor saw and what the run said last: a reason and a sentence.
 """
 
 from __future__ import annotations

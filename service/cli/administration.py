@@ -1,9 +1,4 @@
-"""`finery token` and `finery audit`: who may use a service, and who did what on it.
-
-`finery token`: make, list and take back the tokens that a service lets in.
-
-`finery audit`: who did what on a service, for its admins.
-"""
+"""`finery token` and `finery audit`: who may use a service, and who did what on it."""
 
 from __future__ import annotations
 

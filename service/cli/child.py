@@ -1,14 +1,12 @@
 """The child process `python -m pipelines VERB …` that does the work: signals that reach it, questions that it answers.
 
-The child process `python -m pipelines VERB …` that does the work, and how signals reach it.
-
 The child leads a process group of its own. A Ctrl-C in a terminal therefore reaches only the command, which hands
 it on exactly once: the child saves a checkpoint and exits 75, and a second Ctrl-C cannot tear that checkpoint. A
 terminal that closes (SIGHUP) asks it to stop as SIGTERM does; where SIGHUP is ignored when the command starts, which is
 what nohup does, the command and its child go on ignoring it. When the command itself is killed, the child asks the
 kernel for a SIGTERM (it reads FINERY_PARENT_PID), so no run is left without an owner.
 
-Ask a child process one question and take its answer: what `finery attention` and `finery generate` have in common.
+`ask` is for verbs that put one question and show one answer, such as `finery generate`.
 """
 
 from __future__ import annotations

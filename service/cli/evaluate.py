@@ -1,15 +1,9 @@
 """`finery evaluate`, `predict`, `score` and `harness`: how good models are, and what they say of one's own file.
 
-`finery evaluate`: score models that lie on disk or on the Hub, as an evaluate stage would. A child process does the
+`evaluate` scores models on disk or on the Hub as an evaluate stage would; `predict` writes what a model says about
+one's own file, or a task's split, with probabilities; `score` says what a prediction file is worth by the official
+rules, without a model; `harness` runs any task of the lm-evaluation-harness on a checkpoint. Child processes do the
 work.
-
-`finery predict`: what a model says about one's own file, or a task's split, with probabilities. A child process does
-the work.
-
-`finery score`: what a prediction file is worth, by the official rules. A child process reads the files; no model is
-involved.
-
-`finery harness`: any task of the lm-evaluation-harness on a checkpoint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`finery generate` and `finery attention`: how a model continues a text, and what its heads look at.
 
-`finery generate`: how a model goes on, decoded in several ways side by side; what an encoder fills in.
-
-`finery attention`: a page and a picture of what every head of a model looks at. A child process does the work.
+`generate` decodes in several ways side by side, and shows what an encoder fills in; `attention` writes a page and a
+picture of what every head looks at. Child processes do the work.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`finery init DATA`: from the columns of one's own file to a recipe that runs as it is.
 
-A first recipe for a user's own file: an encoder from scratch, sized by how much text there is.
-
-Budgets are chosen so that a laptop finishes in minutes; the comments in the recipe say what to raise. Learning rates
-are those of Turc et al. 2019, "Well-Read Students Learn Better", arxiv.org/abs/1908.08962, for the small models.
+The recipe is an encoder from scratch, sized by how much text there is. Budgets are chosen so that a laptop finishes in
+minutes; the comments in the recipe say what to raise. Learning rates are those of Turc et al. 2019, "Well-Read
+Students Learn Better", arxiv.org/abs/1908.08962, for the small models.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
-"""`finery submit`, `jobs`, `logs` and the verbs that steer jobs: talk to a service about its work.
+"""`finery jobs`, `logs` and the verbs that steer jobs: talk to a service about its work.
 
-What the verbs that talk to a service have in common: the connection, the answer as text or JSON, times for people.
-
-`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `delete`, `hosts`: look at a service's jobs and steer them.
-
-`finery logs`: what a job prints and does, as it happens.
-
-`--follow` shows the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`,
-the console log.
-
-`finery submit`: hand a recipe to a service, with the files that it names.
+`pause`, `resume`, `cancel`, `retry`, `delete` and `hosts` are requests and their answers. `finery logs --follow` shows
+the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`, the console log.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """How far a run is: what its events say, and how a terminal or a log shows it.
 
-How far a run is: what its events say, put together. Knows nothing of a terminal.
-
 `Progress.apply` takes one event after the other; everything shown to the user is read from the result. Times come
-from the events themselves, so the same events always give the same state.
-
-Show the progress of a run: live on a terminal, as plain lines anywhere else, or not at all.
-
-One line a stage:
+from the events themselves, so the same events always give the same state. It is shown live on a terminal, as plain
+lines anywhere else, or not at all. One line a stage:
 
     ✓ pretrain    1:12    loss 4.21
     ● mrpc        ━━━━━━━━━━━━╸━━━━━━━  320/690  loss 0.512  14.2 steps/s  0:26 left

@@ -1,8 +1,6 @@
 """`finery publish` and `finery gc`: publish the model of a finished run, and free what no run uses.
 
-`finery publish`: publish the model of a finished run or stage, as a publish stage would. A child process does the work.
-
-`finery gc`: free what no run uses. The child process decides and deletes; here it is shown.
+Child processes do the work: one publishes as a publish stage would, one decides what is unused and deletes it.
 """
 
 from __future__ import annotations

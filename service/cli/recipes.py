@@ -1,10 +1,7 @@
 """`finery validate`, `finery plan` and `finery data show`: what can be said of a recipe before it runs.
 
-`finery validate`: every mistake of every recipe at once.
-
-`finery plan`: what a recipe will cost. The recipe is checked here, the sums are done by a child process.
-
-`finery data show`: the first examples of a stage as its model reads them, with what of them is learnt.
+`validate` shows every mistake of every recipe at once. `plan` says what a recipe will cost, `data show` the first
+examples of a stage as its model reads them, with what of them is learnt: for both a child process does the work.
 """
 
 from __future__ import annotations

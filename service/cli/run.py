@@ -1,9 +1,5 @@
 """`finery run` and `finery resume`: start the work, show how far it is, say what came out.
 
-Follow an `events.jsonl` while another process writes it: every event once, from now on.
-
-`finery run` and `finery resume`: start the work, show how far it is, say what came out.
-
 The recipe is checked here first, so that a mistake costs milliseconds and leaves nothing behind. The work itself is a
 child process; what it reports is read from the run folder's `events.jsonl`, the same stream that every other reader
 has. The exit code is the child's.

@@ -1,13 +1,11 @@
-"""The docker executor: one container per attempt, and a small client of the Docker Engine's HTTP API.
-
-A small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
-docs.docker.com/reference/api/engine.
-
-The docker executor: one container per attempt, of the image that the service itself runs in.
+"""The docker executor: one container per attempt, of the image that the service itself runs in.
 
 The container is the kill unit: when its first process ends the engine kills the rest. It carries the attempt's id as
 its name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart
 of the service. Its log is copied into the attempt's folder when it has ended; then it is removed.
+
+`Engine` is a small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
+docs.docker.com/reference/api/engine.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """A job as a value: its id, the immutable request, what it needs, its state, its attempts, leases and events.
 
-Names for jobs, attempts, files, models and tokens: a word, a hyphen, and 26 characters that sort by time.
-
-The characters are a ULID (github.com/ulid/spec) in lower case: 48 bits of milliseconds and 80 random bits in
-Crockford's base 32. Ids made by one process strictly increase, also within a millisecond.
-
-What a job needs and what hosts have: GPUs by count, memory and kind, processor cores and memory.
-
-A job as a value: the immutable request, its state, its attempts, leases and events.
-
-Times are seconds since 1970 (UTC) as floats; sizes are bytes.
+Ids are a word, a hyphen, and 26 characters that sort by time: a ULID (github.com/ulid/spec) in lower case, 48 bits of
+milliseconds and 80 random bits in Crockford's base 32. Ids made by one process strictly increase, also within a
+millisecond. Times are seconds since 1970 (UTC) as floats; sizes are bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""The states of a job and of an attempt, the one table of transitions, and how an attempt ends.
-
-The states of a job and of an attempt, and the reasons why a job fails.
-
-The one table that says how a job moves from state to state.
-
-How an attempt ended, and what follows for its job.
-"""
+"""The states of a job and of an attempt, the one table of transitions, and how an attempt ends."""
 
 from __future__ import annotations
 

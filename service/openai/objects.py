@@ -1,8 +1,6 @@
 """Jobs, events, files, models and results of finished jobs as OpenAI's objects.
 
-Jobs, events, files and models as OpenAI's objects.
-
-What a finished job leaves on this surface: its trained tokens and the file with its metrics by step.
+A finished job leaves its trained tokens, and a file with its metrics by step.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
 """The recipe behind a fine-tuning job: OpenAI's methods, models and hyperparameters in the words of a recipe.
 
-Fine-tuning methods of the OpenAI surface, and the trainer behind each: one table.
-
-What `model` may name on the OpenAI surface: shapes to train from scratch, models of the project, and Hub checkpoints.
-
-OpenAI's hyperparameters in the words of a recipe, and what `auto` means.
+A recipe has one stage that learns, scores where a validation file is given, and one publication. `model` names a shape
+to train from scratch, a model of the project, or a Hub checkpoint. Hyperparameters, and what `auto` means:
 
 n_epochs                   num_train_epochs; auto: 3 (supervised), 2 (dpo), 1 (reinforcement)
 batch_size                 global_batch_size; auto: one in fifty of the examples, at least 4, at most 32
 learning_rate_multiplier   times the learning rate of the kind of model, a tenth of it but for supervised; auto: 1
 beta                       of dpo, how closely the model is held to what it was; auto: 0.1
-
-The recipe behind a fine-tuning job: one stage that learns, scores where a validation file is given, one publication.
 """
 
 from __future__ import annotations

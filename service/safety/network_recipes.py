@@ -1,18 +1,13 @@
-"""Recipes that came over the network: everything a local one must be, and nothing that reaches outside.
-
-Addresses and keys of judges in recipes that come over the network: public hosts only, unless the server's
-administrator says otherwise.
-
-What a name resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what stands
-in the recipe is read.
-
-Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its
-project.
+"""Recipes that came over the network: everything a local one must be, and nothing that reaches outside their project.
 
 Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets
 by the names that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret.
-Import paths have no key in any recipe, and a repository's code runs only where an admin allowed it. The check is
-pure: what references stand for, and which code is allowed, is looked up before and passed in.
+Import paths have no key in any recipe, and a repository's code runs only where an admin allowed it. Judges are asked at
+public hosts only, unless the server's administrator says otherwise.
+
+The check is pure: what references stand for, and which code is allowed, is looked up before and passed in. What the
+name of a judge's host resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what
+stands in the recipe is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """The scheduler: wakes when something changed, decides from its picture of the store, and writes the decision there.
 
-The scheduler's picture of the store, brought up to date by what changed.
-
-The scheduler: wakes when something changed, decides, and writes the decision into the store.
-
 Several servers may run on one database; the one that holds the `scheduler` lease decides, and every start carries the
 lease's fencing token, so that one that was replaced without noticing starts nothing. Starting and stopping processes
 is not done here: `service.attempts` acts on what is written.

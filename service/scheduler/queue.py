@@ -1,10 +1,7 @@
 """What a decision is made from, as values, and the jobs that wait, kept in order.
 
-What a decision is made from and what it says, as values.
-
-The jobs that wait, kept in order, so that a decision looks at heads of lines and not at every job.
-
-Jobs of one project and priority that need the same are one line: when its first does not fit, none does.
+Jobs of one project and priority that need the same are one line: when its first does not fit, none does. A decision
+therefore looks at heads of lines and not at every job.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Attempts in the store: begin with resources, a lease and a fencing token; end once, and free them.
 
-Leases in the store: who may act for what until when, with fencing tokens that only ever grow.
-
-A process that was paused for a minute may wake up and write as if nothing had happened. Each holder therefore gets a
-number higher than every one before, writes it with every change, and is refused when a later number was given
-(Kleppmann 2016, "How to do distributed locking", martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+A lease says who may act for what until when. A process that was paused for a minute may wake up and write as if nothing
+had happened. Each holder therefore gets a number higher than every one before, writes it with every change, and is
+refused when a later number was given (Kleppmann 2016, "How to do distributed locking",
+martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 """
 
 from __future__ import annotations

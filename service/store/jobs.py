@@ -1,10 +1,7 @@
 """Jobs in the store: submit, look up, list by pages, move, and those that wait for the scheduler.
 
-What every change of a job does, inside a transaction: lock the row, check the table, append the event.
-
-Jobs in the store: submit, look up, list by pages, and move.
-
-What the scheduler reads: every job that waits or holds resources, without its recipe, and what changed since.
+Every change of a job goes through `apply_move`, inside a transaction: lock the row, check the table of transitions,
+append the event. The scheduler reads every job that waits or holds resources, without its recipe.
 """
 
 from __future__ import annotations

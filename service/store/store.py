@@ -1,10 +1,7 @@
 """The store: every query and short transaction of the service, on one database with the newest schema.
 
-Brings a database to the newest schema, by one process at a time.
-
-What metrics tell of the work: counted from the rows, so that a restart forgets nothing, each in one query.
-
-The store: every query and every short transaction of the service, on one database.
+The schema is brought up to date by one process at a time. What metrics tell of the work is counted from the rows, each
+figure in one query, so that a restart forgets nothing.
 """
 
 from __future__ import annotations

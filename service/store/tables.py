@@ -1,10 +1,7 @@
-"""The tables, as SQLAlchemy Core, and from their rows to values and back. Times are seconds since 1970, sizes bytes.
+"""The tables, as SQLAlchemy Core, and from their rows to values and back.
 
-The tables, as SQLAlchemy Core. Times are seconds since 1970 (UTC), sizes are bytes.
-
-`migrations/` builds the same schema step by step; a test holds the two against each other.
-
-From rows to values and back.
+Times are seconds since 1970 (UTC), sizes are bytes. `migrations/` builds the same schema step by step; a test holds the
+two against each other.
 """
 
 from __future__ import annotations

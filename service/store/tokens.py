@@ -1,8 +1,6 @@
-"""Access tokens, `fin_<prefix>_<secret>`: how they are made, and the prefix and hash that the store keeps.
+"""Access tokens: `fin_<prefix>_<secret>`, 256 random bits of secret.
 
-Access tokens: `fin_<prefix>_<secret>`, 256 random bits of secret, of which the store keeps a SHA-256.
-
-Access tokens in the store: a look-up prefix and a hash, never the token itself.
+The store keeps the prefix, to look a token up, and a SHA-256 of the secret, never the token itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Who may see a page and press its buttons: signing in and out, CSRF tokens and roles, errors as pages.
-
-Who may see a page and who may press its buttons: sessions, CSRF tokens and roles, and errors as pages.
-
-Signing in with a token, signing out, and the choice of light or dark.
-"""
+"""Who may see a page and press its buttons: signing in and out, CSRF tokens and roles, errors as pages."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
 """The form of a recipe, made of its JSON Schema: fields, drafts, and a recipe from what was filled in.
 
-The JSON Schema of a recipe as forms read it: references followed, unions sorted by what tells their members apart.
-
-A form as a tree of fields, built from a schema and a draft of the recipe. Whatever no field can show is shown as YAML.
-
-Changes to a draft by the form's buttons: stages and rows that are added, removed and moved.
-
-A recipe from the fields of its form. What was left empty is left out; what cannot be read stays as it was typed.
+The schema is read with references followed and unions sorted by what tells their members apart. A form is a tree of
+fields, built from the schema and a draft of the recipe; whatever no field can show is shown as YAML. Buttons change the
+draft: stages and rows are added, removed and moved. Of the filled-in fields, what was left empty is left out, and what
+cannot be read stays as it was typed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """The page of one job: stages, curves, log, samples, resources, recipe, its buttons and the stream that keeps it fresh.
 
-The end of what an attempt printed, as text that a page can show: no colours, no overwritten lines, no control
-characters.
-
-Two recipes side by side, line by line, with the line numbers of both.
-
-The page of one job: stages, curves, log, samples, resources, recipe, and the stream that keeps them fresh.
-
-The buttons of a job: pause, resume, cancel, retry and its priority.
+What an attempt printed is shown without colours, overwritten lines and control characters. Two recipes are compared
+side by side, line by line, with the line numbers of both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Everything that the page of one job shows, read from the store in one go, and its metrics as curves.
 
-The metrics of a job as curves for charts, and as the lines of a table for whoever does not see charts.
-
-Everything that the page of one job shows, read from the store in one go.
+Curves are drawn for charts, and told as the lines of a table for whoever does not see charts.
 """
 
 from __future__ import annotations

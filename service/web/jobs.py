@@ -1,9 +1,4 @@
-"""The list of jobs, whose rows follow the jobs while the page is open, and the hosts that run them.
-
-The list of jobs: filters, pages, and rows that follow the jobs while the page is open.
-
-The hosts that run jobs, their GPUs, and what holds each of them.
-"""
+"""The list of jobs, whose rows follow the jobs while the page is open, and the hosts that run them."""
 
 from __future__ import annotations
 

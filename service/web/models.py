@@ -1,10 +1,7 @@
 """The models that the project has published, each with its card, and the leaderboard of their scores.
 
-A model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images from elsewhere.
-
-The models that the project has published, each with its card.
-
-The leaderboard: the scores on one benchmark, best first.
+A card is a model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images from elsewhere. A
+leaderboard is the scores on one benchmark, best first.
 """
 
 from __future__ import annotations

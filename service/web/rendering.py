@@ -1,8 +1,6 @@
-"""Templates and the headers of every page, and numbers, sizes and times in words.
+"""Templates and the headers of every page, and numbers, sizes and times in the words of the pages.
 
-Numbers, sizes and times in the words of the pages.
-
-Templates and the headers of every page: strict content security policy, no caching, theme by cookie.
+Headers: strict content security policy, no caching. The theme is a cookie.
 """
 
 from __future__ import annotations

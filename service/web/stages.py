@@ -1,8 +1,6 @@
 """The stages of a job as its page shows them: what each reads, how far it is, and the drawing of their graph.
 
-The stages of a job as its page shows them: what each reads, how far it is, what came out.
-
-The stages as a drawing: columns by how far they are from the model, curves from what is read to what reads it.
+The drawing has columns by how far stages are from the model, and curves from what is read to what reads it.
 """
 
 from __future__ import annotations
