@@ -82,8 +82,6 @@ PART = ".part"
 DELETED = ".deleted"
 """In the folder of a job that is being deleted."""
 
-log_sweeping = logging.getLogger(__name__)
-
 
 def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
     """Delete every upload that is older than the settings allow; returns how many there were. Again deletes
@@ -96,7 +94,7 @@ def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.ti
         gone += sum(_forget(store, settings, file, oldest) for file in page if file.created < oldest)
     gone += sum(_forget_part(store, path, oldest) for path in settings.files.glob(f"*/*{PART}"))
     if gone:
-        log_sweeping.info("%d uploads that nobody finished are deleted", gone)
+        log.info("%d uploads that nobody finished are deleted", gone)
     sweep_secrets(store, settings)
     return gone
 
@@ -110,7 +108,7 @@ def sweep_secrets(store: Store, settings: Settings) -> int:
     ended = [record for record in records if record.name not in live]
     left = [record for record in ended if not delete_secrets(record, parts=True)]
     if left:
-        log_sweeping.warning("secrets of %d attempts that have ended cannot be deleted, such as %s", len(left), left[0])
+        log.warning("secrets of %d attempts that have ended cannot be deleted, such as %s", len(left), left[0])
     return len(ended) - len(left)
 
 
@@ -123,7 +121,7 @@ def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = ti
             forget_job(store, settings, identifier)
             gone += 1
     if gone:
-        log_sweeping.info("%d jobs are deleted, whose time after their end is over", gone)
+        log.info("%d jobs are deleted, whose time after their end is over", gone)
     return gone
 
 

@@ -130,8 +130,7 @@ def remove(settings: Settings, file: File) -> None:
         path.unlink(missing_ok=True)
 
 
-PIECE_RECEIVING = 1 << 20
-AHEAD = 16 * PIECE_RECEIVING
+AHEAD = 16 * PIECE
 """Reserved at once for a file whose size nobody announced; what is not needed is given back at the end of the chunk."""
 Fetch = Callable[[str, IO[bytes], int], Fetched]
 
@@ -209,7 +208,7 @@ async def append(store: Store, settings: Settings, file: File, offset: int, piec
         try:
             async for piece in pieces:
                 waiting += piece
-                if len(waiting) >= PIECE_RECEIVING:
+                if len(waiting) >= PIECE:
                     ready, waiting = bytes(waiting), bytearray()
                     await run_in_threadpool(writer.write, ready)
         finally:
@@ -270,7 +269,7 @@ def receive(
     try:
         with opened_part(settings, file, 0) as part:
             writer = _Writer(part, _Room(store, settings, file))
-            while piece := content.read(PIECE_RECEIVING):
+            while piece := content.read(PIECE):
                 writer.write(piece)
         return finish(store, settings, file)
     except BaseException:

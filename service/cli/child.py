@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,6 +204,20 @@ def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Answe
         return Answer(EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal")
     last = tail.splitlines()[-1].removeprefix(SPEAKER) if tail else f"exit code {code}, without a word"
     return Answer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
+
+
+def ask_and_show(
+    verb: str, request: Mapping[str, Any], doing: str, as_json: bool, show: Callable[[dict[str, Any]], None]
+) -> int:
+    """Show the answer, or print it as one JSON object, or say why there is none. Returns the exit code."""
+    answer = ask(verb, request, doing, as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+    else:
+        show(answer.data)
+    return EXIT_DONE
 
 
 def refuse(answer: Answer, as_json: bool) -> int:

@@ -6,15 +6,14 @@ picture of what every head looks at. Child processes do the work.
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.errors import EXIT_DONE, CommandError
-from service.cli.child import ask, refuse
+from pipelines.core.errors import CommandError
+from service.cli.child import ask_and_show
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,8 +24,8 @@ NARROWEST = 38
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, in the words of the child."""
+class GenerateOptions:
+    """The options, in the words of the child."""
 
     model: str
     prompt: str | None
@@ -41,22 +40,19 @@ class Question:
     plain: bool = False
 
 
-def generate(question: Question, penalty_alpha: float | None, as_json: bool) -> int:
+def generate(options: GenerateOptions, penalty_alpha: float | None, as_json: bool) -> int:
     """Show continuations or fill-ins. Returns the exit code."""
-    check(question, penalty_alpha)
-    answer = ask("generate", asdict(question), "Reading the model, then writing …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    from rich.console import Console
+    check(options, penalty_alpha)
 
-    show(answer.data, Console(highlight=False))
-    return EXIT_DONE
+    def show_answer(data: dict[str, Any]) -> None:
+        from rich.console import Console
+
+        show(data, Console(highlight=False))
+
+    return ask_and_show("generate", asdict(options), "Reading the model, then writing …", as_json, show_answer)
 
 
-def check(question: Question, penalty_alpha: float | None) -> None:
+def check(options: GenerateOptions, penalty_alpha: float | None) -> None:
     """Refuse at once what no model could do. Raises CommandError."""
     if penalty_alpha is not None:
         raise CommandError(
@@ -64,18 +60,18 @@ def check(question: Question, penalty_alpha: float | None) -> None:
             "Finery runs no "
             "code from there; compare greedy, beams and samples instead"
         )
-    if (question.prompt is None) == (question.prompts is None):
+    if (options.prompt is None) == (options.prompts is None):
         raise CommandError(
             "give one prompt, or a file of them with --prompts FILE"
-            + (", not both" if question.prompt is not None else "")
+            + (", not both" if options.prompt is not None else "")
         )
-    if not 0 < question.temperature < math.inf:
+    if not 0 < options.temperature < math.inf:
         raise CommandError(
-            f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is "
+            f"--temperature is {options.temperature:g}, must be a number above 0; the limit 0 is greedy, which is "
             "shown anyway"
         )
-    if not 0 < question.top_p <= 1:
-        raise CommandError(f"--top-p is {question.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
+    if not 0 < options.top_p <= 1:
+        raise CommandError(f"--top-p is {options.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
 
 
 def show(data: dict[str, Any], console: Console) -> None:
@@ -165,8 +161,8 @@ HEADS_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class QuestionAttention:
-    """What is asked, in the words of the child."""
+class AttentionOptions:
+    """The options, in the words of the child."""
 
     model: str
     text: str
@@ -178,21 +174,19 @@ class QuestionAttention:
     limit: int
 
 
-def attention(question: QuestionAttention, as_json: bool) -> int:
+def attention(options: AttentionOptions, as_json: bool) -> int:
     """Write the page and the picture, say where they lie. Returns the exit code."""
-    answer = ask("attention", asdict(question), "Reading the model and the text …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    for section in answer.data["sections"]:
+    return ask_and_show("attention", asdict(options), "Reading the model and the text …", as_json, show_maps)
+
+
+def show_maps(data: dict[str, Any]) -> None:
+    """What is most focused, and where the page and the picture lie."""
+    for section in data["sections"]:
         print(f"  {line_of(section)}")
-    for note in answer.data["notes"]:
+    for note in data["notes"]:
         print(f"  {note}")
-    print(f"\n  Page     {answer.data['html']}\n  Picture  {answer.data['png']}")
-    print(f"  Next     xdg-open {shlex.quote(answer.data['html'])}")
-    return EXIT_DONE
+    print(f"\n  Page     {data['html']}\n  Picture  {data['png']}")
+    print(f"  Next     xdg-open {shlex.quote(data['html'])}")
 
 
 def line_of(section: dict[str, Any]) -> str:

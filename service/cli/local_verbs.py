@@ -173,9 +173,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what a stage reads and what of it is learnt: template, loss mask, lengths, warnings. Nothing is trained."""
-    from service.cli.recipes import Question, show_data
+    from service.cli.recipes import DataOptions, show_data
 
-    raise typer.Exit(show_data(Question(str(recipe), tuple(overrides or ()), stage, rows), as_json))
+    raise typer.Exit(show_data(DataOptions(str(recipe), tuple(overrides or ()), stage, rows), as_json))
 
 
 @app.command()

@@ -39,10 +39,10 @@ def attention(
     as_json: AsJson = False,
 ) -> None:
     """Draw what every head looks at in a sentence: attention.html and attention.png."""
-    from service.cli.generate import QuestionAttention
+    from service.cli.generate import AttentionOptions
     from service.cli.generate import attention as draw
 
-    raise typer.Exit(draw(QuestionAttention(model, text, pair, target, str(out), layer, head, limit), as_json))
+    raise typer.Exit(draw(AttentionOptions(model, text, pair, target, str(out), layer, head, limit), as_json))
 
 
 @app.command()
@@ -85,10 +85,10 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Continue a text: greedy, beam search and samples side by side. Encoders fill in their masks."""
-    from service.cli.generate import Question
+    from service.cli.generate import GenerateOptions
     from service.cli.generate import generate as write
 
-    question = Question(
+    options = GenerateOptions(
         model,
         prompt,
         None if prompts is None else str(prompts),
@@ -101,7 +101,7 @@ def generate(
         seed,
         plain,
     )
-    raise typer.Exit(write(question, penalty_alpha, as_json))
+    raise typer.Exit(write(options, penalty_alpha, as_json))
 
 
 @app.command()
@@ -158,7 +158,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score a model on benchmarks as an evaluate stage does, or write a GLUE submission."""
-    from service.cli.evaluate import Question, separated
+    from service.cli.evaluate import EvaluateOptions, separated
     from service.cli.evaluate import evaluate as measure
 
     given = {
@@ -169,7 +169,9 @@ def evaluate(
         "mixed_precision": mixed_precision,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    raise typer.Exit(measure(Question(models, separated(benchmarks), out, submission, partial, settings), as_json))
+    raise typer.Exit(
+        measure(EvaluateOptions(models, separated(benchmarks), out, submission, partial, settings), as_json)
+    )
 
 
 @app.command()
@@ -214,12 +216,12 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score anybody's prediction file by the official rules. Prints one JSON object."""
-    from service.cli.evaluate import QuestionScore
+    from service.cli.evaluate import ScoreOptions
     from service.cli.evaluate import score as measure
 
     odds = None if na_prob_file is None else str(na_prob_file)
     raise typer.Exit(
-        measure(QuestionScore(benchmark, str(predictions), str(references), odds, na_prob_thresh, missing), as_json)
+        measure(ScoreOptions(benchmark, str(predictions), str(references), odds, na_prob_thresh, missing), as_json)
     )
 
 
@@ -263,12 +265,12 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Write what a model predicts for your own file, or for a split of a task, with probabilities."""
-    from service.cli.evaluate import QuestionPredict
+    from service.cli.evaluate import PredictOptions
     from service.cli.evaluate import predict as write
 
     rows = None if data is None else str(data)
     raise typer.Exit(
-        write(QuestionPredict(model, task, rows, text or [], split, str(out), limit, max_length, batch_size), as_json)
+        write(PredictOptions(model, task, rows, text or [], split, str(out), limit, max_length, batch_size), as_json)
     )
 
 
@@ -303,12 +305,12 @@ def publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish a finished model with its card, scores and checksums, proven to load and to score as measured."""
-    from service.cli.publish import Question, requirements
+    from service.cli.publish import PublishOptions, requirements
     from service.cli.publish import publish as put
 
     given = {"merge": merge, "private": False if public else None, "license": license}
     settings = {name: value for name, value in given.items() if value is not None}
-    raise typer.Exit(put(Question(source, to, requirements(require or []), settings), as_json))
+    raise typer.Exit(put(PublishOptions(source, to, requirements(require or []), settings), as_json))
 
 
 @app.command()
@@ -337,8 +339,8 @@ def harness(
     as_json: AsJson = False,
 ) -> None:
     """Ask any task of the lm-evaluation-harness, which must be installed: pip install lm_eval."""
-    from service.cli.evaluate import QuestionHarness, names_of
+    from service.cli.evaluate import HarnessOptions, names_of
     from service.cli.evaluate import harness as ask
 
     place = None if include_path is None else str(include_path)
-    raise typer.Exit(ask(QuestionHarness(model, names_of(tasks), num_fewshot, limit, place, batch_size, seed), as_json))
+    raise typer.Exit(ask(HarnessOptions(model, names_of(tasks), num_fewshot, limit, place, batch_size, seed), as_json))

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, CommandError
-from service.cli.child import ask, call, refuse
+from service.cli.child import ask_and_show, call
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, in the words of the child."""
+class PublishOptions:
+    """The options, in the words of the child."""
 
     source: str
     to: str
@@ -42,18 +42,17 @@ def requirements(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def publish(question: Question, as_json: bool) -> int:
+def publish(options: PublishOptions, as_json: bool) -> int:
     """Publish, and say where it lies. Returns the exit code."""
-    answer = ask("publish", asdict(question), "Writing the checkpoint, then proving that it loads …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    for warning in answer.data["warnings"]:
+    doing = "Writing the checkpoint, then proving that it loads …"
+    return ask_and_show("publish", asdict(options), doing, as_json, show_published)
+
+
+def show_published(data: Mapping[str, Any]) -> None:
+    """Where the model lies, and what a reader should know."""
+    for warning in data["warnings"]:
         print(warning, file=sys.stderr)
-    print(f"  Published   {answer.data['location']}   the model of '{answer.data['model']}'")
-    return EXIT_DONE
+    print(f"  Published   {data['location']}   the model of '{data['model']}'")
 
 
 def gc(dry_run: bool, older_than: float | None, as_json: bool) -> int:

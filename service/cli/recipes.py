@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core import recipe as recipes
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, RecipeError
-from service.cli.child import ask, call, refuse
+from service.cli.child import ask_and_show, call
 from service.cli.generate import printable
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ OPEN, CLOSE = "⟦", "⟧"
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, in the words of the child."""
+class DataOptions:
+    """The options, in the words of the child."""
 
     recipe: str
     overrides: tuple[str, ...]
@@ -111,19 +111,16 @@ class Question:
     rows: int
 
 
-def show_data(question: Question, as_json: bool) -> int:
+def show_data(options: DataOptions, as_json: bool) -> int:
     """Show what a stage learns from. Returns the exit code."""
-    recipes.load(question.recipe, question.overrides)  # a mistake in the recipe is told with its line, by this process
-    answer = ask("data", asdict(question), "Reading the data …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    from rich.console import Console
+    recipes.load(options.recipe, options.overrides)  # a mistake in the recipe is told with its line, by this process
 
-    show(answer.data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
-    return EXIT_DONE
+    def show_answer(data: dict[str, Any]) -> None:
+        from rich.console import Console
+
+        show(data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
+
+    return ask_and_show("data", asdict(options), "Reading the data …", as_json, show_answer)
 
 
 def show(data: dict[str, Any], console: Console) -> None:

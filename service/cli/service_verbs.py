@@ -55,8 +55,8 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Hand a recipe to a service, with the files that it names."""
-    from service.cli.jobs import Wanted
-    from service.cli.jobs import submit as hand
+    from service.cli.submit import Wanted
+    from service.cli.submit import submit as hand
 
     wanted = Wanted(
         priority, gpus, gpu_kind, cpus, tuple(after or ()), key, tuple(secret or ()), follow, max_seconds, ttl

@@ -69,7 +69,6 @@ def may(role: str, needed: str) -> bool:
 
 tokens = tables.tokens
 ended = tables.ended_sessions
-ROLES_TOKENS = ("viewer", "submitter", "admin")
 TOUCH_SECONDS = 60.0
 """`last_used` is exact to this, so that a busy client does not write at every request."""
 
@@ -105,8 +104,8 @@ class Tokens(Database):
         self, prefix: str, sha256: str, *, project: str, role: str, name: str = "", expires: float | None = None
     ) -> Token:
         """Keep a new token; the project is made when it is not there."""
-        if role not in ROLES_TOKENS:
-            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES_TOKENS)}")
+        if role not in ROLES:
+            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES)}")
         made = Token(new_id("token"), prefix, sha256, project, role, name, now(), expires)
 
         def work(transaction: Transaction) -> Token:

@@ -409,11 +409,11 @@ MOST_ROWS = 200
 
 def draft_of(posted: Mapping[str, str]) -> dict[str, Any]:
     """The draft that a filled-in form stands for."""
-    found = _group_reading(recipe_schema(), "", posted)
+    found = _posted_group(recipe_schema(), "", posted)
     return found if isinstance(found, dict) else {}
 
 
-def _value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> Any:
+def _posted_value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> Any:
     if f"{name}{YAML}" in posted:
         return _read(posted[f"{name}{YAML}"])
     schema = followed(schema, key)
@@ -425,25 +425,25 @@ def _value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> An
             return ABSENT
         if member is None:
             return word
-        found = _group_reading(member.schema, name, posted, without=member.key)
+        found = _posted_group(member.schema, name, posted, without=member.key)
         found = {} if found is ABSENT else found
         if member.key:
             return word if union.short and not found and member.key != "stage" else {member.key: word, **found}
         return found
     if scalar_of(schema):
-        return _scalar_reading(schema, posted.get(name, ""))
+        return _posted_scalar(schema, posted.get(name, ""))
     if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
         items = followed(schema["items"])
         if scalar_of(items):
             words = [word.strip() for word in posted.get(name, "").split(",")]
-            return [_scalar_reading(items, word) for word in words if word] or ABSENT
-        return _rows_reading(items, name, posted)
+            return [_posted_scalar(items, word) for word in words if word] or ABSENT
+        return _posted_rows(items, name, posted)
     if "properties" in schema:
-        return _group_reading(schema, name, posted)
+        return _posted_group(schema, name, posted)
     return ABSENT
 
 
-def _rows_reading(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
+def _posted_rows(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
     """Every row that the form had, in the order of their numbers."""
     prefix = f"{name}."
     numbers = {
@@ -453,19 +453,19 @@ def _rows_reading(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
     }
     rows = []
     for number in sorted(map(int, numbers))[:MOST_ROWS]:
-        found = _value(items, f"{name}.{number}", "", posted)
+        found = _posted_value(items, f"{name}.{number}", "", posted)
         rows.append({} if found is ABSENT else found)
     return rows or ABSENT
 
 
-def _group_reading(schema: Schema, name: str, posted: Mapping[str, str], without: str = "") -> Any:
+def _posted_group(schema: Schema, name: str, posted: Mapping[str, str], without: str = "") -> Any:
     prefix = f"{name}." if name else ""
     known: Mapping[str, Any] = schema.get("properties", {})
     found: dict[str, Any] = {}
     for key, described in known.items():
         if key == without:
             continue
-        value = _value(described, f"{prefix}{key}", key, posted)
+        value = _posted_value(described, f"{prefix}{key}", key, posted)
         if value is not ABSENT:
             found[key] = value
     for each, text in posted.items():
@@ -475,7 +475,7 @@ def _group_reading(schema: Schema, name: str, posted: Mapping[str, str], without
     return found or ABSENT
 
 
-def _scalar_reading(schema: Schema, text: str) -> Any:
+def _posted_scalar(schema: Schema, text: str) -> Any:
     text = text.strip()
     if not text:
         return ABSENT

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipelines.core.errors import CommandError
 from service.cli.__main__ import main
-from service.cli.evaluate import Question, evaluate, separated, show
+from service.cli.evaluate import EvaluateOptions, evaluate, separated, show
 
 
 def test_names_may_be_repeated_or_separated_by_commas():
@@ -53,7 +53,7 @@ def test_scores_files_and_what_is_missing_are_shown(capsys):
 
 def test_partial_needs_a_submission():
     with pytest.raises(CommandError, match="--partial is about a submission"):
-        evaluate(Question(["m"], [], None, None, True, {}), False)
+        evaluate(EvaluateOptions(["m"], [], None, None, True, {}), False)
 
 
 def test_score_prints_json_only(tmp_path, capfd):

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from service.cli.__main__ import main
-from service.cli.evaluate import names_of, show_harness
+from service.cli.evaluate import names_of, show_harness_scores
 
 ECHO = "print(json.dumps({'tasks': {}, 'cut': 0, 'asked': json.loads(TARGET)}))"
 TOLD = {
@@ -18,7 +18,7 @@ TOLD = {
 
 def test_every_score_has_a_row_with_its_error():
     out = io.StringIO()
-    show_harness(TOLD, Console(file=out, width=100, highlight=False))
+    show_harness_scores(TOLD, Console(file=out, width=100, highlight=False))
     rows = [line.split() for line in out.getvalue().splitlines()]
     assert ["own", "2", "1,234", "acc", "0.2500", "0.1250"] in rows
     assert ["acc_norm", "0.5000"] in rows

@@ -7,7 +7,8 @@ import pytest
 from pipelines.core.errors import CommandError
 from pipelines.core.recipe import read
 from service import client
-from service.client import Connection, Place, local_files, upload, with_uploads
+from service.cli.submit import local_files, upload, with_uploads
+from service.client import Connection, Place
 
 
 class Files:
