@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.core.data_limits import LONGEST_CELL, MOST_JSON, MOST_NAMES, parquet_batches
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.registry import nearest
-from pipelines.data.tables import LONGEST_CELL, MOST_JSON, MOST_NAMES, parquet_batches
 
 MOST_ROWS = 100_000
 """Rows that are looked at; later ones could only add rare classes."""
