@@ -1,3 +1,5 @@
+""""""
+
 import pytest
 
 from service.web.rendering import ago, duration, memory, number_text, short_id, size

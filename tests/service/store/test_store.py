@@ -1,3 +1,5 @@
+""""""
+
 import threading
 from importlib import import_module
 from pathlib import Path

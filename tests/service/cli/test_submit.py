@@ -1,3 +1,5 @@
+""""""
+
 import hashlib
 import json
 
@@ -6,7 +8,7 @@ import pytest
 
 from pipelines.core.errors import CommandError
 from pipelines.core.recipe import read
-from service import client
+from service.cli import submit
 from service.cli.submit import local_files, upload, with_uploads
 from service.client import Connection, Place
 
@@ -62,7 +64,7 @@ def test_a_file_is_sent_once_whatever_it_is_called(tmp_path):
 
 
 def test_an_upload_whose_answer_was_lost_goes_on_where_the_server_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PIECE", 10)
+    monkeypatch.setattr(submit, "PIECE", 10)
     body = bytes(range(35))
     (tmp_path / "a.bin").write_bytes(body)
     server = Files(breaks=2)
