@@ -97,7 +97,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecipeReading:
     """A recipe that can be read, not checked yet."""
 
     text: str
@@ -148,13 +148,13 @@ class Checker:
             if worker is not None:
                 worker.end()
 
-    def read(self, recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
+    def read(self, recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> RecipeReading:
         """The recipe as text and data. Raises RecipeError, at once for what is too large."""
         problem = too_costly(recipe, overrides)
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
         written = recipe if isinstance(recipe, str) else json.dumps(recipe)
-        found: Reading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
+        found: RecipeReading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
         return found
 
     def check(
@@ -195,14 +195,14 @@ class Checker:
         said = _unless_mistaken(self._asked("draft", fields=dict(fields)))
         return said["text"], _tuples(said["data"])
 
-    def _read_now(self, recipe: str, is_text: bool, overrides: tuple[str, ...]) -> Reading | FineryError:
+    def _read_now(self, recipe: str, is_text: bool, overrides: tuple[str, ...]) -> RecipeReading | FineryError:
         said = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
         if isinstance(said, FineryError):
             return said
         needs: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in said["needs"].items()
         }
-        return Reading(said["text"], _tuples(said["data"]), Needs(**needs))
+        return RecipeReading(said["text"], _tuples(said["data"]), Needs(**needs))
 
     def _check_now(
         self,
@@ -439,7 +439,7 @@ def _check(
     secrets: Any,
 ) -> dict[str, Any]:
     from service.safety.network_recipes import check, unfit_keys
-    from service.safety.secrets import Secret
+    from service.safety.secrets import SecretValue
 
     known = Known(
         {name: Path(path) for name, path in files},
@@ -450,8 +450,8 @@ def _check(
     found = check(text, tuple(overrides), known, processes)
     hosts = {name: None if listed is None else tuple(listed) for name, listed in secrets}
 
-    def secret_of(name: str) -> Secret | None:
-        return Secret("", hosts[name]) if name in hosts else None
+    def secret_of(name: str) -> SecretValue | None:
+        return SecretValue("", hosts[name]) if name in hosts else None
 
     mistakes = list(unfit_keys(found.source.data, tuple(hosts), secret_of))
     for cell in found.study.cells if found.study is not None else ():

@@ -33,7 +33,7 @@ KEYS = ("server", "token", "token_file")
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """A server and the token to show it."""
 
     url: str
@@ -41,7 +41,7 @@ class Place:
     token: str
 
 
-def find(server: str | None, token_file: Path | None, environment: Mapping[str, str] | None = None) -> Place:
+def find(server: str | None, token_file: Path | None, environment: Mapping[str, str] | None = None) -> ServerAddress:
     """The place that the command, the environment or the config file names. Raises CommandError."""
     environment = os.environ if environment is None else environment
     config_path = config_file(environment)
@@ -52,7 +52,7 @@ def find(server: str | None, token_file: Path | None, environment: Mapping[str, 
             'no server is named: give --server URL, set FINERY_URL, or write server = "http://…" into '
             f"{config_path}; `finery serve` starts one"
         )
-    return Place(_checked(url), _token(token_file, environment, config, config_path))
+    return ServerAddress(_checked(url), _token(token_file, environment, config, config_path))
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
@@ -154,7 +154,7 @@ class ServerRefused(FineryError):
 class Connection:
     """A client of `/api/v1`. Use as a context manager."""
 
-    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None, pause: float = 0.5) -> None:
+    def __init__(self, place: ServerAddress, transport: httpx.BaseTransport | None = None, pause: float = 0.5) -> None:
         import httpx
 
         self.place = place

@@ -18,7 +18,7 @@ from service.attempts.watching import Watcher
 from service.disk import keep_ballast, sweep, sweep_folders, sweep_jobs
 from service.executors.protocol import Executor, HostCapacity
 from service.executors.registry import executor_of
-from service.jobs.job import Host, Slot
+from service.jobs.job import GpuSlot, Host
 from service.scheduler.loop import Scheduler
 from service.settings import Settings
 from service.store.errors import Unavailable
@@ -140,7 +140,7 @@ class Supervisor:
 
 def _host(capacity: HostCapacity, executor: Executor, holder: str) -> Host:
     """`holder` tells the server that decides who starts what it places there."""
-    slots = tuple(Slot(gpu.index, gpu.kind, gpu.memory) for gpu in capacity.gpus)
+    slots = tuple(GpuSlot(gpu.index, gpu.kind, gpu.memory) for gpu in capacity.gpus)
     info = {"holder": holder, "isolation": executor.isolation.document()}
     return Host(
         capacity.name,

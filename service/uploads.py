@@ -289,7 +289,7 @@ def from_url(
     by: str = "",
     get: Fetch = fetch,
 ) -> File:
-    """Fetch a file from the public internet. Raises Refused, TooLarge, or Conflict when its checksum is another."""
+    """Fetch a file from the public internet. Raises FetchRefused, TooLarge, or Conflict when its checksum is another."""
     name = filename or unquote(urlsplit(url).path).rpartition("/")[2]
     file = begin(store, settings, project, name, purpose, by=by)
     try:

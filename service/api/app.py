@@ -78,9 +78,9 @@ def create_app(
     mount(app)
     app.add_middleware(administration.Acting)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
-    app.add_middleware(Room)
+    app.add_middleware(DiskGuard)
     app.add_middleware(KnownHosts)
-    app.add_middleware(health.Measured)
+    app.add_middleware(health.RequestCounter)
     app.add_middleware(SafeHeaders)
     app.add_middleware(logs.Requests, route_of=health.route_of, method_of=health.method_of)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
@@ -119,7 +119,7 @@ def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
     return response
 
 
-class Room:
+class DiskGuard:
     """Middleware that answers 507 to requests for more work and more files while the disk has no reserve; all else
     goes on."""
 

@@ -84,11 +84,11 @@ class Places:
         self.each = each
         """Of one address; proxies that are trusted speak for many, and have no limit of their own."""
         self._exempt = networks(exempt)
-        self.open: dict[Connection, None] = {}
+        self.open: dict[ServerConnection, None] = {}
         """Oldest first."""
         self._by_address: Counter[str] = Counter()
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: ServerConnection) -> bool:
         """Give the connection a place, for which an older one that does nothing may have to go. False where there
         is none."""
         address = connection.address
@@ -103,7 +103,7 @@ class Places:
         self._by_address[address] += 1
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ServerConnection) -> None:
         """The connection is closed. Twice is once."""
         if connection in self.open:
             del self.open[connection]
@@ -118,7 +118,7 @@ class Places:
         return any(found in network for network in self._exempt)
 
 
-class Connection(H11Protocol):
+class ServerConnection(H11Protocol):
     """uvicorn's protocol with a place, and with times for headers, bodies and unread answers."""
 
     places: Places
@@ -250,7 +250,7 @@ def server_of(app: Any, settings: Settings, files: int) -> Server:
         settings.max_connections_per_address,
         settings.trusted_proxies,
     )
-    protocol = type("Connection", (Connection,), {"places": held, "header_seconds": settings.header_seconds})
+    protocol = type("Connection", (ServerConnection,), {"places": held, "header_seconds": settings.header_seconds})
     config = uvicorn.Config(
         app,
         http=protocol,

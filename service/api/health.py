@@ -243,7 +243,7 @@ def method_of(scope: Scope) -> str:
     return scope["method"] if scope["method"] in METHODS else "other"
 
 
-class Measured:
+class RequestCounter:
     """Middleware that counts requests by route, never by address: ids would make a series each."""
 
     def __init__(self, app: ASGIApp) -> None:

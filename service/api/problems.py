@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.core.errors import CommandError, FineryError, RecipeError
 from service.checking import Crowded
 from service.jobs.states import IllegalTransition
-from service.safety.fetching import Refused
+from service.safety.fetching import FetchRefused
 from service.store.errors import Conflict, NoSpace, NotFound, QuotaExceeded, Unavailable
 from service.uploads import TooLarge, WrongOffset
 
@@ -68,7 +68,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (Unavailable, 503),
     (RecipeError, 422),
     (CommandError, 422),
-    (Refused, 422),
+    (FetchRefused, 422),
 )
 """Errors of the service -> the status they are answered with."""
 
@@ -187,10 +187,10 @@ class _Json(JSONResponse):
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application this way."""
-    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused]
+    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, FetchRefused]
     for kind in kinds:
         app.add_exception_handler(kind, _answer)
-    app.add_middleware(Unforeseen)
+    app.add_middleware(UnforeseenErrors)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
@@ -201,7 +201,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     return respond(request, problem)
 
 
-class Unforeseen:
+class UnforeseenErrors:
     """Middleware that answers what no route foresaw, inside of all that count, name and log the answer."""
 
     def __init__(self, app: ASGIApp) -> None:

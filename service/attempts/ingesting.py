@@ -55,7 +55,7 @@ class OddLine(ValueError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """What a piece of the file held."""
 
     events: list[dict[str, Any]]
@@ -67,18 +67,18 @@ class Batch:
     """What was wrong with the first of them."""
 
 
-def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | None = None) -> Batch:
+def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | None = None) -> EventBatch:
     """The whole lines after `offset`, at least one when there is one. Nothing new: the same offset again.
 
     No link is followed on the way from `below`, by default the file's own folder.
     """
     file = _opened(path, below)
     if file is None:
-        return Batch([], offset)
+        return EventBatch([], offset)
     with file:
         length = os.fstat(file.fileno()).st_size
         if length == offset:
-            return Batch([], offset)
+            return EventBatch([], offset)
         if length < offset:
             offset = 0
         file.seek(offset)
@@ -87,7 +87,7 @@ def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | N
             text += more
     whole = text[: text.rfind(b"\n") + 1]
     if not whole and len(text) > LONGEST_LINE:
-        return Batch([], offset + len(text), 1, f"it is longer than {LONGEST_LINE} bytes")
+        return EventBatch([], offset + len(text), 1, f"it is longer than {LONGEST_LINE} bytes")
     events, odd, why = [], 0, ""
     for line in whole.split(b"\n"):
         if not line.strip():
@@ -96,7 +96,7 @@ def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | N
             events.append(event_of(line, offset + len(whole)))
         except OddLine as error:
             odd, why = odd + 1, why or str(error)
-    return Batch(events, offset + len(whole), odd, why)
+    return EventBatch(events, offset + len(whole), odd, why)
 
 
 def newest_event(path: Path, below: Path | None = None) -> dict[str, Any] | None:
@@ -140,7 +140,7 @@ def event_of(line: bytes, length: int) -> dict[str, Any]:
         raise OddLine("it is not JSON") from None
     if not isinstance(read, dict):
         raise OddLine("it is no object")
-    event: dict[str, Any] = _Plain().value(read, 1)
+    event: dict[str, Any] = _BoundedCopy().value(read, 1)
     number = event.get("id")
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= length + LONGEST_LINE:
         raise OddLine("its id does not count lines")
@@ -159,7 +159,7 @@ def event_of(line: bytes, length: int) -> dict[str, Any]:
     return event
 
 
-class _Plain:
+class _BoundedCopy:
     """Copies what was read, within bounds."""
 
     def __init__(self) -> None:

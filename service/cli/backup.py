@@ -54,11 +54,11 @@ CHANGING = ("jobs", "cache")
 """Folders with files that may change or vanish while they are read."""
 
 
-class Refused(CommandError):
+class BadArchive(CommandError):
     """An archive that is not whole, or not ours."""
 
 
-class Member(BaseModel):
+class ArchiveMember(BaseModel):
     """A file of the archive. `same_as` names an earlier one that it was a hard link to; it then has no content of
     its own."""
 
@@ -71,7 +71,7 @@ class Member(BaseModel):
     same_as: str = ""
 
 
-class Link(BaseModel):
+class ArchiveLink(BaseModel):
     """A symbolic link from one place of the home to another."""
 
     model_config = ConfigDict(extra="forbid")
@@ -92,8 +92,8 @@ class Manifest(BaseModel):
     made: str
     home: str
     without: list[str] = []
-    members: list[Member] = []
-    links: list[Link] = []
+    members: list[ArchiveMember] = []
+    links: list[ArchiveLink] = []
     vanished: list[str] = []
     """What a row named, or a folder held, and what was gone when it was to be read."""
     left_out: list[str] = []
@@ -136,7 +136,7 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
         with _beside(target) as scratch, _snapshot(store.engine, scratch, sqlite) as (connection, dumped):
             partial = scratch / "archive"
             with _opened_for_writing(partial, target) as archive:
-                writer = Writer(archive, manifest, scratch)
+                writer = ArchiveWriter(archive, manifest, scratch)
                 for path in dumped:
                     with open(path, "rb") as file:
                         writer.add(file, f"database/{path.name}")
@@ -278,7 +278,7 @@ def _named(connection: Connection, settings: Settings, manifest: Manifest) -> It
         yield cache
 
 
-class Writer:
+class ArchiveWriter:
     """Writes an archive, file by file, and its manifest."""
 
     def __init__(self, archive: IO[bytes], manifest: Manifest, scratch: Path) -> None:
@@ -347,13 +347,13 @@ class Writer:
                 return
             top = inner.split("/")[0]
             if top == "jobs" and found.st_size > HOLES and found.st_blocks * 512 < found.st_size // 2:
-                raise Refused("it is made of holes")
+                raise BadArchive("it is made of holes")
             changes = top == "jobs" or (top == "cache" and ".partial" in inner) or inner.endswith(".part")
             with opened_below(home, inner) as file:
                 self.add(file, name, copied=changes)
         except FileNotFoundError:
             self._gone(inner)
-        except (OSError, Refused) as error:
+        except (OSError, BadArchive) as error:
             self.manifest.left_out.append(
                 f"{ascii(inner)[1:-1]}: {error.strerror if isinstance(error, OSError) else error}"
             )
@@ -370,7 +370,7 @@ class Writer:
         target = os.path.relpath(os.path.normpath(path.parent / os.readlink(path)), home)
         if target.split("/")[0] in CHANGING and "/" in target:
             check_path(f"home/{target}")
-            self.manifest.links.append(Link(path=name, to=f"home/{target}"))
+            self.manifest.links.append(ArchiveLink(path=name, to=f"home/{target}"))
             self.known.add(name)
 
     def add(self, file: IO[bytes], name: str, copied: bool = False) -> None:
@@ -378,7 +378,7 @@ class Writer:
         found = os.fstat(file.fileno())
         key = (found.st_dev, found.st_ino)
         if found.st_nlink > 1 and key in self.linked:
-            self.manifest.members.append(Member(path=name, same_as=self.linked[key]))
+            self.manifest.members.append(ArchiveMember(path=name, same_as=self.linked[key]))
         elif copied:
             with tempfile.SpooledTemporaryFile(max_size=8 << 20, dir=str(self.scratch)) as spool:
                 left = found.st_size  # what is appended while it is read comes too late
@@ -412,7 +412,7 @@ class Writer:
             self.archive.write(piece)
             left -= len(piece)
         self.archive.write(b"\0" * (-size % tarfile.BLOCKSIZE))
-        self.manifest.members.append(Member(path=name, member=info.name, bytes=size, sha256=digest.hexdigest()))
+        self.manifest.members.append(ArchiveMember(path=name, member=info.name, bytes=size, sha256=digest.hexdigest()))
 
     def close(self) -> None:
         """Write the manifest, and the end."""
@@ -428,7 +428,7 @@ class Writer:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that leads out of the home, or to what a backup never holds. Raises Refused."""
+    """Refuse a path that leads out of the home, or to what a backup never holds. Raises BadArchive."""
     parts = path.split("/")
     strange = (
         any(part in ("", ".", "..") or len(part) > 255 for part in parts)
@@ -440,7 +440,7 @@ def check_path(path: str) -> None:
         parts[0] == "home" and (path[5:] in KEYS or (len(parts) > 2 and parts[1] in FOLDERS))
     )
     if strange or not ours:
-        raise Refused(f"the archive names {path[:100]!r}, which is no place of a backup")
+        raise BadArchive(f"the archive names {path[:100]!r}, which is no place of a backup")
 
 
 @contextmanager
@@ -459,7 +459,7 @@ def opened_below(home: Path, inner: str) -> Iterator[IO[bytes]]:
         os.close(descriptor)
     with file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Refused("it is no regular file")
+            raise BadArchive("it is no regular file")
         yield file
 
 

@@ -167,7 +167,7 @@ SPEAKER = "finery: "
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChildAnswer:
     """What the child said."""
 
     code: int
@@ -179,7 +179,7 @@ class Answer:
     reason: str | None = None
 
 
-def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Answer:
+def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> ChildAnswer:
     """Run `python -m pipelines VERB REQUEST` to its end, Ctrl-C forwarded; `doing` stands on a terminal meanwhile."""
     words = json.dumps(request)
     if len(words.encode()) > LONGEST:
@@ -194,16 +194,18 @@ def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Answe
     except ValueError:
         data = {}
     if code == EXIT_DONE and data:
-        return Answer(code, data)
+        return ChildAnswer(code, data)
     if child.stops:
-        return Answer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
+        return ChildAnswer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
     told = data.get("error", {})
     if code > 0 and told:
-        return Answer(code, error=told["message"], reason=told["reason"])
+        return ChildAnswer(code, error=told["message"], reason=told["reason"])
     if code < 0:
-        return Answer(EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal")
+        return ChildAnswer(
+            EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal"
+        )
     last = tail.splitlines()[-1].removeprefix(SPEAKER) if tail else f"exit code {code}, without a word"
-    return Answer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
+    return ChildAnswer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
 
 
 def ask_and_show(
@@ -220,7 +222,7 @@ def ask_and_show(
     return EXIT_DONE
 
 
-def refuse(answer: Answer, as_json: bool) -> int:
+def refuse(answer: ChildAnswer, as_json: bool) -> int:
     """Say why there is no answer. Returns the exit code."""
     if as_json:
         status = {EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(answer.code, "failed")

@@ -142,7 +142,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnChoice:
     """What is to be learnt from what."""
 
     texts: tuple[Column, ...]
@@ -178,7 +178,7 @@ def read(file: Path, most: int = MOST_ROWS) -> Table:
     return Table(file, columns, len(rows), complete)
 
 
-def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, kind: str | None = None) -> Choice:
+def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, kind: str | None = None) -> ColumnChoice:
     """Which columns are the text and the label. Raises CommandError."""
     if len(table.columns) == 1:
         raise CommandError(
@@ -201,7 +201,7 @@ def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, ki
         ):
             raise CommandError(f"{table.file}: the column '{column.name}' does not hold texts{_columns(table)}")
     used = {answer.name, *(column.name for column in questions)}
-    return Choice(questions, answer, found, tuple(name for name in table.names if name not in used))
+    return ColumnChoice(questions, answer, found, tuple(name for name in table.names if name not in used))
 
 
 def _label(table: Table, texts: Sequence[str]) -> Column:

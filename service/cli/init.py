@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.core.errors import EXIT_DONE, CommandError, RecipeError
-from service.cli.columns import Choice, Table, choose, read
+from service.cli.columns import ColumnChoice, Table, choose, read
 
 ENOUGH_WORDS = 50_000
 """Below this, masked-language-model pretraining has too little text to learn words from: straight to the task."""
@@ -32,7 +32,7 @@ WORDS_OF_YAML = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
 @dataclass(frozen=True)
-class Draft:
+class RecipeDraft:
     """A recipe as text, and what it decided."""
 
     text: str
@@ -43,7 +43,7 @@ class Draft:
     """Id of the supervised stage."""
 
 
-def draft(table: Table, choice: Choice, validation: Path | None, output: Path, name: str) -> Draft:
+def draft(table: Table, choice: ColumnChoice, validation: Path | None, output: Path, name: str) -> RecipeDraft:
     """The recipe for a file whose columns are chosen; paths in it are relative to `output`'s folder."""
     words = round(_rows(table) * sum(column.words for column in choice.texts))
     pretrains = words >= ENOUGH_WORDS
@@ -121,7 +121,7 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
         "  - stage: publish",
         f"    to: registry/{name}",
     ]
-    return Draft("\n".join(lines) + "\n", name, words, pretrains, task)
+    return RecipeDraft("\n".join(lines) + "\n", name, words, pretrains, task)
 
 
 def run_name(file: Path, given: str | None) -> str:
@@ -146,7 +146,7 @@ def _task_id(label: str, name: str) -> str:
     return id if id and id not in ("model", "pretrain", "evaluate", "publish") else "task"
 
 
-def _told(choice: Choice) -> str:
+def _told(choice: ColumnChoice) -> str:
     texts = " and ".join(f"'{column.name}'" for column in choice.texts)
     if choice.kind == "regression":
         return f"{texts} -> the number '{choice.label.name}'"
@@ -212,7 +212,7 @@ def init(
     return EXIT_DONE
 
 
-def find_validation(table: Table, choice: Choice) -> tuple[Path | None, str | None]:
+def find_validation(table: Table, choice: ColumnChoice) -> tuple[Path | None, str | None]:
     """The file beside `train.csv` to measure on, if there is one that fits; and why one that is there does not."""
     stem = table.file.stem
     if "train" not in stem.lower():
@@ -261,7 +261,7 @@ def save(output: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def told(table: Table, choice: Choice, validation: Path | None, written: Draft, output: Path) -> list[str]:
+def told(table: Table, choice: ColumnChoice, validation: Path | None, written: RecipeDraft, output: Path) -> list[str]:
     """What was found and what was written."""
     head = (
         f"{table.file}: {table.rows:,} rows"
@@ -290,7 +290,7 @@ def told(table: Table, choice: Choice, validation: Path | None, written: Draft, 
     return lines
 
 
-def warnings(table: Table, choice: Choice) -> list[str]:
+def warnings(table: Table, choice: ColumnChoice) -> list[str]:
     """What will go wrong, or not well, with this file."""
     found = []
     for column in (*choice.texts, choice.label):

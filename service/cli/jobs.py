@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from service.cli.progress import Progress
+from service.cli.progress import RunProgress
 from service.cli.run import choose_display
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def echoed(connection: Connection, job_id: str, as_json: bool) -> int:
 
 def watch(connection: Connection, job_id: str, as_json: bool) -> int:
     """Follow a job's events to its end. Ctrl-C stops looking; the job goes on."""
-    progress = Progress([])
+    progress = RunProgress([])
     try:
         if as_json:
             for event in connection.stream(f"/jobs/{quoted(job_id)}/events"):

@@ -102,7 +102,7 @@ class StageProgress:
             self._positions.append((time, step))
 
 
-class Progress:
+class RunProgress:
     """A run, as its events tell it so far."""
 
     def __init__(self, stages: Iterable[tuple[str, str]]) -> None:
@@ -240,30 +240,30 @@ class Display(Protocol):
 
     def __exit__(self, *exception: object) -> None: ...
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Show how far the run is now. Called several times a second."""
 
     def say(self, message: str) -> None:
         """Show a sentence."""
 
 
-class Silent:
+class NoDisplay:
     """Shows nothing."""
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> NoDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Nothing."""
 
     def say(self, message: str) -> None:
         """Nothing."""
 
 
-class Plain:
+class PlainLines:
     """A line when a stage begins, every ten seconds while it runs, and when it ends."""
 
     def __init__(self, out: TextIO, clock: Any = time.monotonic) -> None:
@@ -273,13 +273,13 @@ class Plain:
         self._last = -PLAIN_SECONDS
         self._warnings = 0
 
-    def __enter__(self) -> Plain:
+    def __enter__(self) -> PlainLines:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Print what is new."""
         for warning in progress.warnings[self._warnings :]:
             self.say(f"warning: {warning}")
@@ -309,14 +309,14 @@ class Plain:
             self.say(f"{name}: {', '.join(parts)}" if name else ", ".join(parts))
 
 
-class OnTerminal:
+class RunOnTerminal:
     """Redraws one line a stage, eight times a second."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
         self.console = console
-        self._progress = Progress([])
+        self._progress = RunProgress([])
         self._warnings = 0
         self._live = Live(
             console=console,
@@ -326,14 +326,14 @@ class OnTerminal:
             redirect_stderr=False,
         )
 
-    def __enter__(self) -> OnTerminal:
+    def __enter__(self) -> RunOnTerminal:
         self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Remember the state; the next redraw shows it."""
         self._progress = progress
         for warning in progress.warnings[self._warnings :]:
@@ -351,7 +351,7 @@ ASCII_SIGNS = {"queued": ".", "running": ">", "done": "+", "reused": "+", "faile
 STYLES = {"queued": "dim", "running": "cyan", "done": "green", "reused": "green", "failed": "red", "stopped": "yellow"}
 
 
-def render(progress: Progress, unicode: bool = True) -> Table:
+def render(progress: RunProgress, unicode: bool = True) -> Table:
     """The stages as a grid: sign, name, and a bar or what came out."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -20,7 +20,7 @@ from typing import Any
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, RecipeError
 from service.cli import summary
 from service.cli.child import Child
-from service.cli.progress import Display, OnTerminal, Plain, Progress, Silent
+from service.cli.progress import Display, NoDisplay, PlainLines, RunOnTerminal, RunProgress
 
 
 class Follower:
@@ -70,7 +70,7 @@ STILL_STOPPING = "Already stopping; the checkpoint is still being saved, please 
 
 
 @dataclass(frozen=True)
-class Work:
+class RunWork:
     """What the child is asked to do, and how to ask for it again."""
 
     arguments: tuple[str, ...]
@@ -90,7 +90,7 @@ def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> i
 
     checked = load(recipe, overrides)
     refuse_study(checked, str(recipe))
-    work = Work(
+    work = RunWork(
         ("run", str(recipe), *overrides),
         Path("runs") / checked.name,
         tuple((stage.id, stage.stage) for stage in checked.stages),
@@ -112,7 +112,7 @@ def resume(folder: Path, as_json: bool, quiet: bool) -> int:
 
     if is_study(folder):
         return resume_study(folder, as_json, quiet)
-    work = Work(("resume", str(folder)), folder, stages_of(folder), shlex.join(["finery", "resume", str(folder)]))
+    work = RunWork(("resume", str(folder)), folder, stages_of(folder), shlex.join(["finery", "resume", str(folder)]))
     return do(work, as_json, quiet)
 
 
@@ -128,9 +128,9 @@ def stages_of(folder: Path) -> tuple[tuple[str, str], ...]:
     return tuple((str(stage.get("id", stage.get("stage"))), str(stage.get("stage"))) for stage in entries)
 
 
-def do(work: Work, as_json: bool, quiet: bool) -> int:
+def do(work: RunWork, as_json: bool, quiet: bool) -> int:
     """Run the child to its end under a display, and report. Returns its exit code."""
-    progress = Progress(work.stages)
+    progress = RunProgress(work.stages)
     display = choose_display(as_json or quiet)
     follower = Follower(work.folder / "events.jsonl")  # before the child starts, so that no event of it is missed
     with Child(work.arguments) as child:
@@ -152,16 +152,16 @@ def do(work: Work, as_json: bool, quiet: bool) -> int:
 def choose_display(silent: bool) -> Display:
     """Live where someone looks at it, lines where they are kept."""
     if silent:
-        return Silent()
+        return NoDisplay()
     if not sys.stderr.isatty():
-        return Plain(sys.stderr)
+        return PlainLines(sys.stderr)
     from rich.console import Console
 
     console = Console(stderr=True)
-    return OnTerminal(console) if console.is_terminal and not console.is_dumb_terminal else Plain(sys.stderr)
+    return RunOnTerminal(console) if console.is_terminal and not console.is_dumb_terminal else PlainLines(sys.stderr)
 
 
-def follow(child: Child, follower: Follower, progress: Progress, display: Display) -> int:
+def follow(child: Child, follower: Follower, progress: RunProgress, display: Display) -> int:
     """Take events in until the child has ended. Returns its exit code as the system tells it."""
     told = 0
     while True:
@@ -178,7 +178,7 @@ def follow(child: Child, follower: Follower, progress: Progress, display: Displa
             return code
 
 
-def judge(code: int, child: Child, progress: Progress, work: Work) -> tuple[int, str]:
+def judge(code: int, child: Child, progress: RunProgress, work: RunWork) -> tuple[int, str]:
     """The command's exit code, and the sentence that explains it when it is not 0."""
     if code < 0 and child.stops and -code in (signal.SIGINT, signal.SIGTERM):
         return EXIT_STOPPED, "Stopped before there was anything new to save."
@@ -230,7 +230,7 @@ def killed(number: int, tail: str) -> str:
     return f"The run was killed by {name}.{likely}{last}"
 
 
-def remedy(code: int, was_killed: bool, work: Work, log: Path | None) -> list[str]:
+def remedy(code: int, was_killed: bool, work: RunWork, log: Path | None) -> list[str]:
     """What to do next, one line each."""
     resumable = (work.folder / "recipe.yaml").is_file()
     command = shlex.join(["finery", "resume", str(work.folder)]) if resumable else work.again
@@ -244,7 +244,9 @@ def remedy(code: int, was_killed: bool, work: Work, log: Path | None) -> list[st
     return lines
 
 
-def as_data(code: int, error: str, work: Work, progress: Progress, outcome: summary.Outcome | None) -> dict[str, Any]:
+def as_data(
+    code: int, error: str, work: RunWork, progress: RunProgress, outcome: summary.Outcome | None
+) -> dict[str, Any]:
     """The answer of `--json`."""
     status = {EXIT_DONE: "done", EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")
     data: dict[str, Any] = {

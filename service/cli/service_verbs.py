@@ -55,10 +55,10 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Hand a recipe to a service, with the files that it names."""
-    from service.cli.submit import Wanted
+    from service.cli.submit import SubmitOptions
     from service.cli.submit import submit as hand
 
-    wanted = Wanted(
+    wanted = SubmitOptions(
         priority, gpus, gpu_kind, cpus, tuple(after or ()), key, tuple(secret or ()), follow, max_seconds, ttl
     )
     raise typer.Exit(hand(recipe, overrides or [], wanted, server, token_file, as_json))

@@ -31,7 +31,7 @@ MOST_FILES = 1000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SubmitOptions:
     """What the command asks for beside the recipe."""
 
     priority: int = 0
@@ -49,7 +49,12 @@ class Wanted:
 
 
 def submit(
-    recipe: Path, overrides: Sequence[str], wanted: Wanted, server: str | None, token_file: Path | None, as_json: bool
+    recipe: Path,
+    overrides: Sequence[str],
+    wanted: SubmitOptions,
+    server: str | None,
+    token_file: Path | None,
+    as_json: bool,
 ) -> int:
     """Upload, submit, and watch if asked to. Returns the exit code."""
     source = read(recipe, overrides)
@@ -103,7 +108,7 @@ def renamed(source: Source) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedFiles:
     """Files that a recipe names at one place."""
 
     place: Position
@@ -112,7 +117,7 @@ class Named:
     files: tuple[Path, ...]
 
 
-def local_files(data: Mapping[str, Any], folder: Path) -> list[Named]:
+def local_files(data: Mapping[str, Any], folder: Path) -> list[NamedFiles]:
     """The places of a recipe that name files below `folder` or by an absolute path. Raises CommandError."""
     found = []
     for place, text in strings(data):
@@ -130,7 +135,7 @@ def local_files(data: Mapping[str, Any], folder: Path) -> list[Named]:
                 "first"
             )
         if files:
-            found.append(Named(place, text, files))
+            found.append(NamedFiles(place, text, files))
     return found
 
 
@@ -177,7 +182,7 @@ def with_uploads(
     return overrides
 
 
-def _spread(entry: Any, place: Position, named: Sequence[Named], ids: Mapping[Path, str]) -> list[Any]:
+def _spread(entry: Any, place: Position, named: Sequence[NamedFiles], ids: Mapping[Path, str]) -> list[Any]:
     """One entry of a list of data sets as one entry for each file that it names."""
     found = next((each for each in named if each.place == (*place, "path")), None)
     if found is None:

@@ -42,7 +42,7 @@ from service.executors.process_tree import (
     memory_kills,
     start_time,
 )
-from service.executors.records import Refused, delete_secrets, take_fence, write_record, write_secrets
+from service.executors.records import FenceRefused, delete_secrets, take_fence, write_record, write_secrets
 
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
@@ -349,7 +349,7 @@ def main() -> int:
     os.umask(asked.get("umask", 0o077))
     try:
         take_fence(asked.get("fence", asked["folder"]), asked["fencing_token"])
-    except (Refused, OSError) as error:
+    except (FenceRefused, OSError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     if os.fork():

@@ -35,7 +35,14 @@ from service.executors.protocol import (
     Running,
     Sandbox,
 )
-from service.executors.records import Refused, delete_secrets, read_record, secret_variables, take_fence, write_record
+from service.executors.records import (
+    FenceRefused,
+    delete_secrets,
+    read_record,
+    secret_variables,
+    take_fence,
+    write_record,
+)
 
 START_TIMEOUT = 30.0
 LAUNCH = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.launcher import main; sys.exit(main())"
@@ -44,7 +51,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 _PAUSE = 0.005
 
 
-class Local:
+class LocalExecutor:
     """Runs attempts on this machine."""
 
     name = "local"
@@ -140,7 +147,7 @@ class Local:
             return handle
         try:
             os.close(take_fence(folder, int(record["fencing_token"])))
-        except Refused:
+        except FenceRefused:
             return self._on_record(place, attempt_id)
         delete_secrets(place)
         return None
@@ -281,4 +288,4 @@ def _sweep(handle: Handle, end: float) -> bool:
 def local(settings: Any) -> Executor:
     """The executor for these settings: of the machine, what they allow."""
     host = this_host(cpus=settings.cpus, memory=settings.memory, gpus=settings.gpus)
-    return Local(host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory)
+    return LocalExecutor(host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory)

@@ -39,7 +39,7 @@ from service.executors.protocol import (
     Running,
     Sandbox,
 )
-from service.executors.records import Refused, delete_secrets, read_record, take_fence, write_record
+from service.executors.records import FenceRefused, delete_secrets, read_record, take_fence, write_record
 from service.safety.redaction import NAMES
 
 LEASE = 60.0
@@ -51,7 +51,7 @@ ANSWER_SECONDS = 150.0
 _DEAD = frozenset({"gone"})
 
 
-class Link:
+class AgentLink:
     """The agent's process, started when first asked and again when it has died."""
 
     def __init__(self, address: str) -> None:
@@ -124,7 +124,7 @@ class Contact:
     states: Sequence[str] = ()
 
 
-class Ray:
+class RayExecutor:
     """Runs attempts on a Ray cluster."""
 
     name = "ray"
@@ -136,7 +136,7 @@ class Ray:
         self.isolation = Isolation("none") if isolation == "none" else Isolation("host")
         self._wanted = isolation
         self._attempt_memory = attempt_memory
-        self._link = Link(address)
+        self._link = AgentLink(address)
         self._lease = lease
         self._contacts: dict[str, Contact] = {}
         self._hosts: tuple[HostCapacity, ...] = ()
@@ -153,7 +153,7 @@ class Ray:
             spec.record.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 os.close(take_fence(str(spec.folder), spec.fencing_token))
-            except Refused as error:
+            except FenceRefused as error:
                 raise ExecutorError(str(error)) from None
             told = {
                 "attempt_id": spec.attempt_id,
@@ -228,7 +228,7 @@ class Ray:
         if os.path.isdir(folder):
             try:
                 os.close(take_fence(folder, int(record["fencing_token"])))
-            except Refused:
+            except FenceRefused:
                 return self._on_record(place, str(record["attempt_id"]))
         return None
 
@@ -405,4 +405,4 @@ def ray(settings: Any) -> Executor:
             "server, with RAY_AUTH_MODE=token "
             "and the same RAY_AUTH_TOKEN_PATH"
         )
-    return Ray(str(settings.ray_address), isolation=settings.isolation, attempt_memory=settings.attempt_memory)
+    return RayExecutor(str(settings.ray_address), isolation=settings.isolation, attempt_memory=settings.attempt_memory)

@@ -79,13 +79,13 @@ class Resources:
         """GPUs over all hosts."""
         return self.gpus * self.hosts
 
-    def suits(self, slot: Slot) -> bool:
+    def suits(self, slot: GpuSlot) -> bool:
         """Whether this GPU is of the asked kind and large enough."""
         return slot.memory >= self.gpu_memory and (self.gpu_kind is None or self.gpu_kind.lower() in slot.kind.lower())
 
 
 @dataclass(frozen=True)
-class Slot:
+class GpuSlot:
     """One GPU of a host."""
 
     index: int
@@ -107,7 +107,7 @@ class Host:
     """Processor cores that jobs may use."""
     memory: int = 0
     """Bytes that jobs may use."""
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[GpuSlot, ...] = ()
     state: str = "up"
     """`up`, `draining` (nothing new starts here) or `down`."""
     seen: float = 0.0
@@ -117,7 +117,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Part:
+class HostShare:
     """The share of one host in a placement."""
 
     host: str
@@ -125,7 +125,7 @@ class Part:
     """Indices of the host's GPUs, ascending."""
 
 
-Placement = tuple[Part, ...]
+Placement = tuple[HostShare, ...]
 """Where an attempt runs: one part for each of its hosts."""
 
 

@@ -19,7 +19,7 @@ from service.jobs.states import State
 from service.openai.recipes import STAGE_IDS
 from service.safety.redaction import Redactor
 from service.store.files import READY, File
-from service.store.results import Model
+from service.store.results import PublishedModel
 from service.uploads import TooLarge, receive
 
 STATUS = {
@@ -172,7 +172,7 @@ def model_object(name: str, created: float, owner: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
 
 
-def published_object(model: Model) -> dict[str, Any]:
+def published_object(model: PublishedModel) -> dict[str, Any]:
     """A published model as a `model`."""
     return model_object(model.name, model.created, model.project)
 

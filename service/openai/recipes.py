@@ -24,7 +24,7 @@ from service.openai.training_files import Shape
 
 
 @dataclass(frozen=True)
-class Method:
+class TrainingMethod:
     """What a method needs."""
 
     stage: str
@@ -39,10 +39,10 @@ class Method:
     """Whether a model that has learnt nothing yet can begin with it."""
 
 
-METHODS: dict[str, Method] = {
-    "supervised": Method("supervised", "chat", from_scratch=True),
-    "dpo": Method("dpo", "preference", rate=0.1, epochs=2),
-    "reinforcement": Method("ppo", "prompt", rate=0.1, epochs=1),
+METHODS: dict[str, TrainingMethod] = {
+    "supervised": TrainingMethod("supervised", "chat", from_scratch=True),
+    "dpo": TrainingMethod("dpo", "preference", rate=0.1, epochs=2),
+    "reinforcement": TrainingMethod("ppo", "prompt", rate=0.1, epochs=1),
 }
 """OpenAI's `method.type` -> the stage that does it."""
 STAGE_IDS = frozenset(method.stage for method in METHODS.values())
@@ -128,7 +128,7 @@ RESPONSE = 64
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class ResolvedHyperparameters:
     """What a job trains with, every `auto` resolved."""
 
     n_epochs: int
@@ -170,8 +170,8 @@ def resolve(
     batch_size: int | Auto | None,
     learning_rate_multiplier: float | Auto | None,
     beta: float | Auto | None = None,
-    method: Method = METHODS["supervised"],
-) -> Hyperparameters:
+    method: TrainingMethod = METHODS["supervised"],
+) -> ResolvedHyperparameters:
     """The numbers behind what was asked, for a file of so many rows."""
     batch = min(32, max(4, rows // 50)) if batch_size in (None, "auto") else batch_size
     multiplier = 1.0 if learning_rate_multiplier in (None, "auto") else learning_rate_multiplier
@@ -182,7 +182,7 @@ def resolve(
     assert isinstance(epochs, int)
     assert not isinstance(multiplier, str)
     strength = None if method.stage != "dpo" else float(BETA if beta in (None, "auto") else beta or 0)
-    return Hyperparameters(
+    return ResolvedHyperparameters(
         epochs, min(batch, rows), float(multiplier), rate * method.rate * float(multiplier), strength
     )
 
@@ -200,7 +200,7 @@ def supervised_recipe(
     base: Base,
     training_file: str,
     validation_file: str | None,
-    numbers: Hyperparameters,
+    numbers: ResolvedHyperparameters,
     seed: int,
     characters: int,
     publish: str,
@@ -232,7 +232,7 @@ def dpo_recipe(
     base: Base,
     training_file: str,
     validation_file: str | None,
-    numbers: Hyperparameters,
+    numbers: ResolvedHyperparameters,
     seed: int,
     publish: str,
 ) -> str:
@@ -256,7 +256,7 @@ def reinforcement_recipe(
     base: Base,
     training_file: str,
     reward: Mapping[str, Any],
-    numbers: Hyperparameters,
+    numbers: ResolvedHyperparameters,
     seed: int,
     publish: str,
 ) -> str:

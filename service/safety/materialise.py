@@ -15,7 +15,7 @@ from pipelines.core.config import Position
 from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import write_yaml
 from service.safety.network_recipes import read_network
-from service.safety.references import MODEL_NAME, Reference, key_of, references, replaced, strings
+from service.safety.references import MODEL_NAME, RecipeReference, key_of, references, replaced, strings
 from service.safety.remote_code import asks
 
 PUBLISHED = "published"
@@ -98,7 +98,7 @@ def materialise(
     return Materialised(write_yaml(replaced(source.data, values)), publications)
 
 
-def _named(found: Sequence[Reference], kind: str) -> tuple[str, ...]:
+def _named(found: Sequence[RecipeReference], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in found if each.kind == kind))
 
 

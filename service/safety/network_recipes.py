@@ -30,7 +30,7 @@ from service.safety import secrets
 from service.safety.redaction import holds_secret
 from service.safety.references import MODEL_NAME, REFERENCE, TAKES, Kind, key_of, references, replaced, strings
 from service.safety.remote_code import unfit_code
-from service.safety.secrets import Secret
+from service.safety.secrets import SecretValue
 
 KEY = "base_url"
 """The key of a recipe that holds the address of an endpoint."""
@@ -71,7 +71,9 @@ def unfit_endpoint(url: str, private: bool = False) -> str | None:
     return None
 
 
-def unfit_keys(data: Any, named: Collection[str], secret_of: Callable[[str], Secret | None]) -> Iterable[ConfigIssue]:
+def unfit_keys(
+    data: Any, named: Collection[str], secret_of: Callable[[str], SecretValue | None]
+) -> Iterable[ConfigIssue]:
     """What is wrong with the keys that judges are sent: secrets that the job does not name, or that were kept for
     other hosts."""
     for place, text in strings(data):

@@ -26,7 +26,7 @@ TAKES: dict[Kind, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Reference:
+class RecipeReference:
     """One reference and where it stands."""
 
     kind: Kind
@@ -55,14 +55,14 @@ def key_of(place: Position) -> str:
     return words[-1].rpartition(".")[2] if words else ""
 
 
-def references(data: Any) -> list[Reference]:
+def references(data: Any) -> list[RecipeReference]:
     """Every reference at a key that takes one, in the order of the recipe."""
     found = []
     for place, text in strings(data):
         if (parts := REFERENCE.fullmatch(text)) is not None:
             kind: Kind = parts.group(1)  # type: ignore[assignment]
             if key_of(place) in TAKES[kind]:
-                found.append(Reference(kind, parts.group(2), place))
+                found.append(RecipeReference(kind, parts.group(2), place))
     return found
 
 

@@ -47,7 +47,7 @@ VARIABLE = "FINERY_SECRET_"
 
 
 @dataclass(frozen=True)
-class Secret:
+class SecretValue:
     """What an attempt is given."""
 
     value: str = field(repr=False)
@@ -125,7 +125,7 @@ def delete(settings: Settings, project: str, name: str) -> None:
     (place / f"{name}{HOSTS}").unlink(missing_ok=True)
 
 
-def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] | None = None) -> Secret | None:
+def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] | None = None) -> SecretValue | None:
     """What a job of the project gets under a name: the project's own, else the server's where it is bound to the
     project.
 
@@ -138,7 +138,7 @@ def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] 
     found = None
     if path.is_file():
         listed = path.with_name(f"{name}{HOSTS}")
-        found = Secret(
+        found = SecretValue(
             path.read_text(encoding="utf-8").strip(),
             tuple(listed.read_text(encoding="utf-8").split()) if listed.is_file() else None,
         )
@@ -146,9 +146,9 @@ def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] 
         binding = bindings(settings).get(name)
         value = server_value(binding, outer) if binding is not None and project in binding.projects else None
         if binding is not None and value:
-            found = Secret(value, binding.hosts)
+            found = SecretValue(value, binding.hosts)
     if found is not None and name == "HF_TOKEN":
-        return Secret(found.value, tuple(dict.fromkeys((*(found.hosts or ()), hub_host(outer)))))
+        return SecretValue(found.value, tuple(dict.fromkeys((*(found.hosts or ()), hub_host(outer)))))
     return found
 
 

@@ -53,7 +53,7 @@ def check_lease(transaction: Transaction, lease: Lease) -> None:
         raise Conflict(f"the lease of '{lease.name}' went to another holder")
 
 
-class Leases(Database):
+class LeaseQueries(Database):
     """The part of the store that holds leases."""
 
     def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
@@ -127,7 +127,7 @@ def writer(transaction: Transaction, attempt_id: str, fencing: int) -> tuple[Job
     return job, row
 
 
-class Attempts(Database):
+class AttemptQueries(Database):
     """The part of the store that holds attempts."""
 
     def start(

@@ -170,7 +170,7 @@ class AuditEntry:
     details: Mapping[str, Any]
 
 
-class Audit(Database):
+class AuditQueries(Database):
     """The part of the store that holds the audit trail."""
 
     def __init__(self, url: str) -> None:

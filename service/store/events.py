@@ -26,7 +26,7 @@ POSITION = ("what", "step", "total")
 """What every `progress` event says anew."""
 
 
-class Events(Database):
+class EventQueries(Database):
     """The part of the store that holds events."""
 
     def ingest(

@@ -48,7 +48,7 @@ def file_of(row: RowMapping) -> File:
     return File(**row)
 
 
-class Files(Database):
+class FileQueries(Database):
     """The part of the store that holds files."""
 
     def create_file(

@@ -145,7 +145,7 @@ ASKED: dict[Move, Action] = {
 """What people ask for; the other moves are the service's own, and stand in the job's events."""
 
 
-class Jobs(Database):
+class JobQueries(Database):
     """The part of the store that holds jobs."""
 
     def __init__(self, url: str) -> None:
@@ -438,7 +438,7 @@ class Standing:
     """When that attempt was placed."""
 
 
-class Queue(Database):
+class QueueQueries(Database):
     """The part of the store that the scheduler reads."""
 
     def standing(self) -> list[Standing]:

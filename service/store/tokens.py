@@ -97,7 +97,7 @@ def token_of(row: RowMapping) -> Token:
     return Token(**row)
 
 
-class Tokens(Database):
+class TokenQueries(Database):
     """The part of the store that holds tokens."""
 
     def add_token(

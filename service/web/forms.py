@@ -56,7 +56,7 @@ def followed(schema: Schema, key: str = "") -> Schema:
 
 
 @dataclass(frozen=True)
-class Member:
+class UnionMember:
     """One alternative of a union of mappings."""
 
     word: str
@@ -67,20 +67,20 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Union:
+class SchemaUnion:
     """Alternatives: mappings, and names that stand for themselves."""
 
-    members: tuple[Member, ...]
+    members: tuple[UnionMember, ...]
     names: tuple[str, ...] = ()
     """Values that may stand in place of a mapping, such as `glue/mrpc`."""
     short: bool = False
     """Whether a mapping with nothing but its telling key is written as that word alone."""
 
-    def member(self, word: str) -> Member | None:
+    def member(self, word: str) -> UnionMember | None:
         """The alternative of this word."""
         return next((each for each in self.members if each.word == word), None)
 
-    def of(self, value: Any) -> Member | None:
+    def of(self, value: Any) -> UnionMember | None:
         """The alternative that a value is, as far as it can be told."""
         if isinstance(value, str):
             return self.member(value) if self.short else None
@@ -104,15 +104,15 @@ def _allows(schema: Schema, key: str, value: Any) -> bool:
     return bool(described.get("not", {}).get("const", object()) != value)
 
 
-def union_of(schema: Schema) -> Union | None:
+def union_of(schema: Schema) -> SchemaUnion | None:
     """The union that a schema is; None when it is none of mappings."""
-    members: list[Member] = []
+    members: list[UnionMember] = []
     names: list[str] = []
     for each in map(followed, schema.get("anyOf", ())):
         if "properties" in each:
             key = next((key for key in TELLING if "const" in each["properties"].get(key, {})), "")
             first = next(iter(each["properties"]))
-            members.append(Member(str(each["properties"][key]["const"]) if key else first, each, key))
+            members.append(UnionMember(str(each["properties"][key]["const"]) if key else first, each, key))
         elif "enum" in each:
             names += map(str, each["enum"])
         else:
@@ -121,7 +121,7 @@ def union_of(schema: Schema) -> Union | None:
         return None
     words = {each.word for each in members if each.key}
     rest = tuple(name for name in names if name not in words)
-    return Union(tuple(members), rest, short=bool(names) and not rest)
+    return SchemaUnion(tuple(members), rest, short=bool(names) and not rest)
 
 
 def scalar_of(schema: Schema) -> bool:

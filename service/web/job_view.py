@@ -17,7 +17,7 @@ from service.api.watching import CellDocument, Series, cells, curves
 from service.jobs.job import Attempt, Event, Job
 from service.jobs.states import Move, State, allowed
 from service.store.errors import NotFound
-from service.store.results import Model, StageResult, flat_scores
+from service.store.results import PublishedModel, StageResult, flat_scores
 from service.web.sessions import Visitor
 from service.web.stages import KINDS, Graph, StageView, graph_of, stages_of
 
@@ -159,7 +159,7 @@ class JobView:
     """Cell -> its scores by column."""
     best: Mapping[tuple[str, str], float]
     """The best value of each column that has several."""
-    models: list[Model]
+    models: list[PublishedModel]
     moves: tuple[Move, ...]
     """What this visitor may do to it now."""
     depends_on: list[tuple[str, Job | None]]

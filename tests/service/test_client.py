@@ -4,12 +4,12 @@ import httpx
 import pytest
 
 from pipelines.core.errors import EXIT_FAILED, EXIT_USAGE, CommandError
-from service.client import Connection, Place, ServerRefused, Unreachable, _events, find
+from service.client import Connection, ServerAddress, ServerRefused, Unreachable, _events, find
 
 
 def connected(answer):
     """A connection whose requests are answered by a function."""
-    return Connection(Place("http://server", "fin_secret"), transport=httpx.MockTransport(answer), pause=0.0)
+    return Connection(ServerAddress("http://server", "fin_secret"), transport=httpx.MockTransport(answer), pause=0.0)
 
 
 def test_every_request_shows_the_token_and_goes_below_the_version():
@@ -122,9 +122,9 @@ def test_what_the_command_says_beats_the_environment_and_the_file(home, tmp_path
     config(tmp_path, 'server = "http://file"\ntoken = "fin_file"\n')
     (tmp_path / "token").write_text("fin_given\n")
     environment = home | {"FINERY_URL": "http://environment", "FINERY_TOKEN": "fin_environment"}
-    assert find("http://given/", tmp_path / "token", environment) == Place("http://given", "fin_given")
-    assert find(None, None, environment) == Place("http://environment", "fin_environment")
-    assert find(None, None, home) == Place("http://file", "fin_file")
+    assert find("http://given/", tmp_path / "token", environment) == ServerAddress("http://given", "fin_given")
+    assert find(None, None, environment) == ServerAddress("http://environment", "fin_environment")
+    assert find(None, None, home) == ServerAddress("http://file", "fin_file")
 
 
 def test_the_file_may_name_a_token_file_instead(home, tmp_path):

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
 from service.api.administration import server_folders
-from service.jobs.job import Host, Slot
+from service.jobs.job import GpuSlot, Host
 from service.jobs.states import Ending, Move
 from service.safety.redaction import Redactor
 from service.settings import read_settings
@@ -79,7 +79,7 @@ def test_code_of_a_repository_is_allowed_for_one_project_and_taken_back(served):
 
 
 def test_hosts_are_listed_with_their_gpus_and_drained(served):
-    served.store.report_host(Host("h1", cpus=8, memory=1 << 30, slots=(Slot(0, "H200", 1 << 37),)))
+    served.store.report_host(Host("h1", cpus=8, memory=1 << 30, slots=(GpuSlot(0, "H200", 1 << 37),)))
     assert served.admin.get("/api/v1/hosts").json()[0]["gpus"] == [
         {"index": 0, "kind": "H200", "memory": 1 << 37, "attempt": None}
     ]

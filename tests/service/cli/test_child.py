@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.core.errors import CommandError
 from service.cli import child
-from service.cli.child import Answer, Child, ask, call, refuse
+from service.cli.child import Child, ChildAnswer, ask, call, refuse
 
 WAITS_FOR_A_SIGNAL = """
 got = []
@@ -216,7 +216,7 @@ time.sleep(20)
 
 def test_the_child_is_asked_with_one_json_object_and_its_answer_is_the_last_line(recipe, pretend):
     pretend("print('noise of a library'); print(json.dumps({'verb': VERB, 'asked': json.loads(TARGET)}))")
-    assert ask("attention", {"text": 'ä " -x'}, "", True) == Answer(
+    assert ask("attention", {"text": 'ä " -x'}, "", True) == ChildAnswer(
         0, {"verb": "attention", "asked": {"text": 'ä " -x'}}
     )
 
@@ -232,7 +232,7 @@ def test_a_sentence_of_the_child_is_passed_on_with_its_code(recipe, pretend, cap
         f"print(json.dumps({{'error': {{'message': 'no such thing', 'reason': 'model_error'}}}})); sys.exit({code})"
     )
     found = ask("generate", {}, "", True)
-    assert found == Answer(code, error="no such thing", reason="model_error")
+    assert found == ChildAnswer(code, error="no such thing", reason="model_error")
     assert refuse(found, as_json=True) == code
     out, err = capsys.readouterr()
     assert json.loads(out) == {
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_the_child_and_says_that_nothing_was_written(recipe, pretend
     thread.start()
     found = ask("generate", {}, "", True)
     thread.join()
-    assert found == Answer(75, error="Stopped; nothing was written.", reason="stopped")
+    assert found == ChildAnswer(75, error="Stopped; nothing was written.", reason="stopped")
 
 
 def test_a_text_too_long_for_the_system_is_refused_before_a_child_starts(recipe, pretend):

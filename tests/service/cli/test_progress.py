@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from service.cli.progress import OnTerminal, Plain, Progress, duration, number, render
+from service.cli.progress import PlainLines, RunOnTerminal, RunProgress, duration, number, render
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
@@ -15,7 +15,7 @@ def event(at, kind, stage=None, /, **fields):
 
 
 def after(*events, stages=(("pretrain", "pretrain"), ("mrpc", "supervised"))):
-    progress = Progress(stages)
+    progress = RunProgress(stages)
     for each in events:
         progress.apply(each)
     return progress
@@ -158,7 +158,7 @@ HALFWAY = [
 
 
 def progress_of(events):
-    progress = Progress(STAGES)
+    progress = RunProgress(STAGES)
     for each in events:
         progress.apply(each)
     return progress
@@ -223,14 +223,14 @@ def test_a_stopped_stage_says_from_where_it_will_go_on():
 
 
 def test_names_of_stages_are_not_read_as_markup():
-    progress = Progress([("[bold]x[/bold]", "pretrain")])
+    progress = RunProgress([("[bold]x[/bold]", "pretrain")])
     assert "[bold]x[/bold]" in drawn(progress)[0]
 
 
 def test_plain_lines_come_once_for_a_start_and_an_end_and_every_ten_seconds_between():
     out, now = io.StringIO(), 0.0
-    plain = Plain(out, clock=lambda: now)
-    progress = Progress(STAGES)
+    plain = PlainLines(out, clock=lambda: now)
+    progress = RunProgress(STAGES)
     for each in HALFWAY[:3]:
         progress.apply(each)
         plain.update(progress)
@@ -249,7 +249,7 @@ def test_plain_lines_come_once_for_a_start_and_an_end_and_every_ten_seconds_betw
 
 def test_warnings_are_said_once():
     out = io.StringIO()
-    plain = Plain(out)
+    plain = PlainLines(out)
     progress = progress_of([{"event": "warning", "message": "mind the gap"}])
     plain.update(progress)
     plain.update(progress)
@@ -258,7 +258,7 @@ def test_warnings_are_said_once():
 
 def test_the_live_display_leaves_its_last_state_and_the_warnings_on_the_screen():
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    with OnTerminal(console) as display:
+    with RunOnTerminal(console) as display:
         display.update(progress_of([*HALFWAY, {"event": "warning", "message": "rows are cut [sic]"}]))
     shown = console.file.getvalue()
     assert "warning: rows are cut [sic]" in shown

@@ -10,7 +10,7 @@ from pipelines.core.errors import CommandError
 from pipelines.core.recipe import read
 from service.cli import submit
 from service.cli.submit import local_files, upload, with_uploads
-from service.client import Connection, Place
+from service.client import Connection, ServerAddress
 
 
 class Files:
@@ -51,7 +51,7 @@ class Files:
         return httpx.Response(200, json={"id": path, "offset": len(self.announced[path])})
 
     def connect(self):
-        return Connection(Place("http://server", "t"), transport=httpx.MockTransport(self), pause=0.0)
+        return Connection(ServerAddress("http://server", "t"), transport=httpx.MockTransport(self), pause=0.0)
 
 
 def test_a_file_is_sent_once_whatever_it_is_called(tmp_path):

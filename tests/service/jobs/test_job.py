@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from service.jobs import job
-from service.jobs.job import JobRequest, Resources, Slot
+from service.jobs.job import GpuSlot, JobRequest, Resources
 
 
 def test_the_digest_sees_what_is_asked_and_not_who_asks_or_the_key():
@@ -41,7 +41,7 @@ def test_resources_are_never_negative(field):
 
 
 def test_a_gpu_suits_by_part_of_its_name_and_by_its_size():
-    slot = Slot(0, "NVIDIA H200", 141 << 30)
+    slot = GpuSlot(0, "NVIDIA H200", 141 << 30)
     assert Resources(gpus=1, gpu_kind="h200", gpu_memory=100 << 30).suits(slot)
     assert not Resources(gpus=1, gpu_kind="a100").suits(slot)
     assert not Resources(gpus=1, gpu_memory=142 << 30).suits(slot)

@@ -406,10 +406,7 @@ def test_private_networks_are_refused(url: str) -> None:
     ],
 )
 def test_an_administrator_may_allow_them(url: str) -> None:
-    assert (
-        check(JUDGED.format(url=url), known=Known(private_endpoints=True)).recipe.stages[0].judge.base_url
-        == url
-    )
+    assert check(JUDGED.format(url=url), known=Known(private_endpoints=True)).recipe.stages[0].judge.base_url == url
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from service.jobs.job import Host, JobRequest, Part, Resources, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, JobRequest, Resources
 from service.jobs.states import Ending, IllegalTransition, Move, Reason, State
 from service.store.errors import Conflict, NotFound, QuotaExceeded
 from service.store.tables import now
@@ -215,7 +215,7 @@ def test_the_limit_is_exact_although_not_every_submission_counts(store, limit):
 
 
 def test_the_scheduler_sees_what_waits_and_what_holds_resources_and_where(store):
-    store.report_host(Host("here", slots=(Slot(0),)))
+    store.report_host(Host("here", slots=(GpuSlot(0),)))
     needs = Resources(gpus=1, gpu_kind="x", memory=5)
     first = store.submit(
         JobRequest("name: x\n", "p", priority=4, resources=needs, deadline=9e9, expected_seconds=60.0)
@@ -223,7 +223,7 @@ def test_the_scheduler_sees_what_waits_and_what_holds_resources_and_where(store)
     second = store.submit(JobRequest("name: x\n", "p", depends_on=(first.id,)))[0]
     over = store.submit(JobRequest("name: x\n", "p"))[0]
     store.move(over.id, Move.CANCEL)
-    attempt = store.start(first.id, (Part("here", (0,)),), executor="local", holder="me", lease_seconds=30)
+    attempt = store.start(first.id, (HostShare("here", (0,)),), executor="local", holder="me", lease_seconds=30)
     running, waiting = store.standing()
     assert (
         running.id,
@@ -240,7 +240,11 @@ def test_the_scheduler_sees_what_waits_and_what_holds_resources_and_where(store)
         9e9,
         60.0,
     )
-    assert (running.placement, running.began, running.attempt) == ((Part("here", (0,)),), attempt.created, attempt.id)
+    assert (running.placement, running.began, running.attempt) == (
+        (HostShare("here", (0,)),),
+        attempt.created,
+        attempt.id,
+    )
     assert (waiting.id, waiting.state, waiting.depends_on, waiting.placement) == (
         second.id,
         State.QUEUED,
@@ -253,7 +257,7 @@ def test_what_changed_includes_what_has_ended_and_leaves_out_what_did_not_change
     first = store.submit(JobRequest("name: x\n", "p"))[0]
     second = store.submit(JobRequest("name: x\n", "p"))[0]
     moment = now()
-    attempt = store.start(second.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    attempt = store.start(second.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     changed = store.changed_since(moment)
     assert [(job.id, job.state, job.placement) for job in changed] == [(second.id, State.SUCCEEDED, ())]
