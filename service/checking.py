@@ -192,17 +192,17 @@ class Checker:
         )
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
-        said = _unless_mistaken(self._asked("draft", fields=dict(fields)))
-        return said["text"], _tuples(said["data"])
+        answer = _unless_mistaken(self._asked("draft", fields=dict(fields)))
+        return answer["text"], _tuples(answer["data"])
 
     def _read_now(self, recipe: str, is_text: bool, overrides: tuple[str, ...]) -> RecipeReading | FineryError:
-        said = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
-        if isinstance(said, FineryError):
-            return said
+        answer = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
+        if isinstance(answer, FineryError):
+            return answer
         needs: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in said["needs"].items()
+            key: tuple(value) if isinstance(value, list) else value for key, value in answer["needs"].items()
         }
-        return RecipeReading(said["text"], _tuples(said["data"]), Needs(**needs))
+        return RecipeReading(answer["text"], _tuples(answer["data"]), Needs(**needs))
 
     def _check_now(
         self,
@@ -215,7 +215,7 @@ class Checker:
         most: int | None,
         secrets: Any,
     ) -> Outline | FineryError:
-        said = self._asked(
+        answer = self._asked(
             "check",
             text=text,
             overrides=overrides,
@@ -226,7 +226,11 @@ class Checker:
             processes=most,
             secrets=secrets,
         )
-        return said if isinstance(said, FineryError) else Outline(said["name"], tuple(said["stages"]), said["cells"])
+        return (
+            answer
+            if isinstance(answer, FineryError)
+            else Outline(answer["name"], tuple(answer["stages"]), answer["cells"])
+        )
 
     def _asked(self, work: str, **given: Any) -> Any:
         """What a worker answers. Errors of the recipe are returned, so that they are remembered; one that took too
@@ -235,8 +239,8 @@ class Checker:
         kept: _Worker | None = None
         try:
             worker = worker if worker is not None and worker.alive else _Worker(self.seconds, self.memory)
-            said = worker.ask({"work": work, **given})
-            kept = worker if said is not None and not said.get("spent") else None
+            answer = worker.ask({"work": work, **given})
+            kept = worker if answer is not None and not answer.get("spent") else None
         finally:
             if kept is None and worker is not None:
                 worker.end()
@@ -244,7 +248,7 @@ class Checker:
             self._idle.put(kept)
             if self._closed:
                 self.close()
-        if said is None or said.get("spent"):
+        if answer is None or answer.get("spent"):
             log.warning(
                 "a recipe was refused: checking it took more than %.0f s or %d MB", self.seconds, self.memory >> 20
             )
@@ -258,13 +262,13 @@ class Checker:
                     )
                 ]
             )
-        if "mistakes" in said:
-            return RecipeError([Mistake(*each) for each in said["mistakes"]])
-        if "refused" in said:
-            return CommandError(said["refused"])
-        if "failed" in said:
-            raise RuntimeError(f"the check failed: {said['failed']}")
-        return said["result"]
+        if "mistakes" in answer:
+            return RecipeError([Mistake(*each) for each in answer["mistakes"]])
+        if "refused" in answer:
+            return CommandError(answer["refused"])
+        if "failed" in answer:
+            raise RuntimeError(f"the check failed: {answer['failed']}")
+        return answer["result"]
 
 
 def checker_of(settings: Settings) -> Checker:
@@ -374,11 +378,11 @@ def work(seconds: float, memory: int) -> None:
     out.flush()
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_REAL, seconds + 5)  # ends it by itself should the service be gone
-        said = _answer(json.loads(line))
+        answer = _answer(json.loads(line))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        out.write(said + b"\n")
+        out.write(answer + b"\n")
         out.flush()
-        if b'"spent"' in said[:10]:
+        if b'"spent"' in answer[:10]:
             return
 
 
@@ -397,22 +401,22 @@ def _mapped() -> int:
 def _answer(request: dict[str, Any]) -> bytes:
     works: dict[str, Callable[..., Any]] = {"read": _read, "check": _check, "draft": _draft}
     try:
-        said: dict[str, Any] = {"result": works[request.pop("work")](**request)}
+        answer: dict[str, Any] = {"result": works[request.pop("work")](**request)}
     except RecipeError as error:
-        told = [(each.key, each.message[:4000], each.file, each.line) for each in error.mistakes[:MOST_MISTAKES]]
-        said = {"mistakes": told}
+        mistakes = [(each.key, each.message[:4000], each.file, each.line) for each in error.mistakes[:MOST_MISTAKES]]
+        answer = {"mistakes": mistakes}
     except CommandError as error:
-        said = {"refused": str(error)}
+        answer = {"refused": str(error)}
     except MemoryError:
         return b'{"spent": true}'
     except RecursionError:
-        said = {"mistakes": [("", "is nested too deeply: not a recipe", FILE, None)]}
+        answer = {"mistakes": [("", "is nested too deeply: not a recipe", FILE, None)]}
     except Exception as error:
         import traceback
 
-        said = {"failed": f"{type(error).__name__}: {traceback.format_exc(limit=-8)}"}
+        answer = {"failed": f"{type(error).__name__}: {traceback.format_exc(limit=-8)}"}
     try:
-        return json.dumps(said).encode()
+        return json.dumps(answer).encode()
     except MemoryError:
         return b'{"spent": true}'
 

@@ -141,8 +141,8 @@ class ServerRefused(FineryError):
         self.mistakes = mistakes
         self.sentence = message
         self.exit_code = EXIT_USAGE if status in (400, 404, 409, 413, 415, 422) else EXIT_FAILED
-        told = [str(each) for each in mistakes]
-        super().__init__(message if [message] == told else "\n".join([message, *told]))
+        sentences = [str(each) for each in mistakes]
+        super().__init__(message if [message] == sentences else "\n".join([message, *sentences]))
 
     def about(self, file: str) -> ServerRefused:
         """The same, its mistakes found in a file of the user's."""
@@ -286,14 +286,14 @@ def harmless(value: Any) -> Any:
 def refusal(answer: httpx.Response) -> ServerRefused:
     """The server's problem+json as an error."""
     try:
-        told = answer.json()
+        problem = answer.json()
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        told = {}
-    told = harmless(told)
-    sentence = told.get("detail") or told.get("title") or f"the server answered with status {answer.status_code}"
-    errors = told.get("errors")
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    problem = harmless(problem)
+    sentence = problem.get("detail") or problem.get("title") or f"the server answered with status {answer.status_code}"
+    errors = problem.get("errors")
     mistakes = tuple(
         Mistake(str(each.get("key") or ""), str(each.get("message", "")), str(each.get("file") or ""), each.get("line"))
         for each in (errors if isinstance(errors, list) else ())
@@ -302,13 +302,13 @@ def refusal(answer: httpx.Response) -> ServerRefused:
     if answer.status_code == 401:
         sentence = (
             f"{sentence}; the token is given with --token-file or FINERY_TOKEN"
-            if told
+            if problem
             else "the server does not know this token"
         )
     if answer.status_code == 429 and (seconds := answer.headers.get("Retry-After")):
         sentence = f"{sentence}; try again in {seconds} s"
     return ServerRefused(
-        answer.status_code, str(sentence), str(told.get("reason") or told.get("code") or "refused"), mistakes
+        answer.status_code, str(sentence), str(problem.get("reason") or problem.get("code") or "refused"), mistakes
     )
 
 

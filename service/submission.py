@@ -192,12 +192,12 @@ def submit(
 
 def resources_of(given: Mapping[str, Any], processes: int | None) -> Resources:
     """What a job takes: as asked, else one core for each process that its recipe names. Raises CommandError."""
-    asked = {key: value for key, value in given.items() if value is not None}
+    fields = {key: value for key, value in given.items() if value is not None}
     try:
-        resources = Resources(**asked)
+        resources = Resources(**fields)
     except (TypeError, ValueError) as error:
         raise CommandError(f"resources: {error}") from None
-    if processes is not None and "cpus" not in asked and "gpus" not in asked:
+    if processes is not None and "cpus" not in fields and "gpus" not in fields:
         resources = replace(resources, cpus=min(processes, MOST_PROCESSES))
     return resources
 

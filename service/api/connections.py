@@ -228,15 +228,15 @@ class Server(uvicorn.Server):
 
 
 def _quietly() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    told = float("-inf")
+    logged = float("-inf")
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal told
+        nonlocal logged
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in EXHAUSTED):
             loop.default_exception_handler(context)
-        elif time.monotonic() - told > QUIET_SECONDS:
-            told = time.monotonic()
+        elif time.monotonic() - logged > QUIET_SECONDS:
+            logged = time.monotonic()
             log.error("connections cannot be accepted: %s; raise the limit of open files (`ulimit -n`)", error.strerror)
 
     return handle

@@ -360,11 +360,13 @@ class Intake:
                     batch.odd,
                     batch.why,
                 )
-            told = [self._redactor.plain(event) for event in batch.events]
+            redacted = [self._redactor.plain(event) for event in batch.events]
             cells: set[str] = set()
-            for event in told:
+            for event in redacted:
                 self._keep_results(event, fencing, cells)
-            taken += self._store.ingest(self._attempt.id, fencing, told, batch.offset, skipped=batch.odd, why=batch.why)
+            taken += self._store.ingest(
+                self._attempt.id, fencing, redacted, batch.offset, skipped=batch.odd, why=batch.why
+            )
             offset = batch.offset
             batches = None if batches is None else batches - 1
         return taken

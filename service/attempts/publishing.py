@@ -58,9 +58,9 @@ def publications(folders: Folders) -> Iterator[Publication]:
     """The complete publications of a job's folder, whatever hidden or unfinished things lie beside them."""
     for name in _names(folders):
         folder = folders.job / PUBLISHED / name
-        said = _read(folder / MARKER, folders.job)
-        mark, checksums = said.get("fingerprint"), said.get("checksums")
-        if said.get("complete") is not True or not isinstance(mark, str) or FINGERPRINT.fullmatch(mark) is None:
+        marker = _read(folder / MARKER, folders.job)
+        mark, checksums = marker.get("fingerprint"), marker.get("checksums")
+        if marker.get("complete") is not True or not isinstance(mark, str) or FINGERPRINT.fullmatch(mark) is None:
             continue
         manifest = _read(folder / "manifest.json", folders.job)
         yield Publication(

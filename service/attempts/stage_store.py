@@ -203,24 +203,24 @@ def _take(own: int, fingerprint: str, incoming: Path, store: Path, job: Job, all
 
 def _record(folder: Path) -> dict[str, Any]:
     try:
-        said = json.loads(read_regular(folder / RECORD, folder, LARGEST_RECORD))
+        record = json.loads(read_regular(folder / RECORD, folder, LARGEST_RECORD))
     except (FileNotFoundError, ValueError, RecursionError):
         raise Unfit(f"it has no {RECORD} that can be read") from None
-    if not isinstance(said, dict):
+    if not isinstance(record, dict):
         raise Unfit(f"its {RECORD} is no object")
-    return said
+    return record
 
 
-def _refuse_foreign(said: dict[str, Any], fingerprint: str, allowed: frozenset[str] | None) -> None:
+def _refuse_foreign(record: dict[str, Any], fingerprint: str, allowed: frozenset[str] | None) -> None:
     """Raise Unfit unless the fingerprint is the hash of what the record says, and the stage one of the recipe's."""
-    parts = [said.get(key) for key in ("identity", "inputs", "data", "versions", "code")]
+    parts = [record.get(key) for key in ("identity", "inputs", "data", "versions", "code")]
     try:
         own = digest(parts)
     except (TypeError, ValueError, RecursionError):
         own = ""
-    if said.get("fingerprint") != fingerprint or own != fingerprint:
+    if record.get("fingerprint") != fingerprint or own != fingerprint:
         raise Unfit("its fingerprint is not that of what it says it is")
-    if not isinstance(said.get("id"), str) or (allowed is not None and said["id"] not in allowed):
+    if not isinstance(record.get("id"), str) or (allowed is not None and record["id"] not in allowed):
         raise Unfit("it is no stage of the job's recipe")
 
 

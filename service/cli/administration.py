@@ -56,9 +56,9 @@ def listed(server: str | None, token_file: Path | None, as_json: bool) -> int:
 def revoke(identifier: str, server: str | None, token_file: Path | None, as_json: bool) -> int:
     """Take a token back. Returns the exit code."""
     with connect(server, token_file) as connection:
-        told = connection.delete(f"/tokens/{quoted(identifier)}")
+        token = connection.delete(f"/tokens/{quoted(identifier)}")
     print(
-        json.dumps(told if told is not None else {"id": identifier, "revoked": True}, ensure_ascii=False)
+        json.dumps(token if token is not None else {"id": identifier, "revoked": True}, ensure_ascii=False)
         if as_json
         else f"{identifier}  revoked"
     )

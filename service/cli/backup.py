@@ -469,7 +469,7 @@ def _size(manifest: Manifest) -> str:
 
 def report(manifest: Manifest, place: Path, as_json: bool, sentence: str) -> int:
     if as_json:
-        told = {
+        report = {
             "path": str(place),
             "files": len(manifest.members),
             "bytes": sum(member.bytes for member in manifest.members),
@@ -478,7 +478,7 @@ def report(manifest: Manifest, place: Path, as_json: bool, sentence: str) -> int
         print(
             json.dumps(
                 {
-                    **told,
+                    **report,
                     "schema": manifest.schema_,
                     "without": manifest.without,
                     "vanished": manifest.vanished,

@@ -188,18 +188,18 @@ def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Child
         with waiting(doing, quiet):
             while (code := child.wait(POLL_SECONDS)) is None:
                 pass
-        said, tail = child.answer(), child.tail()
+        printed, tail = child.answer(), child.tail()
     try:
-        data = json.loads(said.strip().rpartition("\n")[2])
+        data = json.loads(printed.strip().rpartition("\n")[2])
     except ValueError:
         data = {}
     if code == EXIT_DONE and data:
         return ChildAnswer(code, data)
     if child.stops:
         return ChildAnswer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
-    told = data.get("error", {})
-    if code > 0 and told:
-        return ChildAnswer(code, error=told["message"], reason=told["reason"])
+    error = data.get("error", {})
+    if code > 0 and error:
+        return ChildAnswer(code, error=error["message"], reason=error["reason"])
     if code < 0:
         return ChildAnswer(
             EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal"

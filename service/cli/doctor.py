@@ -114,11 +114,11 @@ def merged(findings: list[Finding]) -> list[Finding]:
     """Packages that are as they should be in one line: only the others need one of their own."""
     wanted = requirements()
     fine = [finding for finding in findings if finding.what in wanted and finding.verdict == "good"]
-    told = [finding for finding in findings if finding not in fine]
+    shown = [finding for finding in findings if finding not in fine]
     if fine:
         at = findings.index(fine[0])
-        told.insert(at, Finding("Packages", ", ".join(f"{finding.what} {finding.found}" for finding in fine)))
-    return told
+        shown.insert(at, Finding("Packages", ", ".join(f"{finding.what} {finding.found}" for finding in fine)))
+    return shown
 
 
 def python() -> Finding:

@@ -190,9 +190,9 @@ def show_harness_scores(data: dict[str, Any], console: Console) -> None:
         ("standard error", "right"),
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for task, told in data["tasks"].items():
-        for number, (metric, score) in enumerate(told["scores"].items()):
-            shown = [task, _count(told["num_fewshot"]), _count(told["questions"])] if number == 0 else ["", "", ""]
+    for task, result in data["tasks"].items():
+        for number, (metric, score) in enumerate(result["scores"].items()):
+            shown = [task, _count(result["num_fewshot"]), _count(result["questions"])] if number == 0 else ["", "", ""]
             table.add_row(
                 *shown, metric, f"{score['value']:.4f}", "" if score["stderr"] is None else f"{score['stderr']:.4f}"
             )

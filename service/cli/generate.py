@@ -80,12 +80,12 @@ def show(data: dict[str, Any], console: Console) -> None:
 
     for note in data.get("notes", ()):
         console.print(Text(note, style="yellow"))
-    for number, told in enumerate(data["prompts"]):
-        console.print(Text(("" if number == 0 else "\n") + printable(told["prompt"]), style="bold"))
+    for number, entry in enumerate(data["prompts"]):
+        console.print(Text(("" if number == 0 else "\n") + printable(entry["prompt"]), style="bold"))
         console.print(
-            fill_ins(told, console)
+            fill_ins(entry, console)
             if data["method"] == "fill_mask"
-            else continuations(told["continuations"], console.width)
+            else continuations(entry["continuations"], console.width)
         )
 
 
@@ -127,7 +127,7 @@ def numbers(each: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
+def fill_ins(entry: dict[str, Any], console: Console) -> RenderableType:
     """A column for each mask, the likeliest word on top, and the text with the best of each."""
     from rich.console import Group
     from rich.table import Table
@@ -135,8 +135,8 @@ def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
 
     abreast = max(1, console.width // 28)
     tables = []
-    for first in range(0, len(told["masks"]), abreast):
-        masks = told["masks"][first : first + abreast]
+    for first in range(0, len(entry["masks"]), abreast):
+        masks = entry["masks"][first : first + abreast]
         table = Table()
         for mask in masks:
             table.add_column(f"mask {mask['mask']}", no_wrap=True)
@@ -146,7 +146,7 @@ def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
                 *(cell for each in row for cell in (Text(printable(each["token"])), f"{each['probability']:.1%}"))
             )
         tables.append(table)
-    return Group(*tables, Text(f"Likeliest: {printable(told['text'])}"))
+    return Group(*tables, Text(f"Likeliest: {printable(entry['text'])}"))
 
 
 def printable(text: str) -> str:

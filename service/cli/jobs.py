@@ -137,12 +137,12 @@ def standing(job: dict[str, Any]) -> str:
 
 def steer(action: str, ids: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
     """Ask the service to `pause`, `resume`, `cancel` or `retry` jobs. Returns the exit code."""
-    told = []
+    answers = []
     with connect(server, token_file) as connection:
         for job_id in ids:
-            told.append(connection.post(f"/jobs/{quoted(job_id)}/{action}"))
-    lines = [f"{job['id']}  {job['name']}  {job['state']}" for job in told]
-    return tell(told[0] if len(told) == 1 else {"jobs": told}, as_json, *lines)
+            answers.append(connection.post(f"/jobs/{quoted(job_id)}/{action}"))
+    lines = [f"{job['id']}  {job['name']}  {job['state']}" for job in answers]
+    return tell(answers[0] if len(answers) == 1 else {"jobs": answers}, as_json, *lines)
 
 
 def delete(ids: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:

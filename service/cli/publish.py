@@ -83,12 +83,12 @@ def render(freed: Mapping[str, Any], dry_run: bool) -> list[str]:
         "unfinished stage": attempts,
         "piece of prepared data": len(folders) - stages - attempts,
     }
-    told = [f"{count} {_plural(what, count)}" for what, count in counts.items() if count]
+    parts = [f"{count} {_plural(what, count)}" for what, count in counts.items() if count]
     kept = f"{freed['kept']} {_plural('stage', freed['kept'])} in use {'stays' if freed['kept'] == 1 else 'stay'}"
-    if not told:
+    if not parts:
         return [f"Nothing to free; {kept}."]
     verb = "Would free" if dry_run else "Freed"
-    lines = [f"{verb} {size(freed['bytes'])}: {', '.join(told)}; {kept}."]
+    lines = [f"{verb} {size(freed['bytes'])}: {', '.join(parts)}; {kept}."]
     return [*(f"  {each}" for each in folders), *lines] if dry_run else lines
 
 

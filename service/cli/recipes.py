@@ -52,14 +52,14 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 "stages": [stage.id for stage in recipe.stages],
                 "mistakes": [],
             }
-            told = f"{count} stage{'s' if count != 1 else ''}"
+            summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
             if recipe.matrix is not None:
-                told, refusals, cells = _study(file, overrides)
+                summary, refusals, cells = _study(file, overrides)
                 answer["cells"] = cells
             answers.append(answer)
             if not as_json:
-                print("\n".join([f"{file}: fine ({told})", *refusals]))
+                print("\n".join([f"{file}: fine ({summary})", *refusals]))
     fine = all(answer["fine"] for answer in answers)
     if as_json:
         print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))
@@ -73,14 +73,14 @@ def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[di
 
     plan = load_study(file, overrides)
     count, refused, trials = len(plan.cells), len(plan.refused), trials_of(plan)
-    told = f"a study of {count} cell{'s' if count != 1 else ''}"
-    told += f", {refused} of them refused" if refused else ""
-    told += f", after {trials} trials" if trials else ""
+    summary = f"a study of {count} cell{'s' if count != 1 else ''}"
+    summary += f", {refused} of them refused" if refused else ""
+    summary += f", after {trials} trials" if trials else ""
     lines = [f"  refused: {named(cell.labels)}: {cell.refusal}" for cell in plan.refused]
     cells: list[dict[str, object]] = [
         {"cell": cell.folder, "labels": dict(cell.labels), "refused": cell.refusal or None} for cell in plan.cells
     ]
-    return told, lines, cells
+    return summary, lines, cells
 
 
 def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
@@ -178,8 +178,8 @@ def text_of(pieces: Sequence[tuple[str, bool]], coloured: bool) -> Text:
 
     whole = Text()
     for words, learnt in pieces:
-        said = printable(words)
+        text = printable(words)
         whole.append(
-            f"{OPEN}{said}{CLOSE}" if learnt and not coloured else said, style=LEARNT if learnt and coloured else ""
+            f"{OPEN}{text}{CLOSE}" if learnt and not coloured else text, style=LEARNT if learnt and coloured else ""
         )
     return whole

@@ -163,7 +163,7 @@ def choose_display(silent: bool) -> Display:
 
 def follow(child: Child, follower: Follower, progress: RunProgress, display: Display) -> int:
     """Take events in until the child has ended. Returns its exit code as the system tells it."""
-    told = 0
+    stops_told = 0
     while True:
         code = child.wait(POLL_SECONDS)
         for event in follower.new():
@@ -171,9 +171,9 @@ def follow(child: Child, follower: Follower, progress: RunProgress, display: Dis
         if code is not None and progress.outcome is None:
             progress.break_off("stopped" if child.stops else "failed")
         display.update(progress)
-        if child.stops > told and code is None:
-            told = child.stops
-            display.say(STOPPING if told == 1 else STILL_STOPPING)
+        if child.stops > stops_told and code is None:
+            stops_told = child.stops
+            display.say(STOPPING if stops_told == 1 else STILL_STOPPING)
         if code is not None:
             return code
 

@@ -221,13 +221,13 @@ def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     token = settings.home / ADMIN_TOKEN
     if as_json:
-        told = {
+        start = {
             "url": url,
             "home": str(settings.home),
             "admin_token": str(token) if token.is_file() else None,
             "pid": os.getpid(),
         }
-        print(json.dumps(told | {"isolation": force.document()}), flush=True)
+        print(json.dumps(start | {"isolation": force.document()}), flush=True)
         _warn(settings, force)
         return
     print(f"Finery serves {url} from {settings.home}", flush=True)

@@ -128,14 +128,14 @@ def tried(mode: str) -> Isolation | str:
 
 def _try(mode: str, features: tuple[str, ...]) -> str:
     with tempfile.TemporaryDirectory(prefix="finery-probe-") as folder:
-        told = sandbox.plan(mode, features, (), (), (), {})
+        view = sandbox.plan(mode, features, (), (), (), {})
         for name in ("tmp", "root"):
-            told[name] = os.path.join(folder, name)
-            os.mkdir(told[name])
+            view[name] = os.path.join(folder, name)
+            os.mkdir(view[name])
         try:
             done = subprocess.run(
                 (sys.executable, "-I", "-S", "-c", _PROBE, sandbox.ROOT),
-                input=json.dumps(told),
+                input=json.dumps(view),
                 capture_output=True,
                 text=True,
                 timeout=30,
@@ -154,15 +154,15 @@ def plan_of(isolation: Isolation, places: Sandbox, environment: Mapping[str, str
         *(path for path in places.read if path.endswith("/secrets")),
     ):  # filled later, by the executor
         os.makedirs(path, mode=0o700, exist_ok=True)
-    told = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
-    told["shared_memory"] = memory
-    told["refused_ports"] = list(places.refused_ports)
-    told["egress"] = {
+    view = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
+    view["shared_memory"] = memory
+    view["refused_ports"] = list(places.refused_ports)
+    view["egress"] = {
         "private": places.private_endpoints,
         "refused_ports": list(places.refused_ports),
         "upstream": _upstream(os.environ),
     }
-    return told
+    return view
 
 
 def _upstream(outer: Mapping[str, str]) -> str:

@@ -155,15 +155,15 @@ class RayExecutor:
                 os.close(take_fence(str(spec.folder), spec.fencing_token))
             except FenceRefused as error:
                 raise ExecutorError(str(error)) from None
-            told = {
+            record = {
                 "attempt_id": spec.attempt_id,
                 "fencing_token": spec.fencing_token,
                 "record": str(spec.record),
                 "parts": len(spec.placements),
                 "lease": self._lease,
             }
-            write_record(str(spec.record), "ray.json", told)
-            handle = Handle(self.name, spec.attempt_id, spec.fencing_token, told)
+            write_record(str(spec.record), "ray.json", record)
+            handle = Handle(self.name, spec.attempt_id, spec.fencing_token, record)
         if not (spec.record / "launcher.json").exists() and not self._has_ended(handle):
             self._touch(handle)
             self._link.ask(
@@ -310,10 +310,10 @@ class RayExecutor:
                 raise ExecutorError(f"another attempt of this job still runs: {other.attempt_id}")
 
     def _on_record(self, folder: Path, attempt_id: str) -> Handle | None:
-        told = read_record(folder, "ray.json")
-        if told is None or told["attempt_id"] != attempt_id:
+        record = read_record(folder, "ray.json")
+        if record is None or record["attempt_id"] != attempt_id:
             return None
-        return Handle(self.name, attempt_id, int(told["fencing_token"]), told)
+        return Handle(self.name, attempt_id, int(record["fencing_token"]), record)
 
     def _beat(self, handle: Handle) -> Contact:
         """Ask the parts, at most every two seconds."""

@@ -89,14 +89,14 @@ class Keeper:
         os._exit(1)  # the tether breaks with the process
 
 
-def sandbox_of(told: Mapping[str, Any]) -> Sandbox:
+def sandbox_of(fields: Mapping[str, Any]) -> Sandbox:
     """The places again, from JSON."""
     return Sandbox(
-        tuple(told["read"]),
-        tuple(told["write"]),
-        tuple(told["hidden"]),
-        bool(told["private_endpoints"]),
-        tuple(told["refused_ports"]),
+        tuple(fields["read"]),
+        tuple(fields["write"]),
+        tuple(fields["hidden"]),
+        bool(fields["private_endpoints"]),
+        tuple(fields["refused_ports"]),
     )
 
 

@@ -187,14 +187,14 @@ class JobRequest:
 
     def digest(self) -> str:
         """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
-        asked = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
+        fields = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
         for later in (
             "max_seconds",
             "ttl_seconds_after_finished",
         ):  # requests that were kept before these existed keep their digest
-            if asked[later] is None:
-                del asked[later]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+            if fields[later] is None:
+                del fields[later]
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -100,10 +100,10 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
 
 def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) -> dict[str, Any] | None:
     """A `fine_tuning.job.event`, or None for events that say nothing to this surface."""
-    told = _told(event, total)
-    if told is None:
+    text = _told(event, total)
+    if text is None:
         return None
-    level, message, data = told
+    level, message, data = text
     kind = "metrics" if event.event == "metric" else "message"
     return {
         "object": "fine_tuning.job.event",

@@ -155,10 +155,10 @@ def _chat(row: Mapping[str, Any]) -> str | None:
 
 
 def _preference(row: Mapping[str, Any]) -> str | None:
-    asked = row.get("input")
-    if not isinstance(asked, Mapping):
-        return f"has {_kind(asked)} as 'input', must be an object with 'messages'"
-    found = _messages(asked.get("messages"), "input.messages")
+    prompt = row.get("input")
+    if not isinstance(prompt, Mapping):
+        return f"has {_kind(prompt)} as 'input', must be an object with 'messages'"
+    found = _messages(prompt.get("messages"), "input.messages")
     if found is not None:
         return found
     for key in ("preferred_output", "non_preferred_output"):

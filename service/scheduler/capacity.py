@@ -28,10 +28,10 @@ class Make:
 
     def suiting(self, resources: Resources) -> frozenset[int]:
         """Indices of the GPUs that are of the asked kind and large enough."""
-        asked = (resources.gpu_memory, resources.gpu_kind)
-        if asked not in self._suiting:
-            self._suiting[asked] = frozenset(slot.index for slot in self.slots if resources.suits(slot))
-        return self._suiting[asked]
+        needs = (resources.gpu_memory, resources.gpu_kind)
+        if needs not in self._suiting:
+            self._suiting[needs] = frozenset(slot.index for slot in self.slots if resources.suits(slot))
+        return self._suiting[needs]
 
     def could_hold(self, resources: Resources) -> bool:
         """Whether such a host, with nothing on it, has room for one part of the job."""

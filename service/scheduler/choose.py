@@ -213,23 +213,23 @@ class _Round:
 
 def _impossible(resources: Resources, capacity: Capacity) -> str:
     """A sentence that says what was asked and what the hosts have."""
-    asked = [f"{resources.gpus} GPU{'s' if resources.gpus > 1 else ''}"] if resources.gpus else []
+    needs = [f"{resources.gpus} GPU{'s' if resources.gpus > 1 else ''}"] if resources.gpus else []
     if resources.gpus and resources.gpu_kind:
-        asked[-1] += f" of kind '{resources.gpu_kind}'"
+        needs[-1] += f" of kind '{resources.gpu_kind}'"
     if resources.gpus and resources.gpu_memory:
-        asked[-1] += f" with at least {_size(resources.gpu_memory)}"
-    asked += [f"{resources.cpus} core{'s' if resources.cpus != 1 else ''}"]
-    asked += [f"{_size(resources.memory)} of memory"] if resources.memory else []
+        needs[-1] += f" with at least {_size(resources.gpu_memory)}"
+    needs += [f"{resources.cpus} core{'s' if resources.cpus != 1 else ''}"]
+    needs += [f"{_size(resources.memory)} of memory"] if resources.memory else []
     each = f" on each of {resources.hosts} hosts" if resources.hosts > 1 else ""
     hosts = [room.host for room in capacity.rooms.values()]
     largest = max(hosts, key=lambda host: (len(host.slots), host.cpus), default=None)
     if largest is None:
-        return f"needs {', '.join(asked)}{each}, and there are no hosts"
+        return f"needs {', '.join(needs)}{each}, and there are no hosts"
     gpus = f"{len(largest.slots)} GPUs" + (
         f" ({largest.slots[0].kind}, {_size(largest.slots[0].memory)})" if largest.slots else ""
     )
     have = f"the largest of {len(hosts)} hosts has" if len(hosts) > 1 else "the only host has"
-    return f"needs {', '.join(asked)}{each}; {have} {gpus}, {largest.cpus} cores and {_size(largest.memory)} of memory"
+    return f"needs {', '.join(needs)}{each}; {have} {gpus}, {largest.cpus} cores and {_size(largest.memory)} of memory"
 
 
 def _size(number: float) -> str:

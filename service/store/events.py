@@ -163,8 +163,8 @@ def progress_after(before: Mapping[str, Any], events: Sequence[Mapping[str, Any]
         if kind == "progress":  # says anew what is counted and how far it is
             progress = {key: value for key, value in progress.items() if key not in POSITION}
         if kind in {"progress", "metric"}:
-            told = {**event, **(event.get("metrics") or {})}
-            progress |= {key: told[key] for key in PROGRESS if isinstance(told.get(key), int | float | str)}
+            fields = {**event, **(event.get("metrics") or {})}
+            progress |= {key: fields[key] for key in PROGRESS if isinstance(fields.get(key), int | float | str)}
         if kind == "checkpoint":
             progress["checkpoint"] = event.get("step")
     return progress

@@ -184,11 +184,11 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
     store, project = service.store, visitor.project
     job = without_secrets(service, store.job(job_id, project))
     results = store.stage_results(job_id, project)
-    told = [
+    happened = [
         replace(event, fields=service.redactor.plain(event.fields))
         for event in store.events_after(job_id, limit=MOST_EVENTS, project=project, kinds=SHOWN)
     ]
-    stages = stages_of(job, [event for event in told if event.event in KINDS], results)
+    stages = stages_of(job, [event for event in happened if event.event in KINDS], results)
     scores, costs = _figures(stages)
     of_cells = _scores_of_cells(results)
     columns = list(dict.fromkeys(column for found in of_cells.values() for column in found))[:MOST_COLUMNS]
@@ -200,9 +200,9 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
         results,
         scores,
         costs,
-        [event for event in told if event.event == "sample"][-MOST_SAMPLES:],
-        [event for event in told if event.event == "warning"],
-        [event for event in told if event.event in HAPPENED][-MOST_HAPPENED:],
+        [event for event in happened if event.event == "sample"][-MOST_SAMPLES:],
+        [event for event in happened if event.event == "warning"],
+        [event for event in happened if event.event in HAPPENED][-MOST_HAPPENED:],
         cells(job_id, service, visitor.caller) if is_study(job) else [],
         columns,
         of_cells,
