@@ -148,7 +148,7 @@ class Checker:
             if worker is not None:
                 worker.end()
 
-    def read(self, recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> RecipeReading:
+    def read(self, recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> RecipeReading:
         """The recipe as text and data. Raises RecipeError, at once for what is too large."""
         problem = too_costly(recipe, overrides)
         if problem is not None:
@@ -208,12 +208,12 @@ class Checker:
         self,
         text: str,
         overrides: tuple[str, ...],
-        files: Any,
-        checkpoints: Any,
-        code: Any,
+        files: object,
+        checkpoints: object,
+        code: object,
         private: bool,
         most: int | None,
-        secrets: Any,
+        secrets: object,
     ) -> Outline | FineryError:
         answer = self._asked(
             "check",
@@ -276,7 +276,7 @@ def checker_of(settings: Settings) -> Checker:
     return Checker(settings.check_workers, settings.check_seconds, settings.check_memory)
 
 
-def _unless_mistaken(found: Any) -> Any:
+def _unless_mistaken(found: object) -> Any:
     if isinstance(found, RecipeError):
         raise RecipeError(found.mistakes)  # a new one each time: a raised error carries its trace
     if isinstance(found, FineryError):
@@ -284,7 +284,7 @@ def _unless_mistaken(found: Any) -> Any:
     return found
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """Plain data as `pipelines` has it, whose sequences are tuples."""
     if isinstance(value, dict):
         return {key: _tuples(entry) for key, entry in value.items()}
@@ -322,7 +322,7 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def ask(self, request: Mapping[str, object]) -> dict[str, Any] | None:
         """The answer, or None when it did not come in time or the process is gone."""
         if not self._ready and self._line(self._begun + START_SECONDS) is None:
             raise RuntimeError("a process that checks recipes could not be started")

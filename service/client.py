@@ -187,7 +187,7 @@ class Connection:
     def post(
         self,
         path: str,
-        data: Any = None,
+        data: object = None,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -268,7 +268,7 @@ CONTROLS = re.compile(
 direction."""
 
 
-def harmless(value: Any) -> Any:
+def harmless(value: object) -> Any:
     """What a server sent, without anything that a terminal obeys; of a line that was rewritten, what was seen last.
 
     Jobs write names, messages and logs: whoever looks at them must not have their terminal driven by them.
@@ -348,7 +348,7 @@ def _parsed(text: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {"text": str(data)}
 
 
-def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _given(parameters: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 

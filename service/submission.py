@@ -164,7 +164,7 @@ def submit(
     token: str,
     wish: Wish,
     kind: Kind = "api",
-    openai: Mapping[str, Any] | None = None,
+    openai: Mapping[str, object] | None = None,
 ) -> tuple[Job, bool]:
     """Take the job. Returns it, and whether it is new. Raises as `fit` and as the store's `submit`."""
     fitting = fit(store, settings, checker, project, wish)
@@ -202,7 +202,7 @@ def resources_of(given: Mapping[str, Any], processes: int | None) -> Resources:
     return resources
 
 
-def _processes(data: Mapping[str, Any]) -> int | None:
+def _processes(data: Mapping[str, object]) -> int | None:
     launch = data.get("launch")
     number = launch.get("num_processes") if isinstance(launch, Mapping) else None
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None

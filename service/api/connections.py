@@ -230,7 +230,7 @@ class Server(uvicorn.Server):
 def _quietly() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     logged = float("-inf")
 
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         nonlocal logged
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in EXHAUSTED):

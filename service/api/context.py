@@ -160,7 +160,7 @@ def refuse_without_isolation(service: Service, caller: Caller) -> None:
         )
 
 
-def apart(lane: str, register: Callable[[Callable[..., Any]], Any]) -> Callable[[Work], Work]:
+def apart(lane: str, register: Callable[[Callable[..., object]], object]) -> Callable[[Work], Work]:
     """Register a route whose work is done on the threads of a lane: `@apart("readings",
     router.get("/jobs/{job_id}/logs"))`.
 

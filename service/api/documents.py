@@ -180,7 +180,7 @@ class StageDocument(BaseModel):
         )
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Plain data without NaN and infinity, which JSON has not."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)

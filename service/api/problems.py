@@ -179,7 +179,7 @@ def respond(request: Request, problem: Problem) -> Response:
 class _Json(JSONResponse):
     """JSON of whatever a client sent: halves of characters become question marks."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
             "utf-8", "replace"
         )

@@ -215,7 +215,7 @@ def _plain(service: Service, job: Job) -> dict[str, Any]:
     return dict(service.checker.read(job.request.recipe, job.request.overrides).data)
 
 
-def _flat(value: Any, place: Position = ()) -> Iterator[tuple[str, Any]]:
+def _flat(value: object, place: Position = ()) -> Iterator[tuple[str, Any]]:
     """Dotted keys with their values; stages are named by their ids, so that one put in between changes nothing else."""
     if isinstance(value, Mapping) and value:
         for key, entry in value.items():

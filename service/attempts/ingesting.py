@@ -196,23 +196,23 @@ def plain_text(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("is no text")
     return value
 
 
-def _stage(value: Any) -> str:
+def _stage(value: object) -> str:
     if not isinstance(value, str) or STAGE.fullmatch(value) is None:
         raise ValueError(f"is no name of 1 to {LONGEST_NAME} characters")
     return value
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_NAME or CELL.fullmatch(value) is None:
         raise ValueError("is no name such as cells/01")
     return value
@@ -226,29 +226,29 @@ def _count(value: Any) -> int:
     return int(value)
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LONGEST_SECONDS:
         raise ValueError("is no number of seconds")
     return float(value)
 
 
-def _truth(value: Any) -> bool:
+def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("is neither true nor false")
     return value
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("is no object")
     return value
 
 
-def _words(value: Any) -> dict[str, str]:
+def _words(value: object) -> dict[str, str]:
     return {name: each if isinstance(each, str) else json.dumps(each) for name, each in _object(value).items()}
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     """A number, or the text that stands for one that is not finite."""
     if (
         isinstance(value, bool)
@@ -292,7 +292,7 @@ OF_CELLS: dict[str, Callable[[Any], Any]] = {"cell": _cell, "status": _stage, "l
 """The same of a study's cells."""
 
 
-def plain_scores(scores: Any) -> dict[str, dict[str, float]]:
+def plain_scores(scores: object) -> dict[str, dict[str, float]]:
     """The numbers of `{"glue/mrpc": {"f1": 0.9}}`, as far as it holds some; for what a publication says of itself."""
     found: dict[str, dict[str, float]] = {}
     left = MOST_VALUES
@@ -319,7 +319,7 @@ def plain_count(value: Any) -> int | None:
     return value if _is_whole(value) and 0 <= value <= LARGEST_WHOLE else None
 
 
-def is_score(metrics: Any) -> bool:
+def is_score(metrics: object) -> bool:
     """Whether a stage's metrics are benchmarks' scores, `{"glue/mrpc": {"f1": …}}`, and not a training's numbers."""
     return isinstance(metrics, dict) and bool(metrics) and all(isinstance(values, dict) for values in metrics.values())
 

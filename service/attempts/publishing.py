@@ -140,7 +140,7 @@ def _read(path: Path, below: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _stages(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _stages(manifest: Mapping[str, object]) -> list[dict[str, Any]]:
     stages = manifest.get("stages")
     return (
         [stage for stage in stages if isinstance(stage, dict) and isinstance(stage.get("metrics"), dict)]
@@ -149,7 +149,7 @@ def _stages(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
 
 
-def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _scores(manifest: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """The scores of its evaluate stages: finite numbers by benchmark and metric."""
     found: dict[str, dict[str, float]] = {}
     left = MOST_SCORES
@@ -164,13 +164,13 @@ def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value)
     )
 
 
-def _parameters(manifest: Mapping[str, Any]) -> int | None:
+def _parameters(manifest: Mapping[str, object]) -> int | None:
     counts = [stage["metrics"].get("all_parameters") for stage in _stages(manifest)]
     known = [
         count

@@ -211,7 +211,7 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _refuse_foreign(record: dict[str, Any], fingerprint: str, allowed: frozenset[str] | None) -> None:
+def _refuse_foreign(record: dict[str, object], fingerprint: str, allowed: frozenset[str] | None) -> None:
     """Raise Unfit unless the fingerprint is the hash of what the record says, and the stage one of the recipe's."""
     parts = [record.get(key) for key in ("identity", "inputs", "data", "versions", "code")]
     try:
@@ -224,7 +224,7 @@ def _refuse_foreign(record: dict[str, Any], fingerprint: str, allowed: frozenset
         raise Unfit("it is no stage of the job's recipe")
 
 
-def digest(parts: list[Any]) -> str:
+def digest(parts: list[object]) -> str:
     """The fingerprint of a stage, from what it is, what it reads, its data, the versions and its code
     (pipelines/runs/fingerprints.py)."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

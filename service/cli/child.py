@@ -179,7 +179,7 @@ class ChildAnswer:
     reason: str | None = None
 
 
-def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> ChildAnswer:
+def ask(verb: str, request: Mapping[str, object], doing: str, quiet: bool) -> ChildAnswer:
     """Run `python -m pipelines VERB REQUEST` to its end, Ctrl-C forwarded; `doing` stands on a terminal meanwhile."""
     words = json.dumps(request)
     if len(words.encode()) > LONGEST:
@@ -209,7 +209,7 @@ def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Child
 
 
 def ask_and_show(
-    verb: str, request: Mapping[str, Any], doing: str, as_json: bool, show: Callable[[dict[str, Any]], None]
+    verb: str, request: Mapping[str, object], doing: str, as_json: bool, show: Callable[[dict[str, object]], None]
 ) -> int:
     """Show the answer, or print it as one JSON object, or say why there is none. Returns the exit code."""
     answer = ask(verb, request, doing, as_json)

@@ -302,7 +302,7 @@ def _hint(file: Path, names: Sequence[str]) -> str:
     return ""
 
 
-def _profile(name: str, cells: Sequence[Any]) -> Column:
+def _profile(name: str, cells: Sequence[object]) -> Column:
     filled = [cell for cell in cells if not _missing(cell)]
     gap = next((number for number, cell in enumerate(cells, start=1) if _missing(cell)), None)
     if not filled:
@@ -315,7 +315,7 @@ def _profile(name: str, cells: Sequence[Any]) -> Column:
     return Column(name, _cell_kind(filled, counts), len(filled), counts, sum(lengths) / len(lengths), longest, gap)
 
 
-def _cell_kind(filled: Sequence[Any], counts: Counter[str]) -> Literal["text", "whole", "number", "truth"]:
+def _cell_kind(filled: Sequence[object], counts: Counter[str]) -> Literal["text", "whole", "number", "truth"]:
     if all(isinstance(cell, bool) for cell in filled):
         return "truth"
     if all(re.fullmatch(r"[+-]?\d{1,18}", value) for value in counts):
@@ -328,7 +328,7 @@ def _cell_kind(filled: Sequence[Any], counts: Counter[str]) -> Literal["text", "
     return "text"
 
 
-def _plain(cell: Any) -> str:
+def _plain(cell: object) -> str:
     """The cell as the name of a class."""
     if isinstance(cell, bool):
         return "true" if cell else "false"
@@ -337,7 +337,7 @@ def _plain(cell: Any) -> str:
     return str(cell).strip()
 
 
-def _missing(cell: Any) -> bool:
+def _missing(cell: object) -> bool:
     return (
         cell is None or (isinstance(cell, float) and math.isnan(cell)) or (isinstance(cell, str) and not cell.strip())
     )
@@ -371,7 +371,7 @@ def _separated(file: Path, most: int, delimiter: str) -> tuple[list[str], list[l
     return names, rows
 
 
-def _objects(file: Path, objects: Iterator[Any], most: int) -> tuple[list[str], list[list[Any]]]:
+def _objects(file: Path, objects: Iterator[object], most: int) -> tuple[list[str], list[list[Any]]]:
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(islice(objects, most), start=1):
         if not isinstance(row, dict):

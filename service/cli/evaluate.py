@@ -56,7 +56,7 @@ def evaluate(options: EvaluateOptions, as_json: bool) -> int:
     if options.partial and options.submission is None:
         raise CommandError("--partial is about a submission; name its file with --submission out.zip, or leave it out")
 
-    def show_answer(data: dict[str, Any]) -> None:
+    def show_answer(data: dict[str, object]) -> None:
         from rich.console import Console
 
         show(data, Console(highlight=False))
@@ -167,7 +167,7 @@ def names_of(tasks: str) -> tuple[str, ...]:
 def harness(options: HarnessOptions, as_json: bool) -> int:
     """Show the scores. Returns the exit code."""
 
-    def show_answer(data: dict[str, Any]) -> None:
+    def show_answer(data: dict[str, object]) -> None:
         from rich.console import Console
 
         show_harness_scores(data, Console(highlight=False))
@@ -204,5 +204,5 @@ def show_harness_scores(data: dict[str, Any], console: Console) -> None:
         )
 
 
-def _count(value: Any) -> str:
+def _count(value: object) -> str:
     return "" if value is None else f"{value:,}"

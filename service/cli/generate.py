@@ -44,7 +44,7 @@ def generate(options: GenerateOptions, penalty_alpha: float | None, as_json: boo
     """Show continuations or fill-ins. Returns the exit code."""
     check(options, penalty_alpha)
 
-    def show_answer(data: dict[str, Any]) -> None:
+    def show_answer(data: dict[str, object]) -> None:
         from rich.console import Console
 
         show(data, Console(highlight=False))
@@ -115,7 +115,7 @@ def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType
     return grid
 
 
-def numbers(each: dict[str, Any]) -> str:
+def numbers(each: dict[str, object]) -> str:
     """`-2.31 per token, distinct-2 0.83, 24 tokens, ended, 110 tokens/s`."""
     chance, repeated = each["log_probability_per_token"], each["distinct_2"]
     parts = [

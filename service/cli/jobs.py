@@ -42,7 +42,7 @@ def connect(server: str | None, token_file: Path | None) -> Connection:
     return Connection(find(server, token_file))
 
 
-def tell(data: Any, as_json: bool, *lines: str) -> int:
+def tell(data: object, as_json: bool, *lines: str) -> int:
     """Print the answer, as one JSON object or as lines. Returns the exit code 0."""
     if as_json:
         print(json.dumps(data, ensure_ascii=False))
@@ -56,7 +56,7 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], styles: Sequence[str | None] = ()) -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], styles: Sequence[str | None] = ()) -> None:
     """Rows under a heading, as wide as what is in them; `styles` colours whole rows on a terminal."""
     from rich.console import Console
     from rich.table import Table

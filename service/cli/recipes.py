@@ -115,7 +115,7 @@ def show_data(options: DataOptions, as_json: bool) -> int:
     """Show what a stage learns from. Returns the exit code."""
     recipes.load(options.recipe, options.overrides)  # a mistake in the recipe is told with its line, by this process
 
-    def show_answer(data: dict[str, Any]) -> None:
+    def show_answer(data: dict[str, object]) -> None:
         from rich.console import Console
 
         show(data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
@@ -146,7 +146,7 @@ def show(data: dict[str, Any], console: Console) -> None:
             console.print(Text(f"warning: {sentence}", style="yellow"))
 
 
-def title(task: dict[str, Any]) -> str:
+def title(task: dict[str, object]) -> str:
     """`instruct: alpaca (causal), 4,498 examples`."""
     return (
         f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} "

@@ -117,7 +117,7 @@ class NamedFiles:
     files: tuple[Path, ...]
 
 
-def local_files(data: Mapping[str, Any], folder: Path) -> list[NamedFiles]:
+def local_files(data: Mapping[str, object], folder: Path) -> list[NamedFiles]:
     """The places of a recipe that name files below `folder` or by an absolute path. Raises CommandError."""
     found = []
     for place, text in strings(data):
@@ -154,13 +154,13 @@ def _behind(text: str, folder: Path) -> tuple[Path, ...]:
     return ()
 
 
-def _in_list_of_data(place: Position, data: Any) -> bool:
+def _in_list_of_data(place: Position, data: object) -> bool:
     """Whether a place is the `path` of one entry of a list of data sets, which may become several entries."""
     return len(place) >= 3 and place[-1] == "path" and isinstance(place[-2], int) and place[-3] == "datasets"
 
 
 def with_uploads(
-    connection: Connection, data: Mapping[str, Any], folder: Path, say: Callable[[str], None] = lambda sentence: None
+    connection: Connection, data: Mapping[str, object], folder: Path, say: Callable[[str], None] = lambda sentence: None
 ) -> list[str]:
     """Upload the files that a recipe names; the overrides that put `file:ID` in their place, so that the text stays
     as it was written.

@@ -85,7 +85,7 @@ class Engine:
         """The JSON answer. Raises EngineRefused for a status of 400 and above, ExecutorError when nobody answers."""
         return self._json("GET", path, None, query)
 
-    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+    def post(self, path: str, body: object = None, **query: Any) -> Any:
         """The JSON answer, None for an empty one. 304 (already so) counts as done."""
         return self._json("POST", path, body, query)
 
@@ -102,7 +102,7 @@ class Engine:
         finally:
             connection.close()
 
-    def _json(self, verb: str, path: str, body: Any, query: dict[str, Any]) -> Any:
+    def _json(self, verb: str, path: str, body: object, query: dict[str, object]) -> Any:
         connection, answer = self._ask(verb, path, body, query)
         try:
             text = answer.read()
@@ -113,7 +113,7 @@ class Engine:
             connection.close()
 
     def _ask(
-        self, verb: str, path: str, body: Any, query: dict[str, Any]
+        self, verb: str, path: str, body: object, query: dict[str, object]
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         parts = urlsplit(self.address)
         connection: http.client.HTTPConnection

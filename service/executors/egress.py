@@ -323,7 +323,7 @@ def pump(one: socket.socket, other: socket.socket) -> None:
                 return
 
 
-def start(listener: int, rules: Mapping[str, Any]) -> int:
+def start(listener: int, rules: Mapping[str, object]) -> int:
     """Serve a listening socket from a child of this process, which dies with it. Returns its id."""
     parent = os.getpid()
     pid = os.fork()

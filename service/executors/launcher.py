@@ -336,7 +336,7 @@ class Launcher:
             self.console.write(content)
         return True
 
-    def _leave(self, ended: dict[str, Any]) -> None:
+    def _leave(self, ended: dict[str, object]) -> None:
         for _ in range(600):  # a full disk may be freed within the minutes that somebody needs to notice
             try:
                 write_record(self.record, "exit.json", ended)

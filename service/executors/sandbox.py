@@ -349,7 +349,7 @@ def _become_command(request: dict[str, Any], environment: dict[str, str], output
     os._exit(127)
 
 
-def probe(sandbox: dict[str, Any]) -> str:
+def probe(sandbox: dict[str, object]) -> str:
     """Start a command under a plan; why that failed, empty when it worked. Called in a process of its own."""
     request = {
         "sandbox": sandbox,

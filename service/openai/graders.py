@@ -40,7 +40,7 @@ class Unoffered(ValueError):
     """A grader that is no reward here; the message is one sentence."""
 
 
-def reward_of(grader: Any, inside: bool = False) -> dict[str, Any]:
+def reward_of(grader: object, inside: bool = False) -> dict[str, Any]:
     """The recipe's `reward` for a grader. Raises Unoffered."""
     if not isinstance(grader, Mapping):
         raise Unoffered(f"the grader is {type(grader).__name__}, must be an object with 'type'; offered: {OFFERED}")
@@ -56,7 +56,7 @@ def reward_of(grader: Any, inside: bool = False) -> dict[str, Any]:
     raise Unoffered(f"there is no grader '{str(kind)[:40]}'; offered: {OFFERED}")
 
 
-def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
+def _string_check(grader: Mapping[str, object]) -> dict[str, Any]:
     named = f"the grader '{str(grader.get('name', 'string_check'))[:40]}'"
     checked, reference, operation = grader.get("input"), grader.get("reference"), grader.get("operation")
     if not isinstance(checked, str) or not OUTPUT.fullmatch(checked):
@@ -79,7 +79,7 @@ def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _multi(grader: Mapping[str, Any]) -> dict[str, Any]:
+def _multi(grader: Mapping[str, object]) -> dict[str, Any]:
     graders, formula = grader.get("graders"), grader.get("calculate_output")
     if not isinstance(graders, Mapping) or not 1 <= len(graders) <= MOST_GRADERS:
         raise Unoffered(f"the grader 'multi' needs 'graders', an object of 1 to {MOST_GRADERS} graders by name")
@@ -88,7 +88,7 @@ def _multi(grader: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "weighted", "rewards": parts}
 
 
-def weights_of(formula: Any, names: list[str]) -> dict[str, float]:
+def weights_of(formula: object, names: list[str]) -> dict[str, float]:
     """What each grader is multiplied by in a sum such as `0.5 * a + 2 * b - c`. Raises Unoffered for anything else."""
     refused = Unoffered(
         f"calculate_output is {str(formula)[:60]!r}, must add graders up, each times a number: 0.5 * {names[0]} + …"

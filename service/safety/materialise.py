@@ -53,7 +53,7 @@ def needs(text: str, overrides: Sequence[str] = ()) -> Needs:
     return needs_of(read_network(text, overrides).data)
 
 
-def needs_of(data: Any) -> Needs:
+def needs_of(data: object) -> Needs:
     """The same for a recipe that was read."""
     found = references(data)
     return Needs(
@@ -102,7 +102,7 @@ def _named(found: Sequence[RecipeReference], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in found if each.kind == kind))
 
 
-def _publications(data: Any) -> list[tuple[Position, str]]:
+def _publications(data: object) -> list[tuple[Position, str]]:
     """Every text that says where to publish: of a stage, or of an override path in a matrix."""
     found = []
     for place, text in strings(data):

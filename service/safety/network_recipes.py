@@ -40,7 +40,7 @@ INSIDE = (".localhost", ".local", ".internal", ".lan", ".home", ".intranet", ".c
 """How names end that no public server has."""
 
 
-def unfit_endpoints(data: Any, private: bool = False) -> Iterable[ConfigIssue]:
+def unfit_endpoints(data: object, private: bool = False) -> Iterable[ConfigIssue]:
     """What is wrong with the addresses of endpoints in plain data, with their places."""
     for place, text in strings(data):
         if key_of(place) == KEY and (problem := unfit_endpoint(text, private)) is not None:
@@ -72,7 +72,7 @@ def unfit_endpoint(url: str, private: bool = False) -> str | None:
 
 
 def unfit_keys(
-    data: Any, named: Collection[str], secret_of: Callable[[str], SecretValue | None]
+    data: object, named: Collection[str], secret_of: Callable[[str], SecretValue | None]
 ) -> Iterable[ConfigIssue]:
     """What is wrong with the keys that judges are sent: secrets that the job does not name, or that were kept for
     other hosts."""
@@ -93,7 +93,7 @@ def unfit_keys(
             )
 
 
-def _judges(value: Any, place: Position = ()) -> Iterable[tuple[Position, str, str]]:
+def _judges(value: object, place: Position = ()) -> Iterable[tuple[Position, str, str]]:
     """Place, address and name of the key of every block that has both."""
     if isinstance(value, Mapping):
         url, name = value.get(KEY), value.get(KEY_NAME)
@@ -201,7 +201,7 @@ def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
         raise RecipeError([Mistake("", f"cannot be read as a recipe: {type(error).__name__}", FILE)]) from None
 
 
-def too_costly(recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> str | None:
+def too_costly(recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> str | None:
     """Why a recipe, text or plain data, is not even parsed: some kilobytes can keep a parser busy for a minute."""
     if len(overrides) > MOST_OVERRIDES:
         return f"has {len(overrides)} overrides; at most {MOST_OVERRIDES} are allowed"
@@ -235,7 +235,7 @@ def _costly_text(text: str) -> str | None:
     return None
 
 
-def _costly_data(data: Any, room: int) -> str | None:
+def _costly_data(data: object, room: int) -> str | None:
     """The same for plain data, looked at level by level: it may be deeper than the stack, and is given up where it
     is too much."""
     level, count, size = [data], 0, 0
@@ -286,7 +286,7 @@ def _few_cells(source: Source) -> Source:
     return source
 
 
-def _unfit_references(data: Any, known: Known) -> Iterable[ConfigIssue]:
+def _unfit_references(data: object, known: Known) -> Iterable[ConfigIssue]:
     for reference in references(data):
         if reference.kind == "file" and reference.name not in known.files:
             yield (
@@ -301,7 +301,7 @@ def _unfit_references(data: Any, known: Known) -> Iterable[ConfigIssue]:
             )
 
 
-def _unsafe(data: Any, processes: int | None) -> Iterable[ConfigIssue]:
+def _unsafe(data: object, processes: int | None) -> Iterable[ConfigIssue]:
     for place, text in strings(data):
         problem = _unsafe_text(key_of(place), place, text)
         if problem is not None:
@@ -362,7 +362,7 @@ def _publishes(place: Position) -> bool:
     )
 
 
-def _numbers(value: Any, place: Position = ()) -> Iterable[tuple[Position, int]]:
+def _numbers(value: object, place: Position = ()) -> Iterable[tuple[Position, int]]:
     if isinstance(value, int) and not isinstance(value, bool):
         yield place, value
     elif isinstance(value, Mapping):

@@ -37,7 +37,7 @@ class RecipeReference:
         return f"{self.kind}:{self.name}"
 
 
-def strings(value: Any, place: Position = ()) -> Iterator[tuple[Position, str]]:
+def strings(value: object, place: Position = ()) -> Iterator[tuple[Position, str]]:
     """Every text in plain data, with its place."""
     if isinstance(value, str):
         yield place, value
@@ -55,7 +55,7 @@ def key_of(place: Position) -> str:
     return words[-1].rpartition(".")[2] if words else ""
 
 
-def references(data: Any) -> list[RecipeReference]:
+def references(data: object) -> list[RecipeReference]:
     """Every reference at a key that takes one, in the order of the recipe."""
     found = []
     for place, text in strings(data):
@@ -66,7 +66,7 @@ def references(data: Any) -> list[RecipeReference]:
     return found
 
 
-def replaced(data: Any, values: Mapping[Position, Any], place: Position = ()) -> Any:
+def replaced(data: object, values: Mapping[Position, object], place: Position = ()) -> Any:
     """Plain data with the values at some places exchanged."""
     if place in values:
         return values[place]

@@ -317,7 +317,7 @@ class AttemptQueries(Database):
 
         return self.write(work)
 
-    def attempt_started(self, attempt_id: str, fencing: int, handle: Mapping[str, Any]) -> Attempt:
+    def attempt_started(self, attempt_id: str, fencing: int, handle: Mapping[str, object]) -> Attempt:
         """Keep what the executor needs to find the process again. May be called again with another handle."""
 
         def work(transaction: Transaction) -> Attempt:

@@ -33,7 +33,7 @@ class EventQueries(Database):
         self,
         attempt_id: str,
         fencing: int,
-        events: Sequence[Mapping[str, Any]],
+        events: Sequence[Mapping[str, object]],
         offset: int,
         *,
         skipped: int = 0,
@@ -72,7 +72,7 @@ class EventQueries(Database):
         return self.write(work)
 
     @staticmethod
-    def _store_last(transaction: Transaction, job: Job, last: int, progress: Mapping[str, Any]) -> None:
+    def _store_last(transaction: Transaction, job: Job, last: int, progress: Mapping[str, object]) -> None:
         values = {"last_event": last, "progress": dict(progress), "updated": now()}
         transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(**values))
 

@@ -166,7 +166,7 @@ class FileQueries(Database):
 
         return self._changed(file_id, project, change)
 
-    def update_file_openai(self, file_id: str, changes: Mapping[str, Any], project: str | None = None) -> File:
+    def update_file_openai(self, file_id: str, changes: Mapping[str, object], project: str | None = None) -> File:
         """Merge what the OpenAI surface keeps beside a file."""
         return self._changed(file_id, project, lambda file: {"openai": {**file.openai, **changes}})
 

@@ -26,7 +26,7 @@ WAKES_ATTEMPTS = frozenset({Move.START, Move.PREEMPT, Move.PAUSE, Move.CANCEL, M
 """After these somebody has a process to start or to stop."""
 
 
-def locked(query: Select[Any], transaction: Transaction) -> Select[Any]:
+def locked(query: Select[object], transaction: Transaction) -> Select[Any]:
     """The same rows, kept from others until the commit. SQLite's writer already has the whole database."""
     return query.with_for_update(key_share=True) if transaction.postgresql else query
 
@@ -50,7 +50,7 @@ def check_fencing(transaction: Transaction, job_id: str, fencing: int, attempt_i
 
 
 def append_events(
-    transaction: Transaction, job: Job, events: Iterable[Mapping[str, Any]], attempt_id: str | None
+    transaction: Transaction, job: Job, events: Iterable[Mapping[str, object]], attempt_id: str | None
 ) -> int:
     """Number the events on and write them; returns the id of the last. The caller stores it as `last_event`."""
     last = job.last_event
@@ -377,7 +377,7 @@ class JobQueries(Database):
         )
         return self.read(lambda transaction: list(transaction.execute(query).scalars()))
 
-    def update_openai(self, job_id: str, changes: Mapping[str, Any], project: str | None = None) -> Job:
+    def update_openai(self, job_id: str, changes: Mapping[str, object], project: str | None = None) -> Job:
         """Merge what the OpenAI surface keeps beside a job."""
 
         def work(transaction: Transaction) -> Job:
@@ -394,7 +394,7 @@ class JobQueries(Database):
         return job_of(transaction.execute(select(jobs).where(jobs.c.id == job_id)).mappings().one())
 
 
-def of_project(query: Select[Any], project: str | None) -> Select[Any]:
+def of_project(query: Select[object], project: str | None) -> Select[Any]:
     """Only the project's jobs; None is an admin, who sees all."""
     return query if project is None else query.where(tables.jobs.c.project == project)
 

@@ -141,10 +141,10 @@ class ResultQueries(Database):
         name: str,
         fingerprint: str,
         path: str,
-        scores: Mapping[str, Any] | None = None,
+        scores: Mapping[str, object] | None = None,
         base: str = "",
         parameters: int | None = None,
-        openai: Mapping[str, Any] | None = None,
+        openai: Mapping[str, object] | None = None,
     ) -> PublishedModel:
         """Publish a model once for each fingerprint of a name; a second call returns the first one's.
 
@@ -283,7 +283,7 @@ def model_of(row: RowMapping) -> PublishedModel:
     return PublishedModel(**row)
 
 
-def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+def flat_scores(metrics: Mapping[str, object]) -> Iterator[tuple[str, str, float]]:
     """(benchmark, metric, value) of every finite number in an evaluate stage's metrics."""
     for benchmark, found in metrics.items():
         if not isinstance(found, Mapping):
@@ -298,7 +298,7 @@ def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
                 yield benchmark, metric, float(value)
 
 
-def write_scores(transaction: Transaction, job: Job, stage: str, metrics: Mapping[str, Any]) -> None:
+def write_scores(transaction: Transaction, job: Job, stage: str, metrics: Mapping[str, object]) -> None:
     """Replace the scores of one evaluate stage."""
     transaction.execute(delete(scores).where(scores.c.job == job.id, scores.c.stage == stage))
     shared = {"job": job.id, "stage": stage, "project": job.project, "created": now()}

@@ -48,12 +48,12 @@ class SafeText(TypeDecorator[str]):
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
         if value is None:
             return None
         return str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
-    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+    def coerce_compared_value(self, op: object, value: object) -> Any:
         return self
 
 

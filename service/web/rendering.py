@@ -97,12 +97,12 @@ def memory(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def count(number: Any) -> str:
+def count(number: object) -> str:
     """A whole number with its thousands apart: `1,234,567`."""
     return f"{number:,}" if isinstance(number, int) else number_text(number)
 
 
-def number_text(value: Any) -> str:
+def number_text(value: object) -> str:
     """A measured number with four figures that matter, and no more: `0.8423`, `12.35`, `1.2e-05`, `1,234`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -214,7 +214,7 @@ def ticked(text: str) -> Markup:
     )
 
 
-def _query(before: Mapping[str, Any] | None = None, **changes: Any) -> str:
+def _query(before: Mapping[str, object] | None = None, **changes: Any) -> str:
     """A query string: what was asked before with some changes, empty values left out."""
     values = {key: value for key, value in ({**(before or {}), **changes}).items() if value not in (None, "", [], ())}
     return f"?{urlencode(values, doseq=True)}" if values else "?"

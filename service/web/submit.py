@@ -65,7 +65,7 @@ def from_text(service: Service, text: str, how: Mapping[str, str] | None = None)
         return FormDraft(text, unreadable=str(error), how=how or {})
 
 
-def plain(data: Mapping[str, Any], text: str) -> dict[str, Any]:
+def plain(data: Mapping[str, object], text: str) -> dict[str, Any]:
     """The data without the stage ids that reading it made up."""
     stages = data.get("stages")
     if not isinstance(stages, tuple):
@@ -168,7 +168,7 @@ def shown_as_form(draft: FormDraft) -> bool:
     return bool(draft.data) and _count(draft.data) <= MOST_FIELDS
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return 1 + sum(map(_count, inner))
 
