@@ -58,9 +58,8 @@ class Supervisor:
             self._report()
             for attempt, job in self._store.adopt(self.holder, self._settings.lease_seconds, hosts=hosts):
                 log.info("attempt %s of job %s (%s) is taken over", attempt.id, job.id, job.state)
-        except (
-            Unavailable
-        ) as error:  # a full disk, say: what is there can be read, and leases that run out are taken over later
+        # a full disk, say: what is there can be read, and leases that run out are taken over later
+        except Unavailable as error:
             log.error("nothing can be written now: %s", error)
         self._keeper.start()
         self._watcher.start()

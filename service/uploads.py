@@ -216,9 +216,8 @@ async def append(store: Store, settings: Settings, file: File, offset: int, piec
                 with anyio.CancelScope(shield=True):
                     await run_in_threadpool(writer.write, bytes(waiting))
     finally:
-        with anyio.CancelScope(
-            shield=True
-        ):  # also when the sender went away: what is reserved and not used is given back
+        # also when the sender went away: what is reserved and not used is given back
+        with anyio.CancelScope(shield=True):
             size = await run_in_threadpool(_settled, store, settings, file, opened, part)
     return size
 
@@ -289,7 +288,7 @@ def from_url(
     by: str = "",
     get: Fetch = fetch,
 ) -> File:
-    """Fetch a file from the public internet. Raises FetchRefused, TooLarge, or Conflict when its checksum is another."""
+    """Fetch a file from the public internet. Raises FetchRefused, TooLarge, or Conflict when its checksum differs."""
     name = filename or unquote(urlsplit(url).path).rpartition("/")[2]
     file = begin(store, settings, project, name, purpose, by=by)
     try:

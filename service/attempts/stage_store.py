@@ -75,9 +75,8 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
     except OSError:  # nothing was made, or something else lies there
         return []
     try:
-        left = (
-            sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []
-        )  # by a server that was killed
+        # by a server that was killed
+        left = sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []
         for fingerprint in dict.fromkeys([*left, *_finished(own)]):
             if (store / fingerprint).exists():
                 continue

@@ -137,9 +137,8 @@ def run_name(file: Path, given: str | None) -> str:
 
 
 def _task_id(label: str, name: str) -> str:
-    letters = (
-        unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
-    )  # an accent is no reason to lose the letter
+    # an accent is no reason to lose the letter
+    letters = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
     id = re.sub(r"[^A-Za-z0-9_-]+", "-", letters).strip("-_")[:60]
     if id.lower() in ("", "label", "labels", "target", "class", "y", "model", "pretrain", "evaluate", "publish"):
         id = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:60]

@@ -32,9 +32,8 @@ def requirements(given: Sequence[str]) -> dict[str, str]:
     for each in given:
         at = min((place for sign in "<>=" if (place := each.find(sign)) > 0), default=0)
         key, rest = each[:at].strip(), each[at:].strip()
-        assigned = rest.startswith("===") or (
-            rest.startswith("=") and not rest.startswith("==")
-        )  # KEY="== 1" and KEY=">= 1", not KEY==1
+        # KEY="== 1" and KEY=">= 1", not KEY==1
+        assigned = rest.startswith("===") or (rest.startswith("=") and not rest.startswith("=="))
         value = rest[1:].strip().strip("\"'").strip() if assigned else rest
         if not key or not value or key[0] in "<>=":
             raise CommandError(f"--require '{each}' is no requirement; write it as glue/mrpc.f1=\">= 0.8\"")

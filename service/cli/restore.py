@@ -319,9 +319,8 @@ def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
             _settle(connection, manifest, new, settings)
             if not to_sqlite:
                 os.sync()
-                os.rename(
-                    new, settings.home
-                )  # the rows are written a moment later; should that fail, the folder goes again
+                # the rows are written a moment later; should that fail, the folder goes again
+                os.rename(new, settings.home)
                 new = settings.home
     except BaseException:
         if new == settings.home:

@@ -224,9 +224,8 @@ def killed(number: int, tail: str) -> str:
         "SIGBUS": " The likely cause is a full disk or a file that was cut off while it was being read.",
         "SIGILL": " A library uses instructions that this processor lacks.",
     }.get(name, "")
-    last = (
-        f"\nIts last words:\n{_indented(tail)}" if tail and name != "SIGKILL" else ""
-    )  # nobody can speak when killed so
+    # nobody can speak when killed so
+    last = f"\nIts last words:\n{_indented(tail)}" if tail and name != "SIGKILL" else ""
     return f"The run was killed by {name}.{likely}{last}"
 
 

@@ -149,10 +149,11 @@ def _try(mode: str, features: tuple[str, ...]) -> str:
 def plan_of(isolation: Isolation, places: Sandbox, environment: Mapping[str, str], memory: int) -> dict[str, Any]:
     """The launcher's part of a plan for one attempt on this machine. Raises OSError when a place to write cannot
     be made."""
+    # filled later, by the executor
     for path in (
         *places.write,
         *(path for path in places.read if path.endswith("/secrets")),
-    ):  # filled later, by the executor
+    ):
         os.makedirs(path, mode=0o700, exist_ok=True)
     view = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
     view["shared_memory"] = memory

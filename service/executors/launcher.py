@@ -168,9 +168,8 @@ class Launcher:
 
         places = self.request["sandbox"]
         places["tmp"], places["root"] = os.path.join(self.record, "tmp"), os.path.join(self.record, "root")
-        if (
-            places["mode"] == "landlock" and "namespaces" not in places["features"]
-        ):  # nothing stands for /tmp, and the paths of sockets must be short
+        # nothing stands for /tmp, and the paths of sockets must be short
+        if places["mode"] == "landlock" and "namespaces" not in places["features"]:
             places["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
         for folder in (places["tmp"], places["root"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError
+from service.executors import ray_agent
 from service.executors.console import read_console
 from service.executors.hosts import memory_limit
 from service.executors.isolation import Isolation
@@ -82,7 +83,7 @@ class AgentLink:
             return self._process
         self._drop()
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "service.executors.ray_agent", self._address),
+            (sys.executable, "-m", ray_agent.__name__, self._address),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -188,10 +188,8 @@ class JobRequest:
     def digest(self) -> str:
         """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
         fields = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
-        for later in (
-            "max_seconds",
-            "ttl_seconds_after_finished",
-        ):  # requests that were kept before these existed keep their digest
+        # requests that were kept before these existed keep their digest
+        for later in ("max_seconds", "ttl_seconds_after_finished"):
             if fields[later] is None:
                 del fields[later]
         return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()

@@ -289,9 +289,8 @@ audit = Table(
     Column("id", SafeText, primary_key=True),
     _time("time", nullable=False),
     Column("action", SafeText, nullable=False),
-    Column(
-        "actor", SafeText, nullable=False
-    ),  # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
+    # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
+    Column("actor", SafeText, nullable=False),
     Column("role", SafeText, nullable=False),
     Column("actor_project", SafeText, nullable=False),
     Column("address", SafeText, nullable=False),

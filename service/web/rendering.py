@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -129,6 +129,7 @@ def short_id(identifier: str) -> str:
 
 
 STATIC = Path(__file__).parent / "static"
+TEMPLATES = Path(__file__).parent / "templates"
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "finery_theme"
 POLICY = (
@@ -181,7 +182,7 @@ def asset(name: str) -> str:
 def environment() -> Environment:
     """The templates: escaped, and strict about names."""
     made = Environment(
-        loader=PackageLoader("service.web"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -122,9 +122,8 @@ def wish_of(draft: FormDraft, key: str | None = None) -> Wish:
         raise Problem(
             422, f"the kind of GPU must be part of its name, at most {LONGEST_KIND} letters", "invalid_request"
         )
-    keys = tuple(
-        dict.fromkeys(text for place, text in strings(draft.data) if key_of(place) == KEY_NAME)
-    )  # who reads the recipe here names them by it
+    # who reads the recipe here names them by it
+    keys = tuple(dict.fromkeys(text for place, text in strings(draft.data) if key_of(place) == KEY_NAME))
     return Wish(
         draft.text,
         priority=priority,
