@@ -77,6 +77,7 @@ def _one_level_lower(self: Any, tokens: Any, place: int, options: Any, env: Any)
 
 
 def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    tokens[place].attrSet("href", tokens[place].attrGet("href") or "#")  # `[text]()` is not checked by the parser
     tokens[place].attrSet("rel", "noopener noreferrer nofollow")
     return str(self.renderToken(tokens, place, options, env))
 

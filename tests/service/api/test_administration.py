@@ -386,7 +386,7 @@ def test_a_home_behind_a_link_is_hidden_under_both_its_names(tmp_path):
 
 def test_a_traceback_names_no_place_of_the_installation(tmp_path):
     redactor = Redactor((), server_folders(read_settings({}, home=tmp_path), {}))
-    code = Path(__file__).parents[3] / "pipelines" / "run.py"
+    code = Path(__file__).parents[3] / "pipelines" / "runs" / "run.py"
     shown = redactor.text(f'File "{code}", line 3\nFile "{sys.prefix}/lib/python3/site-packages/torch/x.py"')
     assert shown == 'File "pipelines/runs/run.py", line 3\nFile "lib/python3/site-packages/torch/x.py"'
     assert redactor.text(f"{Path.home()}/.cache/huggingface/hub/x") == "hub/x"

@@ -57,7 +57,7 @@ def samples_counted_anew(served):
 def test_waits_are_those_from_submission_to_the_first_attempt(served, monkeypatch):
     begun = time.time()
     clock = [begun]
-    for module in ("jobs", "attempts", "writing", "counting", "audit"):
+    for module in ("jobs", "attempts", "store", "audit"):
         monkeypatch.setattr(f"service.store.{module}.now", lambda: clock[0])
     for wait in (0.5, 30.0, 30.0, 100_000.0):
         clock[0] = begun

@@ -1,5 +1,3 @@
-""""""
-
 import threading
 from importlib import import_module
 from pathlib import Path

@@ -1,5 +1,3 @@
-""""""
-
 import pytest
 
 from service.web.rendering import ago, duration, memory, number_text, short_id, size
