@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, RecipeError
+from pipelines.core.load import load, load_study
+from pipelines.core.study_cells import named
 from service.cli.child import ask_and_show, call
 from service.cli.generate import printable
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 def validate(arguments: Sequence[str], as_json: bool) -> int:
     """Check each recipe with the overrides among the arguments. Returns the exit code."""
-    from pipelines.core.recipe import load
-
     overrides = [each for each in arguments if "=" in each and not Path(each).exists()]
     files = [each for each in arguments if each not in overrides]
     if not files:
@@ -68,7 +67,6 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
 
 def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[dict[str, object]]]:
     """What a study is made of: in short, a line for each refused cell, and every cell as data."""
-    from pipelines.core.study_cells import load_study, named
     from service.cli.study import trials_of
 
     plan = load_study(file, overrides)
@@ -85,8 +83,6 @@ def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[di
 
 def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
     """Pass on what `python -m pipelines plan` says. Returns its exit code."""
-    from pipelines.core.recipe import load
-
     load(recipe, overrides)
     options = (*(("--json",) if as_json else ()), *(("--flops-per-second", str(rate)) if rate is not None else ()))
     code, out, err = call(("plan", str(recipe), *overrides, *options))
@@ -113,7 +109,7 @@ class DataOptions:
 
 def show_data(options: DataOptions, as_json: bool) -> int:
     """Show what a stage learns from. Returns the exit code."""
-    recipes.load(options.recipe, options.overrides)  # a mistake in the recipe is told with its line, by this process
+    load(options.recipe, options.overrides)  # a mistake in the recipe is told with its line, by this process
 
     def show_answer(data: dict[str, object]) -> None:
         from rich.console import Console

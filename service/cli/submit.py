@@ -17,7 +17,8 @@ from typing import Any
 
 from pipelines.core.config import Position, key_path
 from pipelines.core.errors import CommandError
-from pipelines.core.recipe import Source, read
+from pipelines.core.load import read
+from pipelines.core.overrides import Source
 from service.cli.jobs import connect, say, tell, watch
 from service.client import Connection, ServerRefused, Unreachable
 from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, strings

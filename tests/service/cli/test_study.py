@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.study_cells import load_study
+from pipelines.core.load import load_study
 from service.cli.__main__ import main
 from service.cli.study import Lines, OnTerminal, told, trials_of
 

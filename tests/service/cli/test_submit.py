@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from pipelines.core.errors import CommandError
-from pipelines.core.recipe import read
+from pipelines.core.load import read
 from service.cli import submit
 from service.cli.submit import local_files, upload, with_uploads
 from service.client import Connection, ServerAddress

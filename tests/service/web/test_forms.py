@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.core.recipe import read_text, stage_ids
+from pipelines.core.load import read_text
+from pipelines.core.recipe import stage_ids
 from pipelines.core.yaml_positions import read_yaml, write_yaml
 from service.web.forms import CHOICE, draft_of, edited, field_of, form_of, names
 
