@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from service.cli.app import AsJson, Jobs, Overrides, Recipe, Server, TokenFile, app
+from service.executors.registry import EXECUTORS, either
 
 
 @app.command()
@@ -228,7 +229,7 @@ def serve(
         str | None,
         typer.Option("--database-url", metavar="URL", help="postgresql://…; by default an SQLite file in the home."),
     ] = None,
-    executor: Annotated[str | None, typer.Option("--executor", help="local, docker or ray.")] = None,
+    executor: Annotated[str | None, typer.Option("--executor", help=f"{either(EXECUTORS)}.")] = None,
     allow_remote_code: Annotated[
         list[str] | None,
         typer.Option(

@@ -13,6 +13,8 @@ from service.executors.local import LocalExecutor, marked
 from service.executors.process_tree import start_time
 from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
 from service.executors.ray import AgentLink, RayExecutor
+from service.executors.registry import executor_of
+from service.settings import Settings
 from tests.service.executors.engine_stand_in import EngineStandIn
 
 HOST = "here"
@@ -44,6 +46,14 @@ class World:
             placements=(Placement(self.host),),
             **more,
         )
+
+
+def registered_world(folder, name):
+    """An executor as the registry makes it, on the first of its hosts."""
+    settings = Settings(home=folder, executor=name)
+    world = World(lambda: executor_of(settings), lose=None)
+    world.host = world.executor.capacity()[0].name
+    return world
 
 
 def ended(executor, handle, seconds=20.0):
