@@ -176,11 +176,11 @@ def test_what_is_tethered_ends_with_who_started_it(tmp_path):
     code = f"""
 import json, sys, time
 from pathlib import Path
-from service.executors.local import Local
+from service.executors.local import LocalExecutor
 from service.executors.protocol import AttemptSpec, HostCapacity
 folder = Path({str(tmp_path)!r})
 spec = AttemptSpec("attempt-tether-{os.getpid()}", "job", 1, ("/bin/sh", "-c", "sleep 100 & sleep 100"), folder, folder / "attempts" / "a", {{"PATH": "/bin:/usr/bin"}})
-print(json.dumps(dict(Local(HostCapacity("here", 1, 0), tethered=True).start(spec).record)), flush=True)
+print(json.dumps(dict(LocalExecutor(HostCapacity("here", 1, 0), tethered=True).start(spec).record)), flush=True)
 time.sleep(100)
 """
     with subprocess.Popen(
