@@ -15,16 +15,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipelines.core.errors import CommandError
-
-if TYPE_CHECKING:
-    from service.settings import Settings
+from service.settings import Settings
 
 MOST_FILES = 1 << 16
 """More open files than a server needs."""

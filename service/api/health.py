@@ -11,7 +11,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -26,10 +25,6 @@ from service.api.problems import Problem, described
 from service.store.errors import Unavailable
 from service.store.hosts import STATES
 from service.store.store import WAIT_BUCKETS, Counts
-
-if TYPE_CHECKING:
-    from service.api.context import Service
-
 
 FRESH_SECONDS = 5.0
 """So long a count is told again: several scrapers cost no more than one."""

@@ -20,16 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from pipelines.core.events import EVENTS
 from service.attempts.folders import Folders, open_regular
 from service.jobs.job import Attempt
 from service.safety.redaction import Redactor
-
-if TYPE_CHECKING:
-    from service.store.store import Store
-
+from service.store.store import Store
 
 BATCH_BYTES = 1 << 18
 """Read at once: some 2,000 events, one transaction."""

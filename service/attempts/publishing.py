@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import read_yaml_text
 from service.attempts.folders import PUBLISHED, Folders, Unfit, open_folder, plain_files, read_regular
 from service.safety.references import MODEL_NAME, REFERENCE
 
@@ -183,9 +185,6 @@ def _parameters(manifest: Mapping[str, object]) -> int | None:
 def _base(folder: Path, below: Path) -> str:
     """The model that it began with, as its recipe names it; empty when it was made from scratch, or names a place
     of its own."""
-    from pipelines.core.errors import RecipeError
-    from pipelines.core.yaml_positions import read_yaml_text
-
     try:
         data, _ = read_yaml_text(read_regular(folder / "recipe.yaml", below, LARGEST_RECIPE).decode())
         checkpoint = str(data["model"].get("checkpoint") or "")

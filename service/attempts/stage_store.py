@@ -30,10 +30,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.errors import RecipeError
 from service.attempts.environment import shared_stages, stage_cache
 from service.attempts.folders import Unfit, folders_of, led_to, open_folder, plain_files, read_regular
 from service.executors.records import write_file
 from service.jobs.job import Job
+from service.safety.network_recipes import read_network
 from service.settings import Settings
 
 FINGERPRINT = re.compile(r"[0-9a-f]{32}")
@@ -100,9 +102,6 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
 def stage_ids(job: Job) -> frozenset[str] | None:
     """The stages that a job's recipe has, the tokenizer's among them; none when it cannot be read any more; None for
     a study's, whose cells have their own."""
-    from pipelines.core.errors import RecipeError
-    from service.safety.network_recipes import read_network
-
     try:
         data = read_network(job.request.recipe, job.request.overrides).data
     except RecipeError:

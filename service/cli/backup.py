@@ -29,15 +29,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection, MetaData, create_engine, make_url, select
 
 from pipelines.core.errors import EXIT_DONE, CommandError
+from service.api.health import version
+from service.attempts.environment import stage_cache
 from service.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, MetaData
+from service.store import tables
+from service.store.audit import Actor, acting
+from service.store.errors import Unavailable
+from service.store.files import READY, file_of
+from service.store.store import NEWEST, Store, current
+from service.uploads import file_path, part_path
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -102,10 +108,6 @@ class Manifest(BaseModel):
 
 def backup(target: Path, home: Path | None, database_url: str | None, runs: bool, stages: bool, as_json: bool) -> int:
     """Write an archive of the service. Returns the exit code. Raises CommandError; then nothing is left at `target`."""
-    from service.api.health import version
-    from service.store.errors import Unavailable
-    from service.store.store import NEWEST, Store, current
-
     settings = read_settings(home=home, database_url=database_url)
     if target.is_dir():
         target = target / f"finery-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar"
@@ -161,8 +163,6 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
 
 def told(store: Any, action: str, what: str, **details: Any) -> None:
     """Leave a row in the trail: a command on the server's machine did it."""
-    from service.store.audit import Actor, acting
-
     with acting(Actor("console", "admin")):
         store.record(action, "service", what, None, user=str(os.getuid()), **details)
 
@@ -190,16 +190,12 @@ def _opened_for_writing(path: Path, target: Path) -> Iterator[IO[bytes]]:
 
 
 def sqlite_file(url: str) -> Path:
-    from sqlalchemy import make_url
-
     return Path(str(make_url(url).database))
 
 
 @contextmanager
 def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connection, list[Path]]]:
     """One moment of the database: a connection that sees it, and the files that hold it."""
-    from sqlalchemy import create_engine
-
     if sqlite:
         # one step in one read transaction: what is in the write-ahead log belongs to it, and writers are not kept
         # waiting
@@ -228,8 +224,6 @@ def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connect
 
 def tables_of(connection: Connection) -> MetaData:
     """The tables as the database has them, whatever its schema."""
-    from sqlalchemy import MetaData
-
     found = MetaData()
     found.reflect(connection, only=lambda name, _: name != "alembic_version")
     return found
@@ -249,13 +243,6 @@ def _dumped(connection: Connection, table: Any, folder: Path) -> Path:
 
 def _named(connection: Connection, settings: Settings, manifest: Manifest) -> Iterator[Path]:
     """What the snapshot's rows name, and the keys and secrets beside it."""
-    from sqlalchemy import select
-
-    from service.attempts.environment import stage_cache
-    from service.store import tables
-    from service.store.files import READY, file_of
-    from service.uploads import file_path, part_path
-
     yield from (settings.home / name for name in KEYS if (settings.home / name).exists())
     if (settings.home / "secrets").is_dir():
         yield settings.home / "secrets"

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.core.errors import EXIT_DONE, CommandError, RecipeError
+from pipelines.core.files import write_text
+from pipelines.core.load import loads
 from service.cli.columns import ColumnChoice, Table, choose, read
 
 ENOUGH_WORDS = 50_000
@@ -188,8 +190,6 @@ def init(
     data: Path, output: Path, texts: Sequence[str], label: str | None, kind: str | None, name: str | None, force: bool
 ) -> int:
     """Look at the file, write the recipe, say what was found. Returns the exit code."""
-    from pipelines.core.load import loads
-
     if output.exists() and not force:
         raise CommandError(f"{output} exists already; choose another name with --output, or overwrite it with --force")
     if not output.resolve().parent.is_dir():
@@ -250,14 +250,10 @@ def find_validation(table: Table, choice: ColumnChoice) -> tuple[Path | None, st
 
 def save(output: Path, text: str) -> None:
     """Write the recipe whole or not at all. Raises CommandError."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, output)
+        write_text(output, text)
     except OSError as error:
         raise CommandError(f"{output} could not be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def told(table: Table, choice: ColumnChoice, validation: Path | None, written: RecipeDraft, output: Path) -> list[str]:

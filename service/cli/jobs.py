@@ -11,15 +11,12 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from service.cli.progress import RunProgress
-from service.cli.run import choose_display
-
-if TYPE_CHECKING:
-    from service.client import Connection
-
+from service.cli.progress import RunProgress, choose_display
+from service.client import Connection, find
 
 STYLES = {
     "queued": "dim",
@@ -37,8 +34,6 @@ STYLES = {
 
 def connect(server: str | None, token_file: Path | None) -> Connection:
     """A connection to the server that the command names. Raises CommandError."""
-    from service.client import Connection, find
-
     return Connection(find(server, token_file))
 
 
@@ -190,8 +185,6 @@ def gpus_of(host: dict[str, Any]) -> str:
 
 def quoted(identifier: str) -> str:
     """An id as part of a path."""
-    from urllib.parse import quote
-
     return quote(identifier, safe="")
 
 

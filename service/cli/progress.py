@@ -11,6 +11,7 @@ lines anywhere else, or not at all. One line a stage:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -344,6 +345,18 @@ class RunOnTerminal:
         """A line above the stages, which stays."""
         style = "yellow" if message.startswith("warning: ") else "bold"
         self.console.print(message, style=style, markup=False, highlight=False)
+
+
+def choose_display(silent: bool) -> Display:
+    """Live where someone looks at it, lines where they are kept."""
+    if silent:
+        return NoDisplay()
+    if not sys.stderr.isatty():
+        return PlainLines(sys.stderr)
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return RunOnTerminal(console) if console.is_terminal and not console.is_dumb_terminal else PlainLines(sys.stderr)
 
 
 SIGNS = {"queued": "·", "running": "●", "done": "✓", "reused": "✓", "failed": "✗", "stopped": "■"}

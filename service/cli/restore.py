@@ -26,9 +26,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from pydantic import ValidationError
+from sqlalchemy import Connection, create_engine, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.core.errors import CommandError
 from service.cli.backup import (
@@ -45,12 +47,13 @@ from service.cli.backup import (
     tables_of,
     told,
 )
+from service.cli.serve import LOCK
+from service.jobs.states import STOPPING, TERMINAL, Ending, Reason
+from service.scheduler.retries import ending_of, losses_in_a_row
 from service.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from service.store.database import Transaction
+from service.store import tables
+from service.store.database import Transaction
+from service.store.store import FOLDER, NEWEST, Store, alone, current, upgrade_within
 
 MOST_MANIFEST = 512 << 20
 MOST_MEMBERS = 5_000_000
@@ -62,8 +65,6 @@ Result = TypeVar("Result")
 def restore(archive: Path, home: Path | None, database_url: str | None, as_json: bool) -> int:
     """Make a home, and a database, of an archive. Returns the exit code. Raises CommandError; then nothing was put
     in place."""
-    from sqlalchemy.exc import SQLAlchemyError
-
     settings = read_settings(home=home, database_url=database_url)
     _refuse_used(settings.home)
     try:
@@ -91,8 +92,6 @@ def restore(archive: Path, home: Path | None, database_url: str | None, as_json:
 
 
 def _refuse_used(home: Path) -> None:
-    from service.cli.serve import LOCK
-
     if not home.exists():
         return
     if not home.is_dir() or any(home.iterdir()):
@@ -159,8 +158,6 @@ def _content(file: IO[bytes], left: list[int]) -> Iterator[bytes]:
 
 def examine(archive: Path, home: Path) -> Manifest:
     """Read everything, compare everything, write nothing. Raises BadArchive."""
-    from service.store.store import FOLDER, NEWEST
-
     place = home
     while not place.exists():
         place = place.parent
@@ -290,8 +287,6 @@ def _place(staging: Path, name: str) -> Path:
 
 def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
     """Put the rows into the database and the folder into its place, both or neither."""
-    from service.store.store import Store, alone, current, upgrade_within
-
     new = staging / "home"  # what becomes the home
     new.mkdir(exist_ok=True, mode=0o700)
     to_sqlite = settings.url.startswith("sqlite")
@@ -348,8 +343,6 @@ def _refuse_broken(path: Path) -> None:
 
 def _insert(connection: Connection, folder: Path, manifest: Manifest) -> None:
     """Rows of the archive, table by table, parents first."""
-    from sqlalchemy import create_engine
-
     tables = tables_of(connection)
     if manifest.database == "sqlite":
         source = create_engine(f"sqlite:///{folder / 'finery.db'}")
@@ -396,14 +389,6 @@ def _rows_into(connection: Connection, table: Any, rows: Iterable[dict[str, Any]
 def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Settings) -> None:
     """Make the rows true here: what ran is lost, no host is known to live, no old lease or token counts, paths are
     those of this home."""
-    from sqlalchemy import select, update
-
-    from service.jobs.states import STOPPING, TERMINAL, Ending, Reason
-    from service.scheduler.retries import ending_of, losses_in_a_row
-    from service.store import tables
-    from service.store.database import Transaction
-    from service.store.store import Store
-
     transaction = Transaction(connection)
 
     class Within(Store):

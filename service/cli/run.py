@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, RecipeError
+from pipelines.core.load import load, refuse_study
+from pipelines.core.yaml_positions import read_yaml
 from service.cli import summary
 from service.cli.child import Child
-from service.cli.progress import Display, NoDisplay, PlainLines, RunOnTerminal, RunProgress
+from service.cli.progress import Display, RunProgress, choose_display
 
 
 class Follower:
@@ -85,8 +87,6 @@ class RunWork:
 
 def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> int:
     """Check the recipe, then do what it describes. Returns the exit code."""
-    from pipelines.core.load import load, refuse_study
-
     checked = load(recipe, overrides)
     refuse_study(checked, str(recipe))
     work = RunWork(
@@ -117,8 +117,6 @@ def resume(folder: Path, as_json: bool, quiet: bool) -> int:
 
 def stages_of(folder: Path) -> tuple[tuple[str, str], ...]:
     """Id and kind of every stage of the recipe in a run folder, without judging it: that is the child's task."""
-    from pipelines.core.yaml_positions import read_yaml
-
     try:
         data, _ = read_yaml(folder / "recipe.yaml")
         entries = [stage for stage in data["stages"] if isinstance(stage, dict)]
@@ -146,18 +144,6 @@ def do(work: RunWork, as_json: bool, quiet: bool) -> int:
     else:
         print("\n".join(["", error, *remedy(code, was_killed, work, log)]), file=sys.stderr)
     return code
-
-
-def choose_display(silent: bool) -> Display:
-    """Live where someone looks at it, lines where they are kept."""
-    if silent:
-        return NoDisplay()
-    if not sys.stderr.isatty():
-        return PlainLines(sys.stderr)
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return RunOnTerminal(console) if console.is_terminal and not console.is_dumb_terminal else PlainLines(sys.stderr)
 
 
 def follow(child: Child, follower: Follower, progress: RunProgress, display: Display) -> int:

@@ -12,14 +12,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.core.errors import EXIT_DONE, CommandError
+from service import logs
+from service.api.app import create_app
+from service.api.connections import listen, raise_file_limit, server_of
+from service.checking import checker_of
+from service.disk import drop_ballast, keep_ballast
 from service.executors.isolation import REMEDY, Isolation
-
-if TYPE_CHECKING:
-    from service.settings import Settings
-    from service.store.store import Store
+from service.executors.protocol import ExecutorError
+from service.settings import Settings, read_settings
+from service.store.store import Store, open_store
+from service.store.tokens import digest, new_token, parts
+from service.supervisor import Supervisor
 
 LOCK = "serve.lock"
 ADMIN_TOKEN = "admin.token"
@@ -38,9 +46,6 @@ def serve(
     **more: Any,
 ) -> int:
     """Serve until a signal. `more` are further settings by name. Raises CommandError when it cannot start."""
-    from service.disk import keep_ballast
-    from service.settings import read_settings
-
     settings = read_settings(
         host=host,
         port=port,
@@ -94,11 +99,6 @@ def _keep_private(path: Path, mode: int) -> None:
 
 def _opened(settings: Settings) -> Store:
     """The store, migrated. Raises CommandError, or FineryError, with one sentence."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from service.disk import drop_ballast
-    from service.store.store import open_store
-
     drop_ballast(settings.home)
     place = settings.url.removeprefix("sqlite:///") if settings.url.startswith("sqlite:///") else ""
     try:
@@ -142,8 +142,6 @@ def _only_server(home: Path) -> Iterator[None]:
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """The listening socket; bound before anything else begins, so that a taken port changes nothing."""
-    from service.api.connections import listen
-
     listener = listen(settings.host, settings.port)
     try:
         yield listener
@@ -157,8 +155,6 @@ def first_token(store: Store, home: Path) -> Path | None:
     The file is written before the store learns of the token: a crash between the two is mended by the next start.
     """
     import time
-
-    from service.store.tokens import digest, new_token, parts
 
     path = home / ADMIN_TOKEN
     found = parts(path.read_text(encoding="utf-8").strip()) if path.is_file() else None
@@ -179,13 +175,6 @@ def first_token(store: Store, home: Path) -> Path | None:
 
 
 def _run(settings: Settings, store: Store, listener: socket.socket, as_json: bool, fresh: Path | None) -> None:
-    from service import logs
-    from service.api.app import create_app
-    from service.api.connections import raise_file_limit, server_of
-    from service.checking import checker_of
-    from service.executors.protocol import ExecutorError
-    from service.supervisor import Supervisor
-
     logs.configure(settings.log_format, settings.log_level)
     try:
         supervisor = Supervisor(settings, store)

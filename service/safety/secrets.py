@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pipelines.core.errors import CommandError
 from pipelines.core.secrets import HOSTS
-from service.executors.records import read_record, write_record
+from service.executors.records import read_record, write_file, write_record
 from service.store.errors import NotFound
 from service.store.tokens import PROJECT
 
@@ -112,8 +112,8 @@ def put(settings: Settings, project: str, name: str, value: str, hosts: tuple[st
     (place / name).unlink(missing_ok=True)  # killed here, there is no secret: never an old one for new hosts
     (place / f"{name}{HOSTS}").unlink(missing_ok=True)
     if listed is not None:
-        _write(place, f"{name}{HOSTS}", "\n".join(listed))
-    _write(place, name, value.strip())
+        write_file(str(place), f"{name}{HOSTS}", ("\n".join(listed)).encode())
+    write_file(str(place), name, (value.strip()).encode())
 
 
 def delete(settings: Settings, project: str, name: str) -> None:
@@ -262,13 +262,3 @@ def _put_bindings(settings: Settings) -> dict[str, Binding]:
 def _check_value(value: str) -> None:
     if not value.strip() or len(value) > LONGEST or "\x00" in value:
         raise CommandError(f"a secret has 1 to {LONGEST} characters, none of them the character 0")
-
-
-def _write(place: Path, name: str, content: str) -> None:
-    temporary = place / f".{name}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(place / name)

@@ -76,16 +76,6 @@ class EventQueries(Database):
         values = {"last_event": last, "progress": dict(progress), "updated": now()}
         transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(**values))
 
-    def restart_ingestion(self, attempt_id: str, fencing: int) -> None:
-        """The attempt writes a fresh `events.jsonl`, whose ids begin at 1 again."""
-
-        def work(transaction: Transaction) -> None:
-            writer(transaction, attempt_id, fencing)
-            values = {"ingested": 0, "offset": 0}
-            transaction.execute(update(tables.attempts).where(tables.attempts.c.id == attempt_id).values(**values))
-
-        self.write(work)
-
     def add_event(
         self, job_id: str, event: str, *, fencing: int | None = None, attempt: str | None = None, **fields: Any
     ) -> Event:

@@ -66,8 +66,8 @@ def test_the_next_attempt_goes_on_where_the_last_one_stopped_reading(store, atte
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED))
     second = store.start(attempt.job, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
     assert (second.ingested, second.offset) == (1, 40)
-    store.restart_ingestion(second.id, second.fencing)
-    assert store.ingest(second.id, second.fencing, [{"id": 1, "event": "started"}], 40) == 1
+    assert store.ingest(second.id, second.fencing, [{"id": 1, "event": "started"}], 40) == 0
+    assert store.ingest(second.id, second.fencing, [{"id": 2, "event": "progress"}], 80) == 1
 
 
 def test_ids_have_no_gaps_when_many_write_at_once(store, attempt):
