@@ -127,13 +127,23 @@ def registry_page(table_: registry.Registry, meaning: str) -> Iterator[str]:
     for name in table_:
         thing = table_.load(name)
         yield f"## {name}\n"
-        if callable(getattr(thing, "plain", None)) and not inspect.isclass(thing):
-            yield code(thing.plain()) + "\n"
+        if hasattr(table_, "path"):  # a file of data
+            yield from file_of(table_.path(name))
             continue
         yield said_of(thing, table_.module(name)) + "\n"
         if inspect.isclass(thing) and hasattr(thing, "model_json_schema"):
             schema = thing.model_json_schema(by_alias=True)
             yield from fields(schema, without=[key for key, each in schema["properties"].items() if fixed(each)])
+
+
+def file_of(path: Path) -> Iterator[str]:
+    """What the header of a YAML file says, and its content."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    yield "\n".join(header) + "\n"
+    yield "```yaml"
+    yield from (line for line in lines if not line.startswith("#"))
+    yield "```\n"
 
 
 def fixed(schema: JSON) -> bool:
