@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pipelines.runs.planning.test_plan import CPU
 
 from pipelines.core.load import loads
 from pipelines.runs.hardware import Device
 from pipelines.runs.planning.plan import plan
+from tests.pipelines.runs.planning.test_plan import CPU
 
 RECIPE = """\
 name: x
