@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,8 @@ def registry_page(table_: registry.Registry, meaning: str) -> Iterator[str]:
         if inspect.isclass(thing) and hasattr(thing, "model_json_schema"):
             schema = thing.model_json_schema(by_alias=True)
             yield from fields(schema, without=[key for key, each in schema["properties"].items() if fixed(each)])
+            if examples := getattr(thing, "examples", ()):
+                yield "\n".join(["```yaml", *(each.strip("\n") for each in examples), "```", ""])
 
 
 def file_of(path: Path) -> Iterator[str]:
@@ -165,6 +168,18 @@ def registries() -> Iterator[tuple[str, registry.Registry, str]]:
         if isinstance(value, registry.Registry):
             meaning = source.partition(f"\n{name} = ")[2].partition('"""')[2].partition('"""')[0]
             yield name.lower().replace("_", "-"), value, meaning.replace("\n", " ")
+
+
+def executors_page() -> Iterator[str]:
+    from service.executors.registry import EXECUTORS
+
+    yield "# Executors of the service\n"
+    yield "`finery serve --executor NAME`: how an attempt at a job is run.\n"
+    rows = []
+    for name in EXECUTORS:
+        module, _, attribute = str(EXECUTORS[name]).partition(":")
+        rows.append((code(name), said_of(getattr(import_module(module), attribute), module)))
+    yield from table(("name", "what it does"), rows)
 
 
 def configs_page() -> Iterator[str]:
@@ -280,8 +295,9 @@ def build(folder: Path) -> list[Path]:
         pages[name] = (meaning or each.kind, registry_page(each, meaning))
     pages |= {
         "configs": ("architectures, tasks, recipes that come along", configs_page()),
-        "commands": ("every verb with its options", commands_page()),
+        "command-line": ("every verb of `finery` with its options", commands_page()),
         "events": ("events, exit codes, errors", events_page()),
+        "executors": ("how the service runs an attempt", executors_page()),
         "api": ("the routes of the service", api_page()),
     }
     for name, (_, lines) in pages.items():

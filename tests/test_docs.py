@@ -194,7 +194,7 @@ def test_the_reference_is_built_from_the_code(tmp_path):
             assert re.findall(r"^## (.*)", text, re.MULTILINE) == list(table)
     assert all(f"`{event}`" in pages["events"].read_text(encoding="utf-8") for event in events.EVENTS)
     assert "| 75 | stopped |" in pages["events"].read_text(encoding="utf-8")
-    assert "## finery validate\n" in pages["commands"].read_text(encoding="utf-8")
+    assert "## finery validate\n" in pages["command-line"].read_text(encoding="utf-8")
     assert "## POST /api/v1/jobs\n" in pages["api"].read_text(encoding="utf-8")
     assert "| `stages` | list of a block" in pages["recipe"].read_text(encoding="utf-8")
     for page in pages.values():
