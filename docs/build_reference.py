@@ -177,8 +177,8 @@ def executors_page() -> Iterator[str]:
     yield "`finery serve --executor NAME`: how an attempt at a job is run.\n"
     rows = []
     for name in EXECUTORS:
-        module, _, attribute = str(EXECUTORS[name]).partition(":")
-        rows.append((code(name), said_of(getattr(import_module(module), attribute), module)))
+        module = str(EXECUTORS[name]).partition(":")[0]
+        rows.append((code(name), first_line(import_module(module))))
     yield from table(("name", "what it does"), rows)
 
 

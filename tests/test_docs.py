@@ -109,6 +109,12 @@ def test_the_readme_lists_the_rooms_in_the_order_of_their_layers():
     assert listed == list(reversed(LAYERS))
 
 
+def test_the_readme_lists_the_rooms_of_the_service():
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").split("## The rooms")[1]
+    listed = [line.split()[0] for line in text.split("```text\n")[2].split("\n```")[0].split("\n")]
+    assert sorted(listed) == sorted(folder.parent.name for folder in (REPOSITORY / "service").glob("*/__init__.py"))
+
+
 # Links
 
 
