@@ -89,6 +89,7 @@ def seen(text):
 )
 @example("<svg/onload=alert(1)>")
 @example("[a](vbscript:x) [b](//example.org) <http://example.org/onmouseover=alert(1)//>")
+@example("[a]()")
 def test_a_card_can_only_be_text(text):
     found = seen(text)
     assert found.tags <= TAGS

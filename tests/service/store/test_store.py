@@ -7,7 +7,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, select, text
 
-from service.jobs.job import Host, JobRequest, Part, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, JobRequest
 from service.jobs.states import Ending, Move
 from service.settings import read_settings
 from service.store import store as migrating
@@ -44,11 +44,11 @@ def empty(request, tmp_path):
 
 def filled(store):
     """Something in every table."""
-    store.report_host(Host("here", slots=(Slot(0, "H200", 1 << 37),)))
+    store.report_host(Host("here", slots=(GpuSlot(0, "H200", 1 << 37),)))
     store.add_token("abc", "0" * 64, project="p", role="admin")
     store.create_file("p", "train.jsonl", "fine-tune")
     job = store.submit(JobRequest("name: é\n", "p", idempotency_key="k"))[0]
-    attempt = store.start(job.id, (Part("here", (0,)),), executor="local", holder="me", lease_seconds=30)
+    attempt = store.start(job.id, (HostShare("here", (0,)),), executor="local", holder="me", lease_seconds=30)
     store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5}}, with_scores=True)
     store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
@@ -117,7 +117,7 @@ def test_data_of_an_older_schema_is_there_after_the_upgrade(empty):
     upgrade(empty)
     assert empty.file(file.id) == file
     assert empty.job(job.id) == job
-    attempt = empty.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    attempt = empty.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
     empty.record_stage(attempt.id, attempt.fencing, "a")
     assert [result.stage for result in empty.stage_results(job.id)] == ["a"]
 

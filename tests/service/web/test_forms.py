@@ -2,8 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.core.load import read_text
+from pipelines.core.recipe import stage_ids
 from pipelines.core.yaml_positions import read_yaml, write_yaml
-from service.web.forms import CHOICE, draft_of, form_of, names
+from service.web.forms import CHOICE, draft_of, edited, field_of, form_of, names
 
 
 def posted(form, found=None):
@@ -108,3 +110,59 @@ def test_choosing_a_kind_alone_writes_the_short_form():
     assert draft["stages"] == [{"stage": "supervised", "task": "glue/mrpc", "tuner": "lora"}]
     draft = draft_of({"stages.0?": "supervised", "stages.0.tuner?": "lora", "stages.0.tuner.r": "4"})
     assert draft["stages"][0]["tuner"] == {"name": "lora", "r": 4}
+
+
+DRAFT = {
+    "name": "x",
+    "stages": (
+        {"stage": "pretrain"},
+        {"stage": "supervised", "id": "mrpc", "tuner": {"name": "lora", "r": 0}},
+        {"stage": "evaluate"},
+    ),
+}
+
+
+def kinds(draft):
+    return [stage["stage"] for stage in draft["stages"]]
+
+
+@pytest.mark.parametrize(
+    ("order", "after"),
+    [
+        ("add stages publish", ["pretrain", "supervised", "evaluate", "publish"]),
+        ("remove stages.0", ["supervised", "evaluate"]),
+        ("up stages.2", ["pretrain", "evaluate", "supervised"]),
+        ("down stages.0", ["supervised", "pretrain", "evaluate"]),
+        ("up stages.0", kinds(DRAFT)),
+        ("down stages.2", kinds(DRAFT)),
+        ("remove stages.9", kinds(DRAFT)),
+        ("remove name.0", kinds(DRAFT)),
+        ("burn everything", kinds(DRAFT)),
+        ("", kinds(DRAFT)),
+        ("add name", kinds(DRAFT)),
+    ],
+)
+def test_an_order_changes_the_stages_or_nothing(order, after):
+    assert kinds(edited(DRAFT, order)) == after
+    assert kinds(DRAFT) == ["pretrain", "supervised", "evaluate"]
+
+
+def test_the_first_row_of_a_list_that_is_not_there_makes_the_list():
+    assert edited(DRAFT, "add stages.0.datasets")["stages"][0]["datasets"] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        ("stages.mrpc.tuner.r", "stages.1.tuner.r"),
+        ("stages.evaluate", "stages.2"),
+        ("stages.pretrain.datasets[0].path", "stages.0.datasets"),
+        ("stages[1].task", "stages.1.task"),
+        ("name", "name"),
+        ("modle", ""),
+        ("", ""),
+    ],
+)
+def test_a_mistake_finds_the_nearest_field(key, field):
+    ids = stage_ids(read_text(write_yaml(DRAFT)).data)
+    assert field_of(key, ids, names(form_of(DRAFT)) - {""}) == field

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.job import Host, JobRequest, Part
+from service.jobs.job import Host, HostShare, JobRequest
 from service.safety.materialise import Needs
 from service.scheduler.retries import ending_of
 from service.settings import read_settings
@@ -23,7 +23,7 @@ def submitted(store, name="demo", project="acme"):
 
 def ended(store, job, code=0):
     store.report_host(Host("h", cpus=99))
-    attempt = store.start(job.id, (Part("h"),), executor="local", holder="t", lease_seconds=60)
+    attempt = store.start(job.id, (HostShare("h"),), executor="local", holder="t", lease_seconds=60)
     store.ingest(attempt.id, attempt.fencing, [{"id": 1, "event": "started"}], 1)
     return store.end_attempt(attempt.id, attempt.fencing, ending_of(store.job(job.id), exit_code=code, now=0.0))
 

@@ -6,8 +6,9 @@ import pytest
 
 from pipelines.core.errors import CommandError
 from pipelines.core.load import read
-from service import client
-from service.client import Connection, Place, local_files, upload, with_uploads
+from service.cli import submit
+from service.cli.submit import local_files, upload, with_uploads
+from service.client import Connection, ServerAddress
 
 
 class Files:
@@ -48,7 +49,7 @@ class Files:
         return httpx.Response(200, json={"id": path, "offset": len(self.announced[path])})
 
     def connect(self):
-        return Connection(Place("http://server", "t"), transport=httpx.MockTransport(self), pause=0.0)
+        return Connection(ServerAddress("http://server", "t"), transport=httpx.MockTransport(self), pause=0.0)
 
 
 def test_a_file_is_sent_once_whatever_it_is_called(tmp_path):
@@ -61,7 +62,7 @@ def test_a_file_is_sent_once_whatever_it_is_called(tmp_path):
 
 
 def test_an_upload_whose_answer_was_lost_goes_on_where_the_server_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PIECE", 10)
+    monkeypatch.setattr(submit, "PIECE", 10)
     body = bytes(range(35))
     (tmp_path / "a.bin").write_bytes(body)
     server = Files(breaks=2)

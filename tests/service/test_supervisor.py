@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from service.executors.local import Local, marked
+from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import Gpu, HostCapacity
 from service.jobs.job import JobRequest, Resources
 from service.jobs.states import AttemptState, Move, Reason, State
@@ -30,7 +30,7 @@ def homes(tmp_path, migrated_sqlite, monkeypatch):
         host = HostCapacity(name, cpus, 8 << 30, tuple(Gpu(index, 80 << 30, "pretended") for index in range(gpus)))
         store = open_store(settings)
         store.ensure_project("default")
-        supervisor = Supervisor(settings, store, Local(host), RUN)
+        supervisor = Supervisor(settings, store, LocalExecutor(host), RUN)
         supervisor.start()
         running.append((supervisor, store))
         return supervisor, store
