@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
 
 
+IGNORED = -100
+"""The label of a position that is not asked for, as torch's cross-entropy has it."""
+
 HeadKind = Literal[
     "masked_lm",
     "pretraining",

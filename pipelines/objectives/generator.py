@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,9 +13,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.randomness import uniforms
-from pipelines.models.log_probabilities import IGNORED, logits_of
+from pipelines.models.log_probabilities import logits_of
 from pipelines.objectives.objective import Collate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 SAMPLED = 32
 """Stream of random numbers: which token the generator puts in."""
@@ -42,7 +46,7 @@ class Replacing:
         return batch
 
 
-def generator_words(config: Any, size: float) -> dict[str, Any]:
+def generator_words(config: PreTrainedConfig, size: float) -> dict[str, Any]:
     """The generator's words where they differ from the model's: `size` times its width, the same embeddings.
 
     A BERT's generator is an ELECTRA's, which has the same embeddings and projects them to its own width. Heads are
@@ -71,7 +75,7 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
     base_model_prefix = "discriminator"
     supports_gradient_checkpointing = True
 
-    def __init__(self, discriminator: Any, generator: Any) -> None:
+    def __init__(self, discriminator: PreTrainedModel, generator: PreTrainedModel) -> None:
         super().__init__(discriminator.config)
         self.discriminator = discriminator
         self.generator = generator
@@ -121,7 +125,7 @@ def sampled(logits: Tensor, luck: Tensor) -> Tensor:
     return place.clamp(max=logits.shape[-1] - 1)
 
 
-def share_embeddings(generator: Any, discriminator: Any) -> None:
+def share_embeddings(generator: PreTrainedModel, discriminator: PreTrainedModel) -> None:
     """Let the generator use the discriminator's embeddings; an output matrix that is tied to them follows."""
     own, theirs = generator.base_model.embeddings, discriminator.base_model.embeddings
     for name in SHARED:
@@ -131,7 +135,7 @@ def share_embeddings(generator: Any, discriminator: Any) -> None:
     generator.tie_weights()
 
 
-def both_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+def both_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
     """Cross-entropy of the generator over the masked tokens and of the discriminator over all, as sums (2,)."""
     inputs = dict(batch)
     labels, judged = inputs.pop("labels"), inputs.pop("replaced")

@@ -160,10 +160,10 @@ class Pretrain(Stage):
         if self.cross_document_attention:
             return collate
         from pipelines.data.packing import end_of_text
-        from pipelines.objectives.attention_masks import Apart
+        from pipelines.objectives.attention_masks import SeparateDocuments
 
         end = end_of_text(tokenizer) if self.objective.layout == "stream" else tokenizer.sep_token_id
-        return Apart(collate, end, self.objective.causal)
+        return SeparateDocuments(collate, end, self.objective.causal)
 
     def _examples(self, context: Context, tokenizer: Any) -> Any:
         """The text as the objective wants it, prepared by the main process and mapped by all."""
