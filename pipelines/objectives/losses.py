@@ -71,7 +71,8 @@ def classification_loss(
 def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
     """Cross-entropies of the first and the last token, summed over both and over the examples.
 
-    logits (batch, length) each, labels (batch, 2). Padding takes no part, so that an example's loss does not depend on the others in its batch.
+    logits (batch, length) each, labels (batch, 2). Padding takes no part, so that an example's loss does not depend
+    on the others in its batch.
     """
     inputs = dict(inputs)
     labels = inputs.pop("labels")

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from pipelines.trainers.dpo_settings import LIKELIHOOD, PER_TOKEN, WITHOUT_REFERENCE
+from pipelines.trainers.dpo_settings import LIKELIHOOD, PER_TOKEN, WITHOUT_REFERENCE, DPOArguments
 
 
 @dataclass(frozen=True)
@@ -92,91 +92,82 @@ class Compared:
         return self.chosen / self.chosen_length.clamp(min=1), self.rejected / self.rejected_length.clamp(min=1)
 
 
-@dataclass(frozen=True)
-class Strength:
-    """The numbers that the losses are set by, under TRL's names."""
-
-    beta: float = 0.1
-    """How closely the policy is held to the reference; tau of IPO, lambda of ORPO, the scale of SimPO."""
-    label_smoothing: float = 0.0
-    """The share of pairs whose label is believed to be flipped."""
-    simpo_gamma: float = 0.5
-    """By how much the chosen answer is to be better, for SimPO."""
-
-
-Loss = Callable[[Compared, Strength], Tensor]
+Loss = Callable[[Compared, DPOArguments], Tensor]
 """Pairs -> their losses (pairs,)."""
 
 
-def sigmoid(pairs: Compared, to: Strength) -> Tensor:
+def sigmoid(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the difference; with label smoothing, conservative DPO."""
-    return _smoothed(to.beta * pairs.difference, to.label_smoothing)
+    return _smoothed(arguments.beta * pairs.difference, arguments.label_smoothing)
 
 
-def sigmoid_norm(pairs: Compared, to: Strength) -> Tensor:
+def sigmoid_norm(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """The same on log ratios per token, so that long answers weigh no more than short ones."""
-    return _smoothed(to.beta * pairs.mean_difference, to.label_smoothing)
+    return _smoothed(arguments.beta * pairs.mean_difference, arguments.label_smoothing)
 
 
-def robust(pairs: Compared, to: Strength) -> Tensor:
+def robust(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """The sigmoid loss whose expectation under flipped labels is that under true ones."""
-    logits, flipped = to.beta * pairs.difference, to.label_smoothing
+    logits, flipped = arguments.beta * pairs.difference, arguments.label_smoothing
     return (flipped * logsigmoid(-logits) - (1 - flipped) * logsigmoid(logits)) / (1 - 2 * flipped)
 
 
-def hinge(pairs: Compared, to: Strength) -> Tensor:
+def hinge(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Nothing once the difference is 1 / beta."""
-    return relu(1 - to.beta * pairs.difference)
+    return relu(1 - arguments.beta * pairs.difference)
 
 
-def ipo(pairs: Compared, to: Strength) -> Tensor:
+def ipo(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Squared distance to a difference of 1 / (2 beta): it does not grow without end when a pair is certain."""
-    return (pairs.mean_difference - 1 / (2 * to.beta)) ** 2
+    return (pairs.mean_difference - 1 / (2 * arguments.beta)) ** 2
 
 
-def exo_pair(pairs: Compared, to: Strength) -> Tensor:
+def exo_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """KL of the policy's choice between both answers to the smoothed label."""
-    logits, wrong = to.beta * pairs.difference, torch.tensor(to.label_smoothing, device=pairs.chosen.device)
+    logits, wrong = (
+        arguments.beta * pairs.difference,
+        torch.tensor(arguments.label_smoothing, device=pairs.chosen.device),
+    )
     right, left = logsigmoid(logits), logsigmoid(-logits)
     return right.exp() * (right - torch.log1p(-wrong)) + left.exp() * (left - torch.log(wrong))
 
 
-def nca_pair(pairs: Compared, to: Strength) -> Tensor:
+def nca_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Each answer told from noise; the chosen one's likelihood is kept from falling."""
-    chosen, rejected = to.beta * pairs.chosen_ratio, to.beta * pairs.rejected_ratio
+    chosen, rejected = arguments.beta * pairs.chosen_ratio, arguments.beta * pairs.rejected_ratio
     return -logsigmoid(chosen) - 0.5 * logsigmoid(-chosen) - 0.5 * logsigmoid(-rejected)
 
 
-def bco_pair(pairs: Compared, to: Strength) -> Tensor:
+def bco_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """A binary classifier of answers: chosen ones above 0, rejected ones below."""
-    return -logsigmoid(to.beta * pairs.chosen_ratio) - logsigmoid(-to.beta * pairs.rejected_ratio)
+    return -logsigmoid(arguments.beta * pairs.chosen_ratio) - logsigmoid(-arguments.beta * pairs.rejected_ratio)
 
 
-def sppo_hard(pairs: Compared, to: Strength) -> Tensor:
+def sppo_hard(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Self-play with probability 1 for the winner."""
-    return (pairs.chosen_ratio - 0.5 / to.beta) ** 2 + (pairs.rejected_ratio + 0.5 / to.beta) ** 2
+    return (pairs.chosen_ratio - 0.5 / arguments.beta) ** 2 + (pairs.rejected_ratio + 0.5 / arguments.beta) ** 2
 
 
-def apo_zero(pairs: Compared, to: Strength) -> Tensor:
+def apo_zero(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Chosen up and rejected down: for chosen answers better than the model's own."""
-    return 1 - torch.sigmoid(to.beta * pairs.chosen_ratio) + torch.sigmoid(to.beta * pairs.rejected_ratio)
+    return 1 - torch.sigmoid(arguments.beta * pairs.chosen_ratio) + torch.sigmoid(arguments.beta * pairs.rejected_ratio)
 
 
-def apo_down(pairs: Compared, to: Strength) -> Tensor:
+def apo_down(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Both down, the rejected more: for chosen answers worse than the model's own."""
-    return torch.sigmoid(to.beta * pairs.chosen_ratio) + 1 - torch.sigmoid(to.beta * pairs.difference)
+    return torch.sigmoid(arguments.beta * pairs.chosen_ratio) + 1 - torch.sigmoid(arguments.beta * pairs.difference)
 
 
-def simpo(pairs: Compared, to: Strength) -> Tensor:
+def simpo(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the likelihoods per token, the chosen one to be better by gamma."""
     chosen, rejected = pairs.mean_likelihoods
-    return _smoothed(to.beta * (chosen - rejected) - to.simpo_gamma, to.label_smoothing)
+    return _smoothed(arguments.beta * (chosen - rejected) - arguments.simpo_gamma, arguments.label_smoothing)
 
 
-def orpo(pairs: Compared, to: Strength) -> Tensor:
+def orpo(pairs: Compared, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the ratio of odds, times beta. log odds p = log p - log(1 - p), p the likelihood per token."""
     chosen, rejected = pairs.mean_likelihoods
-    return -to.beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
+    return -arguments.beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
 
 
 LOSSES: Mapping[str, Loss] = {
@@ -187,11 +178,11 @@ LOSSES: Mapping[str, Loss] = {
 """Every loss of pairs by the name that recipes give it."""
 
 
-def weighed(pairs: Compared, to: Strength, weights: Mapping[str, float]) -> Tensor:
+def weighed(pairs: Compared, arguments: DPOArguments, weights: Mapping[str, float]) -> Tensor:
     """Several losses of the same pairs, each times its weight (pairs,)."""
     total = torch.zeros_like(pairs.chosen)
     for name, weight in weights.items():
-        total = total + weight * LOSSES[name](pairs, to)
+        total = total + weight * LOSSES[name](pairs, arguments)
     return total
 
 

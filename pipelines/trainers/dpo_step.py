@@ -26,13 +26,12 @@ from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
 from pipelines.trainers.dpo_losses import (
     Compared,
-    Strength,
     implicit_rewards,
     learnt_rewards,
     likelihood_weight,
     weighed,
 )
-from pipelines.trainers.dpo_settings import LIKELIHOOD
+from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
 from pipelines.trainers.reference import Reference
 
 PAIRS, CHOSEN, STORED = "pairs", "chosen_labels", "reference"
@@ -46,7 +45,7 @@ class PreferenceStep:
 
     weights: Mapping[str, float]
     """Names of losses -> what each weighs."""
-    strength: Strength
+    arguments: DPOArguments
     reference: Reference | None
     """None where the batch brings the numbers, or no loss looks at them."""
     meter: Meter
@@ -85,7 +84,7 @@ class PreferenceStep:
         real = inputs[PAIRS] != IGNORED  # what only fills up a batch is no pair
         named = token_log_probabilities(model, inputs)
         pairs = compared(named, self.asked(model, inputs))
-        parts = [(weighed(pairs, self.strength, self.of_pairs) * real).sum()]
+        parts = [(weighed(pairs, self.arguments, self.of_pairs) * real).sum()]
         if CHOSEN in self.label_names:
             chosen = named.log_probabilities[: len(real)]
             parts.append(-(chosen * real[:, None]).sum())
@@ -106,7 +105,7 @@ class PreferenceStep:
         order."""
         with torch.no_grad():
             chosen, rejected = (
-                each.detach()[real] for each in implicit_rewards(pairs, self.strength.beta, tuple(self.weights))
+                each.detach()[real] for each in implicit_rewards(pairs, self.arguments.beta, tuple(self.weights))
             )
             self.meter.add(
                 training,

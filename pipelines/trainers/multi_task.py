@@ -28,11 +28,11 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick
 from pipelines.core.errors import StageError
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import LESSONS, TUNERS, nearest
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.tasks.text_to_text import KINDS as AS_TEXT
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.training import Subject
 from pipelines.trainers import model_selection, tuning
-from pipelines.trainers.arguments import batch_sizes, checked, in_todays_names
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
@@ -164,7 +164,7 @@ class MultiTask(Stage):
     """Which weights learn."""
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which a task leaves the mixture; needs `arguments.eval_strategy`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    arguments: TrainingArguments = TrainingArguments()
     """transformers TrainingArguments by name, and `global_batch_size`, which the tasks of a step share."""
 
     trains: ClassVar[bool] = True
@@ -214,24 +214,19 @@ class MultiTask(Stage):
                 ("sampling",),
                 f"is {self.sampling.name}, but every step sees every task; use uniform, or fewer tasks_per_step",
             )
-        words = in_todays_names(self.arguments)
-        total = words.get("global_batch_size")
-        if isinstance(total, int) and total % self.parts:
+        arguments, total = self.arguments, self.arguments.global_batch_size
+        if total is not None and total % self.parts:
             yield (
                 ("arguments", "global_batch_size"),
                 f"is {total}, which {self.parts} tasks a step cannot share; make it a multiple of {self.parts}",
             )
-        accumulated = words.get("gradient_accumulation_steps")
-        if self.parts > 1 and accumulated is not None:
+        if self.parts > 1 and "gradient_accumulation_steps" in arguments.model_fields_set:
             yield (
                 ("arguments", "gradient_accumulation_steps"),
                 "follows from tasks_per_step; give global_batch_size instead",
             )
-        evaluates = words.get("eval_strategy", "no") != "no"
-        if self.early_stopping_patience is not None and not evaluates:
+        if self.early_stopping_patience is not None and arguments.eval_strategy == "no":
             yield ("early_stopping_patience",), "needs arguments.eval_strategy: epoch or steps"
-        if words.get("load_best_model_at_end") and not evaluates:
-            yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
 
     @property
     def ids(self) -> list[str]:
@@ -256,7 +251,7 @@ class MultiTask(Stage):
             kinds["seq2seq_lm" if self.writes else entry.teacher().head_kind] += 1
         longest = max(entry.max_length for entry in self.tasks)
         for kind in kinds:
-            yield from tuning.mistakes(self, recipe, kind, longest)
+            yield from tuning.issues(self, recipe, kind, longest)
         if not self.writes and (self.tuner.positions or self.tuner.stages or self.tuner.quantization):
             yield (
                 ("tuner",),
@@ -341,10 +336,9 @@ class MultiTask(Stage):
             raise StageError(
                 f"gradient_surgery works on one process, but there are {context.world.size}; set launch.num_processes: 1"
             )
-        words = in_todays_names(self.arguments)
         tokenizer = context.open_tokenizer()
         models, lessons, heads = self._lessons(context, tokenizer)
-        examples, selections = self._divided(lessons, context.seed, words.get("eval_strategy", "no") != "no")
+        examples, selections = self._divided(lessons, context.seed, self.arguments.eval_strategy != "no")
         shared = SharedBody(models, self.tuner, self.ids)
         if self.loss_weighting == "uncertainty":
             shared.weigh_by_uncertainty()
@@ -357,7 +351,7 @@ class MultiTask(Stage):
             sampling,
             tasks_per_step=self.parts,
             most=self.max_examples_per_task,
-            by_length=words.get("train_sampling_strategy") != "random",
+            by_length=self.arguments.train_sampling_strategy != "random",
         )
         plan = Plan(
             ids=self.ids,
@@ -380,7 +374,8 @@ class MultiTask(Stage):
             collate=collator(self.ids, lessons),
             loss=loss_of(self.ids, lessons),
             label_names=label_names(self.ids, lessons, plan.weights),
-            arguments=self._arguments(words, context.world.size, lessons),
+            arguments=self.arguments,
+            overrides=self._overrides(context.world.size, lessons),
             selection=selections[0] if selections else None,
             tuner=OfTheFirst(self.tuner, shared),
             trainer_of=partial(MultiTaskTrainer, plan=plan),
@@ -396,23 +391,22 @@ class MultiTask(Stage):
             pairs.append(model_selection.set_aside(lesson.examples, seed, entry.max_eval_samples, f"task '{entry.id}'"))
         return [train for train, _ in pairs], [held_out for _, held_out in pairs]
 
-    def _arguments(self, words: dict[str, Any], processes: int, lessons: list[PreparedTask]) -> dict[str, Any]:
-        """The arguments, their batch divided among the tasks of a step."""
-        found = dict(self.arguments)
-        each, accumulated = batch_sizes(words, processes)
+    def _overrides(self, processes: int, lessons: list[PreparedTask]) -> dict[str, Any]:
+        """The batch divided among the tasks of a step, and the score that decides."""
+        overrides: dict[str, Any] = {}
+        each, accumulated = self.arguments.batch_sizes(processes)
         if self.parts > 1:
-            found.pop("global_batch_size", None)
             share = each * accumulated // self.parts
             if share * self.parts != each * accumulated:
                 raise StageError(
                     f"a step of {each * accumulated} examples a process cannot be shared by {self.parts} tasks; "
                     f"make arguments.global_batch_size a multiple of {self.parts * processes}"
                 )
-            found |= {"per_device_train_batch_size": share, "gradient_accumulation_steps": self.parts}
-        if words.get("eval_strategy", "no") != "no" and not words.get("metric_for_best_model"):
+            overrides |= {"per_device_train_batch_size": share, "gradient_accumulation_steps": self.parts}
+        if self.arguments.eval_strategy != "no" and not self.arguments.metric_for_best_model:
             scored = any(lesson.score is not None for lesson in lessons)
-            found["metric_for_best_model"] = "mean" if scored else "loss"
-        return found
+            overrides["metric_for_best_model"] = "mean" if scored else "loss"
+        return overrides
 
     def _save(
         self, context: Context, shared: Any, tokenizer: Any, heads: list[Any], metrics: Mapping[str, float]

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
@@ -24,9 +24,7 @@ from pipelines.core.reward_field import MODEL, reward_content, reward_mistakes, 
 from pipelines.data.prompts import Prompts
 from pipelines.data.references import DatasetReference
 from pipelines.trainers import tuning
-from pipelines.trainers import tuning as policy
-from pipelines.trainers.arguments import batch_sizes, checked_with, in_todays_names, split
-from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
+from pipelines.trainers.ppo_settings import PPOArguments
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Head
@@ -56,31 +54,26 @@ class PPO(Stage):
     """Tokens of a block of `datasets`."""
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn. With an adapter the reference is the model without it, and no second copy is in memory."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: PPOArguments = PPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers,
     such as `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see
     docs/ppo.md."""
 
     trains: ClassVar[bool] = True
 
-    @property
-    def settings(self) -> PPOSettings:
-        """PPO's own numbers."""
-        return PPOSettings.of(split(self.arguments, SETTINGS)[0])
-
     # -- what the recipe says ----------------------------------------------------------------------------------------
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from reward_mistakes(self.reward, recipe, self)
         yield from self._unfit_arguments()
-        unfit = list(policy.mistakes_policy(self, recipe))
+        unfit = list(tuning.policy_issues(self, recipe))
         yield from unfit
         if unfit:
             return
-        shape, kind = recipe.model.architecture, policy.head_kind(recipe)
-        both = kind != policy.DECODER
+        shape, kind = recipe.model.architecture, tuning.head_kind(recipe)
+        both = kind != tuning.DECODER
         longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
-        length, written = self.prompts.max_length, self.settings.response_length
+        length, written = self.prompts.max_length, self.arguments.response_length
         if isinstance(longest, int) and (written if both else written + (length or 1)) > longest:
             beside = "" if both or length is None else f" behind prompts of {length} tokens"
             yield (
@@ -90,12 +83,12 @@ class PPO(Stage):
         if isinstance(longest, int) and self.datasets and self.block_size > longest:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         yield from self._unfit_keys(both)
-        yield from tuning.mistakes(self, recipe, kind, written + (length or 0))
+        yield from tuning.issues(self, recipe, kind, written + (length or 0))
 
     def _unfit_arguments(self) -> Iterator[ConfigIssue]:
-        words, s = in_todays_names(split(self.arguments, SETTINGS)[1]), self.settings
+        s = self.arguments
         for name in NO_ROWS_ASIDE:
-            if words.get(name) not in (None, False, "no"):
+            if getattr(s, name) not in (False, "no"):
                 yield (
                     ("arguments", name),
                     "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward",
@@ -107,17 +100,17 @@ class PPO(Stage):
             yield ("arguments", name), f"is {getattr(s, name)}, must be at most 1"
         if s.cliprange >= 1:
             yield ("arguments", "cliprange"), f"is {s.cliprange}, must be less than 1"
-        prompts = words.get("global_batch_size")
-        if isinstance(prompts, int) and prompts % s.num_mini_batches:
+        prompts = s.global_batch_size
+        if prompts is not None and prompts % s.num_mini_batches:
             yield (
                 ("arguments", "num_mini_batches"),
                 f"is {s.num_mini_batches}, which does not divide global_batch_size {prompts}",
             )
-        if "kl_horizon" in self.arguments and s.kl_target is None:
+        if "kl_horizon" in s.model_fields_set and s.kl_target is None:
             yield ("arguments", "kl_horizon"), "says how fast kl_coef is steered to kl_target, which is not given"
 
     def _unfit_keys(self, encoder_decoder: bool) -> Iterator[ConfigIssue]:
-        if bool(self.datasets) != (self.settings.ptx_coef > 0):
+        if bool(self.datasets) != (self.arguments.ptx_coef > 0):
             place, other = (
                 (("datasets",), "arguments.ptx_coef, the weight of this text")
                 if self.datasets
@@ -182,15 +175,15 @@ class PPO(Stage):
 
         source = context.recipe.model_of(context.recipe.stage(context.stage_id))
         tokenizer = context.open_tokenizer(source if source in context.stage_folders else None)
-        model, head = policy.opened_policy(self, context)
+        model, head = tuning.opened_policy(self, context)
         rows = self._prompts(context, model, tokenizer, head)
         blocks = self._blocks(context, tokenizer) if self.datasets else None
         reference = reference_for(model, self.tuner)
         tuner, tuned = tuning.adapted(self, context, model)
         whole = ActorCritic(tuned, self._critic(context, head, tuner))
-        arguments, share, micro = self._arguments(context)
+        share, micro = self._batches(context)
         plan = Plan(
-            settings=self.settings,
+            settings=self.arguments,
             prompts=rows.ids,
             texts=rows.texts,
             scorer=self.reward.open(context),
@@ -207,30 +200,24 @@ class PPO(Stage):
             Asked(len(rows), share * context.world.size),
             collate=together,
             loss=_no_loss,
-            arguments=arguments,
+            arguments=self.arguments,
+            overrides={"per_device_train_batch_size": share, "gradient_accumulation_steps": 1},
             tuner=OfThePolicy(tuner, whole),
             trainer_of=partial(PPOTrainer, plan=plan),
         )
         whole.policy.finery_beside = {"value": whole.as_critic(tuner)}
         save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
 
-    def _arguments(self, context: Context) -> tuple[dict[str, Any], int, int]:
-        """(TrainingArguments for a loop whose step is an iteration, completions of a process an iteration, those
-        learnt from at once)."""
-        rest = in_todays_names(split(self.arguments, SETTINGS)[1])
-        micro, accumulated = batch_sizes(rest, context.world.size)
-        share, parts = micro * accumulated, self.settings.num_mini_batches
+    def _batches(self, context: Context) -> tuple[int, int]:
+        """(completions of a process an iteration, which is a step of the loop; those that are learnt from at once)."""
+        micro, accumulated = self.arguments.batch_sizes(context.world.size)
+        share, parts = micro * accumulated, self.arguments.num_mini_batches
         if share % parts:
             raise IncompatibleError(
                 f"an iteration has {share} completions on each process, which arguments.num_mini_batches {parts} does not divide; "
                 f"make global_batch_size a multiple of {parts * context.world.size}"
             )
-        kept = {
-            name: value
-            for name, value in rest.items()
-            if name not in ("global_batch_size", "gradient_accumulation_steps")
-        }
-        return {"logging_steps": 1, **kept, "per_device_train_batch_size": share}, share, min(micro, share // parts)
+        return share, min(micro, share // parts)
 
     def _prompts(self, context: Context, model: Any, tokenizer: Any, head: Head) -> Any:
         """The prompts, of which every one leaves room for a completion. Raises DataError."""
@@ -239,7 +226,7 @@ class PPO(Stage):
         rows = self.prompts.read(tokenizer, encoder_decoder=head.kind == "seq2seq_lm")
         if len(rows) == 0:
             raise DataError("no prompt is left to complete; raise prompts.max_length")
-        refuse(model, rows.ids, self.settings.response_length)
+        refuse(model, rows.ids, self.arguments.response_length)
         if rows.left_out and context.world.is_main:
             context.events.emit(
                 "warning",
@@ -283,7 +270,7 @@ class PPO(Stage):
         policy does not fit."""
         from pipelines.models.sampling import complete
 
-        s = self.settings
+        s = self.arguments
         if self.rollouts == "vllm":
             from pipelines.models.sampling import VLLMSampler, unfit
 

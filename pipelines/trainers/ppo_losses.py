@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from pipelines.core.errors import StageError
-from pipelines.trainers.ppo_settings import PPOSettings
+from pipelines.trainers.ppo_settings import PPOArguments
 
 
 class RunningMoments:
@@ -75,7 +75,7 @@ class RunningMoments:
         self.count, self.mean, self.squares = int(state["count"]), float(state["mean"]), float(state["squares"])
 
 
-def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOSettings, known: RunningMoments) -> Tensor:
+def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOArguments, known: RunningMoments) -> Tensor:
     """The scores (rows,) that PPO learns from.
 
     First normalised by the moments of all scores so far and then clipped: Zheng et al. 2023, "Secrets of RLHF in

@@ -43,7 +43,7 @@ from pipelines.trainers.ppo_losses import (
     value_loss,
     whitened,
 )
-from pipelines.trainers.ppo_settings import PPOSettings
+from pipelines.trainers.ppo_settings import PPOArguments
 from pipelines.trainers.reference import Reference
 from pipelines.trainers.trainer import FineryTrainer
 
@@ -57,7 +57,7 @@ SHOWN = 3
 class Plan:
     """What the loop is told beside its settings."""
 
-    settings: PPOSettings
+    settings: PPOArguments
     prompts: Sequence[Sequence[int]]
     texts: Sequence[str]
     """The prompts as people read them."""

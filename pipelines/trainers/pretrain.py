@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
@@ -21,10 +21,10 @@ from pipelines.core.errors import IncompatibleError
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.references import DatasetReference
 from pipelines.objectives.attention_masks import takes_masks
 from pipelines.trainers import tuning
-from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Head
@@ -54,7 +54,7 @@ class Pretrain(Stage):
     """Which weights learn."""
     max_train_samples: int | None = Field(None, ge=1)
     """Only the first rows of each data set."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    arguments: TrainingArguments = TrainingArguments()
     """transformers TrainingArguments by name, and `global_batch_size`."""
 
     trains: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class Pretrain(Stage):
         longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.block_size:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
-        if in_todays_names(self.arguments).get("eval_strategy", "no") != "no":
+        if self.arguments.eval_strategy != "no":
             yield ("arguments", "eval_strategy"), "is not offered here: pretraining holds no rows back; leave it out"
         objective = self.objective
         if objective.pairs:
@@ -87,7 +87,7 @@ class Pretrain(Stage):
             )
         if shape:
             yield from self._unfit(architecture_fields.resolve(shape), architecture_fields.heads(shape))
-        yield from tuning.mistakes(self, recipe, objective.head.kind, self.block_size)
+        yield from tuning.issues(self, recipe, objective.head.kind, self.block_size)
 
     def _unfit(self, shape: Mapping[str, Any], heads: tuple[str, ...] | None = None) -> Iterator[ConfigIssue]:
         """Why a model of this resolved architecture cannot do the stage. `heads` are those it can have, where known."""

@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainingArguments as LiveArguments
 
 from pipelines.core.errors import Diverged
 from pipelines.core.interfaces import Context, Tuner
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints
 
@@ -98,6 +100,53 @@ if TYPE_CHECKING:
     from transformers import Trainer as Base
 else:
     Base = object
+
+
+def live_words(
+    context: Context, arguments: TrainingArguments, overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The words of transformers' TrainingArguments: the user's, and what Finery fixes so that runs resume exactly.
+
+    `overrides` are what the stage decides instead of the user. Warns of names of earlier transformers versions.
+    """
+    if context.world.is_main:
+        for warning in arguments.warnings():
+            context.events.emit("warning", message=warning)
+    each, accumulated = arguments.batch_sizes(context.world.size)
+    words = arguments.of_the_trainer() | {
+        "per_device_train_batch_size": each,
+        "gradient_accumulation_steps": accumulated,
+        "logging_steps": arguments.logging_steps,
+        "report_to": arguments.report_to,
+        "save_total_limit": max(2, arguments.save_total_limit or 2),  # a kill may spoil the one being written
+    }
+    if arguments.load_best_model_at_end:
+        words.setdefault("save_strategy", arguments.eval_strategy)
+    on_cpu = not torch.cuda.is_available()
+    fixed: dict[str, Any] = {
+        "output_dir": str(context.folder / "checkpoints"),
+        "seed": context.seed,
+        "bf16": context.precision == "bf16",
+        "fp16": context.precision == "fp16",
+        "use_cpu": on_cpu,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "label_names": ["labels"],
+        "logging_nan_inf_filter": False,  # a NaN must be seen, not averaged away
+        "average_tokens_across_devices": True,
+        "dataloader_pin_memory": not on_cpu,
+        "ddp_find_unused_parameters": False,
+    }
+    if on_cpu and context.world.size > 1:
+        fixed["ddp_backend"] = "gloo"
+    return words | dict(overrides or {}) | fixed
+
+
+def training_arguments(
+    context: Context, arguments: TrainingArguments, overrides: Mapping[str, Any] | None = None
+) -> LiveArguments:
+    """transformers' object of what `live_words` says."""
+    return LiveArguments(**live_words(context, arguments, overrides))
 
 
 class StageTrainer(Base):  # type: ignore[misc]

@@ -27,13 +27,12 @@ from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import Stopped
 from pipelines.core.interfaces import Context, Score, Tuner
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints
-from pipelines.trainers.arguments import training_arguments
-from pipelines.trainers.stage_trainer import Companion as _Companion
-from pipelines.trainers.stage_trainer import StageTrainer, reset_peak_memory
+from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
 
 MEGABATCH = 50
 """Batches that are sorted together: enough for tight lengths, few enough to keep the order random."""
@@ -141,7 +140,8 @@ def fit(
     *,
     collate: Collate,
     loss: Loss,
-    arguments: Mapping[str, Any],
+    arguments: TrainingArguments | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
     label_names: Mapping[str, float] = LABELS,
     lengths: np.ndarray | None = None,
     marked: bool = False,
@@ -154,6 +154,7 @@ def fit(
 ) -> tuple[Any, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
+    `arguments` are the stage's, and `overrides` what the stage decides instead of them.
     `collate` turns examples into a batch; `label_names` are the keys of it whose entries other than -100 are the items
     of one part of `loss`, with the part's weight: each part is divided by its own items of the whole step, over
     accumulation and processes. `lengths` (examples,) lets similar lengths share a batch;
@@ -168,18 +169,16 @@ def fit(
     """
     reset_peak_memory()
     set_seed(context.seed)
-    live = training_arguments(context, arguments)
-    thaws = tuner is not None and tuner.thaws
-    live.ddp_find_unused_parameters = (
-        thaws or trainer_of is not None
-    )  # what is frozen or unused has no gradients to share
+    live = training_arguments(context, TrainingArguments.model_validate(arguments), overrides)
+    # What is frozen or unused has no gradients to share.
+    live.ddp_find_unused_parameters = (tuner is not None and tuner.thaws) or trainer_of is not None
     folder = context.folder / "checkpoints"
     if context.world.is_main:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoints.remove_unfinished(folder)
     context.barrier()
     resume_from = checkpoints.newest_complete(folder)
-    companion = _Companion(context)
+    companion = Companion(context)
     callbacks: list[TrainerCallback] = [companion]
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:

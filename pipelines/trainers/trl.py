@@ -23,12 +23,12 @@ from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import IncompatibleError, Stopped
 from pipelines.core.interfaces import Context, Tuner
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
 from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
-from pipelines.trainers.arguments import live_words
-from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory
+from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
 
 FOUND_BY_TRL = "ref"
 """What TRL calls the adapter that it holds a tuned policy to."""
@@ -57,24 +57,24 @@ def train(
     model: Any,
     tokenizer: Any,
     tuner: Tuner,
-    arguments: Mapping[str, Any],
-    own: Mapping[str, Any],
+    arguments: TrainingArguments,
+    overrides: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     **keywords: Any,
 ) -> tuple[Any, dict[str, float]]:
     """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run
     was broken off.
 
-    `arguments` are TrainingArguments, `own` TRL's settings of the method; `keywords` are those of the class that
-    `METHODS` makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and Diverged as the
-    training loop does.
+    `arguments` hold TRL's settings of the method too, and `overrides` what the stage decides; `keywords` are those of
+    the class that `METHODS` makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and
+    Diverged as the training loop does.
     """
     import trl
     from datasets import Dataset
 
     reset_peak_memory()
     set_seed(context.seed)
-    words = live_words(context, arguments) | dict(own)
+    words = live_words(context, arguments) | arguments.own() | dict(overrides)
     words.setdefault("activation_checkpointing", False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)

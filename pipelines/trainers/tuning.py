@@ -17,14 +17,13 @@ from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
 from pipelines.models.heads import WRITERS, of_shape
-from pipelines.trainers.arguments import in_todays_names
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe, Stage
 
 
-def mistakes(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
+def issues(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
     """Why the tuner cannot serve this stage, as far as the recipe tells. `longest` is the longest text it will see."""
     shape = recipe.model.architecture
     words = architecture_fields.resolve(shape) if shape else None
@@ -49,12 +48,10 @@ def _two_schedules(stage: Any) -> Iterable[ConfigIssue]:
     """A tuner with a schedule of its own leaves none to `arguments`."""
     if stage.tuner.factor(0, 1) is None:
         return
-    words = in_todays_names(stage.arguments)
     for key in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
-        if key in words:
-            written = key if key in stage.arguments else "warmup_ratio"
+        if key in stage.arguments.model_fields_set:
             yield (
-                ("arguments", written),
+                ("arguments", stage.arguments.written_name(key)),
                 f"is given, but the tuner {stage.tuner.name} brings a schedule of its own; leave one of the two out",
             )
 
@@ -152,7 +149,7 @@ WHY = {
 }
 
 
-def mistakes_policy(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
+def policy_issues(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
     """Whether the recipe's model can be a policy, as far as the recipe tells; places relative to the stage."""
     shape = recipe.model.architecture
     if shape is not None and ((head := of_shape(shape)) is None or head.kind not in allowed):

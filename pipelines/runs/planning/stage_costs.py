@@ -109,13 +109,9 @@ def asked(stage: Any, recipe: Recipe) -> Asked:
             not stage.tuner.adapts,
             ("a pair is counted as two answers, and an answer with one pass of the reference and two for the KL",),
         )
-    from pipelines.trainers.arguments import split
-    from pipelines.trainers.dpo_settings import SETTINGS, needs_reference
-
-    own, _ = split(stage.arguments, SETTINGS)
-    if not needs_reference(own):
+    if not stage.arguments.needs_reference:
         return Asked(head, rows, 2, 0, source)
-    if own["precompute_ref_log_probs"]:
+    if stage.arguments.precompute_ref_log_probs:
         return Asked(
             head, rows, 2, 0, source, notes=("the reference's one pass over the data before training is not counted",)
         )
@@ -141,17 +137,14 @@ def _rows(stage: Any) -> int | None:
 
 def sampled(stage: Any) -> Asked:
     """What a `grpo` or `rloo` stage asks for: its examples are completions."""
-    from pipelines.trainers.arguments import split
-
-    own, _ = split(stage.arguments, stage.settings)
-    prompts, written = sizes.prompt_rows(stage.prompts), own["max_completion_length"]
+    prompts, written = sizes.prompt_rows(stage.prompts), stage.arguments.max_completion_length
     length = (stage.prompts.max_length or PLAIN_PROMPT) + written
     notes = (
         f"at most: every completion is counted with max_completion_length {written}, and as one forward pass over its prompt and itself",
         f"what the reward '{stage.reward.name}' costs is not counted",
     )
-    rows = None if prompts is None else prompts * own["num_generations"]
-    return Asked(Head("causal_lm"), rows, 1, 1 + (own["beta"] > 0), length, notes=notes, target=written)
+    rows = None if prompts is None else prompts * stage.arguments.num_generations
+    return Asked(Head("causal_lm"), rows, 1, 1 + (stage.arguments.beta > 0), length, notes=notes, target=written)
 
 
 FORWARDS = 3
@@ -164,7 +157,7 @@ def sampled_plan_ppo(stage: Any, recipe: Recipe) -> Asked:
     """What the stage asks for: its examples are completions, learnt from `num_ppo_epochs` times."""
     from pipelines.trainers.tuning import head_kind
 
-    s = stage.settings
+    s = stage.arguments
     head = Head(head_kind(recipe))  # type: ignore[arg-type]
     prompt = stage.prompts.max_length or PLAIN_PROMPT
     notes = [

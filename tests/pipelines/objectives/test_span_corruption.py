@@ -22,7 +22,8 @@ from pipelines.objectives.span_corruption import SpanCorruption, SpanMasking, hi
 
 
 def t5_lengths(inputs_length: int, noise_density: float, mean_noise_span_length: float) -> tuple[int, int]:
-    """`compute_input_and_target_lengths` of transformers' run_t5_mlm_flax.py, which took it from t5.data.preprocessors."""
+    """`compute_input_and_target_lengths` of transformers' run_t5_mlm_flax.py, which took it from
+    t5.data.preprocessors."""
 
     def of(tokens_length: int) -> tuple[int, int]:
         noise = round(tokens_length * noise_density)

@@ -10,8 +10,7 @@ import torch
 from pipelines.core.interfaces import Head
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.pairs import PairsTogether
-from pipelines.trainers.dpo_losses import Strength
-from pipelines.trainers.dpo_settings import NAMES
+from pipelines.trainers.dpo_settings import NAMES, DPOArguments
 from pipelines.trainers.dpo_step import CHOSEN, PreferenceStep
 from pipelines.trainers.reference import FrozenCopy
 from tests import tiny
@@ -30,7 +29,8 @@ def step_of(names, reference, strength=None, meter=None):
     weights = names if isinstance(names, dict) else {names: 1.0}
     return PreferenceStep(
         weights,
-        strength or Strength(0.3, 0.1 if "robust" in weights or "exo_pair" in weights else 0.0),
+        strength
+        or DPOArguments(beta=0.3, label_smoothing=0.1 if "robust" in weights or "exo_pair" in weights else 0.0),
         reference,
         meter or Meter(),
     )
