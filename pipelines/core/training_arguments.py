@@ -427,7 +427,8 @@ class TrainingArguments(Block):
             return self.per_device_train_batch_size, self.gradient_accumulation_steps
         if total % processes:
             raise StageError(
-                f"global_batch_size {total} cannot be shared by {processes} processes; make it a multiple of {processes}"
+                f"global_batch_size {total} cannot be shared by {processes} processes; make it a multiple of "
+                f"{processes}"
             )
         share = total // processes
         each = min(self.per_device_train_batch_size, share) if self._gives("per_device_train_batch_size") else share

@@ -62,7 +62,8 @@ def _commit_of(
         if status in REFUSED:
             at = f" at {revision}" if revision else ""
             raise DataError(
-                f"'{source}'{at} was not found, or may not be read ({status} from the Hub); a private or gated one needs an HF_TOKEN that may"
+                f"'{source}'{at} was not found, or may not be read ({status} from the Hub); a private or "
+                "gated one needs an HF_TOKEN that may"
             ) from None
     except HFValidationError:
         return None

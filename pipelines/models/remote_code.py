@@ -97,7 +97,8 @@ def refusal(source: str, error: Exception) -> str | None:
     if not str(error).startswith("The repository") or "custom code" not in str(error):
         return None
     return (
-        f"'{source}' can only be opened with Python code of its own, which runs only where the recipe says so: read the code, then write "
+        f"'{source}' can only be opened with Python code of its own, which runs only where the recipe says "
+        "so: read the code, then write "
         "model: {checkpoint: …, trust_remote_code: true}, for the Hub with the full commit as revision"
     )
 

@@ -1,12 +1,9 @@
-"""A policy and its value function as one module: what the optimizer sees, and what one pass tells of sampled tokens.
+"""A policy and its value function as one module: what the optimizer sees, and what one pass gives of sampled tokens.
 
-The value function: a number for each state, read off a transformer's last hidden states.
-
-One linear layer, whatever the model. It begins at zero, as in Ziegler et al.'s code (Huang et al. 2023, "The N
-Implementation Details of RLHF with PPO", policy training 2): the first advantages are then rewards and nothing else,
-and the first gradients do not pull the shared body towards the noise of a random head.
-
-A policy and its value function as one module: what the optimizer sees, and what one pass tells about sampled tokens.
+The value function is one linear layer on a transformer's last hidden states, whatever the model. It begins at zero, as
+in Ziegler et al.'s code (Huang et al. 2023, "The N Implementation Details of RLHF with PPO", policy training 2): the
+first advantages are then rewards and nothing else, and the first gradients do not pull the shared body towards the
+noise of a random head.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +26,9 @@ from pipelines.models.log_probabilities import (
     only_positions,
     without_wrappers,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WEIGHTS = "value_head.safetensors"
 
@@ -51,7 +51,7 @@ class ValueHead(nn.Module):
 class Critic:
     """A value function as it is saved: its head, and its body where that is not the policy's."""
 
-    def __init__(self, head: ValueHead, body: Any = None) -> None:
+    def __init__(self, head: ValueHead, body: PreTrainedModel = None) -> None:
         self.head = head
         self.body = body
 
@@ -85,7 +85,7 @@ def saved_head(folder: Path) -> ValueHead:
 
 
 @contextmanager
-def last_hidden_states(model: Any) -> Iterator[list[Tensor]]:
+def last_hidden_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """A list to which each pass through `model` appends its decoder's last hidden states (rows, length, dim).
 
     They are what the language-model head reads, before any head is told to look at some places only.
@@ -102,7 +102,7 @@ def last_hidden_states(model: Any) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def hidden_size_of(model: Any) -> int:
+def hidden_size_of(model: PreTrainedModel) -> int:
     """The width of a model's last hidden states."""
     output = without_wrappers(model).get_output_embeddings()
     return int(output.weight.shape[1])
@@ -122,7 +122,7 @@ class Said(NamedTuple):
 class ActorCritic(nn.Module):
     """A language model with a value head on its own last hidden states, or on those of a second body."""
 
-    def __init__(self, policy: Any, critic: Any = None) -> None:
+    def __init__(self, policy: PreTrainedModel, critic: PreTrainedModel = None) -> None:
         super().__init__()
         self.policy = policy
         self.critic = critic
@@ -186,13 +186,13 @@ class OfThePolicy:
         self.whole = whole
         self.name = tuner.name
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """What the learning rate is multiplied by; a critic of its own learns like the policy."""
         models = {"policy": self.whole.policy, "critic": self.whole.critic}
         asked = {place: self.tuner.rates(each) for place, each in models.items() if each is not None}
         return {f"{place}.{name}": rate for place, rates in asked.items() for name, rate in rates.items()}
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Any:
         """What the tuned policy adds to the loss."""
         return self.tuner.penalty(self.whole.policy)
 

@@ -20,6 +20,8 @@ from pipelines.trainers.dpo_settings import DPOArguments, ReferenceStage
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -114,7 +116,7 @@ class DPO(PreferenceSubject, Stage):
         save_stage(context, model, tokenizer, head, metrics, tuner)
 
     def _against(
-        self, context: Context, model: Any, head: Any, together: Any, examples: Any, held_out: Any
+        self, context: Context, model: PreTrainedModel, head: Any, together: Any, examples: Any, held_out: Any
     ) -> tuple[Any, Any, Any]:
         """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand
         in the examples."""

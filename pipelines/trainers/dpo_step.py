@@ -1,20 +1,16 @@
 """One step of preference optimisation with its reference, and how often the implicit reward tells the better answer.
 
-One step of preference optimisation: both answers of every pair in one pass, the reference asked beside, means told.
-
-How often a policy's implicit reward tells the better of two answers that it never learnt from, beside guessers that
-look at less.
-
-The implicit reward is beta times the log ratio of policy and reference (Rafailov et al. 2023, section 4). Held
-against it are the length of the answers alone, in the direction that is right more often, and the likelihood that the
-reference gave them before anything was learnt.
+A step reads both answers of every pair in one pass. The implicit reward is beta times the log ratio of policy and
+reference (Rafailov et al. 2023, section 4), measured on pairs that the policy never learnt from. Held against it are
+the length of the answers alone, in the direction that is right more often, and the likelihood that the reference gave
+them before anything was learnt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,6 +29,10 @@ from pipelines.trainers.dpo_losses import (
 )
 from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
 from pipelines.trainers.reference import Reference
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
 
 PAIRS, CHOSEN, STORED = "pairs", "chosen_labels", "reference"
 """Keys of a batch: the items of the pairs' losses, those of the likelihood, the reference's numbers where they are
@@ -79,7 +79,7 @@ class PreferenceStep:
 
         return together
 
-    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """(sums over the pairs, and over the chosen answers' tokens (parts,); nothing)."""
         real = inputs[PAIRS] != IGNORED  # what only fills up a batch is no pair
         named = token_log_probabilities(model, inputs)
@@ -133,7 +133,7 @@ LEVEL = 0.95
 
 def ask(
     context: Context,
-    model: Any,
+    model: PreTrainedModel,
     step: PreferenceStep,
     examples: Any,
     collate: Callable[[list[Any]], dict[str, Tensor]],

@@ -1,11 +1,7 @@
 """The stage that learns from single answers which are good or bad, by TRL's KTO.
 
-The stage that learns from single answers which are good or bad, by TRL's KTO.
-
 Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", arxiv.org/abs/2402.01306: no pairs
 are needed, only whether an answer is wanted; losses weigh more than gains of the same size.
-
-Single answers that are good or bad, as the token ids that KTO learns from, in the order of the run.
 """
 
 from __future__ import annotations
@@ -27,6 +23,8 @@ from pipelines.trainers import trl_stage
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -132,7 +130,12 @@ class KTO(PreferenceSubject, Stage):
 
 
 def encoded(
-    subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None, batch: int | None
+    subject: PreferenceSubject,
+    context: Context,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int | None,
+    batch: int | None,
 ) -> list[dict[str, Any]]:
     """Rows with `prompt_ids`, `completion_ids` and `label`, shuffled once by the seed: KTO keeps one order for all
     epochs.
@@ -158,7 +161,8 @@ def encoded(
     if context.world.is_main and len(rows) < len(labelled):
         context.events.emit(
             "warning",
-            message=f"{len(labelled) - len(rows)} of {len(labelled)} rows have no prompt or no answer within {limit} tokens and are left out",
+            message=f"{len(labelled) - len(rows)} of {len(labelled)} rows have no prompt or no answer within {limit} "
+            "tokens and are left out",
         )
     order = np.random.default_rng([context.seed, 0x4B70]).permutation(len(rows))
     rows = [rows[place] for place in order.tolist()]

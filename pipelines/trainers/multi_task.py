@@ -1,10 +1,8 @@
 """Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019,
 arxiv.org/abs/1901.11504.
 
-How often each of several tasks is seen: the words of a recipe, and the shares that they mean.
-
-Shares are of optimizer steps' parts, not of examples. With n_t training examples of task t, at most K of them counted
-(T5's `K`, Raffel et al. 2020, arxiv.org/abs/1910.10683, section 3.5.2):
+How often each task is seen is a share of the parts of optimizer steps, not of examples. With n_t training examples of
+task t, at most K of them counted (T5's `K`, Raffel et al. 2020, arxiv.org/abs/1910.10683, section 3.5.2):
 
 - proportional  n_t / sum n
 - uniform       1 / T
@@ -35,6 +33,8 @@ from pipelines.tasks.training import Subject
 from pipelines.trainers import model_selection, tuning
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.tasks.training import PreparedTask
 
@@ -255,12 +255,14 @@ class MultiTask(Stage):
         if not self.writes and (self.tuner.positions or self.tuner.stages or self.tuner.quantization):
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, bitfit or last_layer",
+                f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, "
+                "bitfit or last_layer",
             )
         if self.tuner.adapts and len(kinds) > 1:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need {', '.join(sorted(kinds))}; use full",
+                f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need "
+                f"{', '.join(sorted(kinds))}; use full",
             )
         if self.gradient_surgery and isinstance(recipe.launch.num_processes, int) and recipe.launch.num_processes > 1:
             yield (
@@ -278,7 +280,8 @@ class MultiTask(Stage):
         if self.writes and kind not in (*AS_TEXT, "seq2seq"):
             yield (
                 ("task",),
-                f"is of the kind {kind}, which has no form as text; those that have are {', '.join((*AS_TEXT, 'seq2seq'))}",
+                f"is of the kind {kind}, which has no form as text; those that have are "
+                f"{', '.join((*AS_TEXT, 'seq2seq'))}",
             )
         else:
             yield from self._learnt(entry).learning_mistakes(entry.id, recipe)
@@ -287,7 +290,9 @@ class MultiTask(Stage):
         """The entry as it is learnt: its answers written, where they are."""
         return _written(entry) if self.writes and _is_decided(entry) else entry
 
-    def _lessons(self, context: Context, tokenizer: Any) -> tuple[list[Any], list[PreparedTask], list[Any]]:
+    def _lessons(
+        self, context: Context, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[list[Any], list[PreparedTask], list[Any]]:
         """(the model of each task, its lesson, its head); where answers are written the model is one."""
         models: list[Any] = []
         lessons, heads = [], []
@@ -334,7 +339,8 @@ class MultiTask(Stage):
 
         if self.gradient_surgery and context.world.size > 1:
             raise StageError(
-                f"gradient_surgery works on one process, but there are {context.world.size}; set launch.num_processes: 1"
+                f"gradient_surgery works on one process, but there are {context.world.size}; set "
+                "launch.num_processes: 1"
             )
         tokenizer = context.open_tokenizer()
         models, lessons, heads = self._lessons(context, tokenizer)
@@ -409,7 +415,12 @@ class MultiTask(Stage):
         return overrides
 
     def _save(
-        self, context: Context, shared: Any, tokenizer: Any, heads: list[Any], metrics: Mapping[str, float]
+        self,
+        context: Context,
+        shared: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        heads: list[Any],
+        metrics: Mapping[str, float],
     ) -> None:
         import shutil
 

@@ -11,12 +11,15 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from pipelines.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WEIGHTS = "model.safetensors"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -109,11 +112,12 @@ class SharedBody(nn.Module):
         return found
 
 
-def _heads(model: Any, prefix: str) -> dict[str, nn.Module]:
+def _heads(model: PreTrainedModel, prefix: str) -> dict[str, nn.Module]:
     own = [name for name, _ in model.named_parameters(recurse=False)]
     if own:
         raise ModelError(
-            f"{type(model).__name__} keeps the weights {', '.join(own)} outside its body and its head, which cannot be shared"
+            f"{type(model).__name__} keeps the weights {', '.join(own)} outside its body and its head, which "
+            "cannot be shared"
         )
     return {name: module for name, module in model.named_children() if name != prefix}
 
@@ -142,7 +146,7 @@ class OfTheFirst:
         self.shared = shared
         self.name = tuner.name
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """What the learning rate is multiplied by; heads of other tasks learn as fast as the first one's."""
         first = self.shared.model(0)
         by_weight = {id(weight): name for name, weight in first.named_parameters()}
@@ -159,16 +163,16 @@ class OfTheFirst:
                 found[name] = rate
         return found
 
-    def unfreeze(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
         """Choose the trainable weights of the body and of the first head."""
         self.tuner.unfreeze(self.shared.model(0), epoch)
 
-    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
         """What of the body and of the first head never learns."""
         found: str | None = self.tuner.never_unfrozen(self.shared.model(0), epochs)
         return found
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Any:
         """What the tuned first model adds to the loss."""
         return self.tuner.penalty(self.shared.model(0))
 

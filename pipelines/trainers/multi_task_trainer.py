@@ -1,15 +1,12 @@
-"""The training loop over several tasks: losses weighed, gradients compared, tasks that have learnt enough let go.
+"""The training loop over several tasks: one task a part of a step, losses weighed, gradients compared, tasks that
+leave.
 
-Weighing tasks by their uncertainty: each task's noise is a learnt number, and noisy tasks count less.
+Uncertainty: each task's noise is a learnt number, and noisy tasks count less. Kendall, Gal and Cipolla 2018,
+arxiv.org/abs/1705.07115, equations 7 and 10, with s = log sigma^2 (section 3.2): a squared error enters as exp(-s) / 2
+times the loss plus s / 2, a cross-entropy as exp(-s) times the loss plus s / 2.
 
-Kendall, Gal and Cipolla 2018, arxiv.org/abs/1705.07115, equations 7 and 10, with s = log sigma^2 (section 3.2): a
-squared error enters as exp(-s) / 2 times the loss plus s / 2, a cross-entropy as exp(-s) times the loss plus s / 2.
-
-Gradient surgery: where two tasks pull in opposite directions, each gives up the part that harms the other.
-
-PCGrad, Yu et al. 2020, "Gradient Surgery for Multi-Task Learning", arxiv.org/abs/2001.06782, algorithm 1.
-
-The training loop over several tasks: one task a part of a step, losses weighed, gradients compared, tasks that leave.
+Gradient surgery: where two tasks pull in opposite directions, each gives up the part that harms the other. PCGrad, Yu
+et al. 2020, "Gradient Surgery for Multi-Task Learning", arxiv.org/abs/2001.06782, algorithm 1.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.torch
@@ -32,6 +29,10 @@ from pipelines.tasks.training import PreparedTask
 from pipelines.trainers.multi_task_model import TaskView
 from pipelines.trainers.multi_task_sampling import MixtureSampler, tasks_left
 from pipelines.trainers.trainer import FineryTrainer, without_padding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
 
 
 def weighed(losses: Tensor, log_variances: Tensor, squared: Tensor, present: Tensor) -> Tensor:
@@ -131,12 +132,12 @@ def collator(
 
 def loss_of(
     ids: Sequence[str], lessons: Sequence[PreparedTask]
-) -> Callable[[Any, dict[str, Tensor]], tuple[Tensor, Any]]:
+) -> Callable[[Any, dict[str, Tensor]], tuple[Tensor, ModelOutput]]:
     """The loss of whichever task the batch is of: the sums of all tasks' parts (parts,), zero for the others."""
     widths = [len(lesson.label_names) for lesson in lessons]
     begins = np.cumsum([0, *widths]).tolist()
 
-    def loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         task = task_in(inputs, ids, lessons)
         own = {name.removeprefix(f"{ids[task]}."): value for name, value in inputs.items()}
         sums, outputs = lessons[task].loss(TaskView(model, task), own)
@@ -225,7 +226,7 @@ class MultiTaskTrainer(FineryTrainer):
         """The SharedBody inside whatever wraps it."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
-    def get_decay_parameter_names(self, model: Any) -> list[str]:
+    def get_decay_parameter_names(self, model: PreTrainedModel) -> list[str]:
         return [name for name in super().get_decay_parameter_names(model) if "log_variances" not in name]
 
     # -- gradients -------------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from pipelines.trainers import tuning
 from pipelines.trainers.ppo_settings import PPOArguments
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
 
@@ -120,24 +122,28 @@ class PPO(Stage):
         if self.datasets and encoder_decoder:
             yield (
                 ("datasets",),
-                "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, leave it out",
+                "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, "
+                "leave it out",
             )
         if "block_size" in self.model_fields_set and not self.datasets:
             yield ("block_size",), "is the length of blocks of 'datasets', which is not given"
         if self.value == "reward" and (self.reward.name != MODEL or not self.reward.stages):
             yield (
                 ("value",),
-                "is reward, which takes the body of a reward model trained in this recipe; write reward: {from: STAGE}, or value: separate",
+                "is reward, which takes the body of a reward model trained in this recipe; write reward: "
+                "{from: STAGE}, or value: separate",
             )
         if self.tuner.positions:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is sampled behind it; use full, lora, ia3 or adapter",
+                f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is "
+                "sampled behind it; use full, lora, ia3 or adapter",
             )
         if self.tuner.thaws:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one that learns the same weights throughout",
+                f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one "
+                "that learns the same weights throughout",
             )
         if self.tuner.stages:
             yield ("tuner",), f"is {self.tuner.name}, which a ppo stage cannot use"
@@ -214,12 +220,13 @@ class PPO(Stage):
         share, parts = micro * accumulated, self.arguments.num_mini_batches
         if share % parts:
             raise IncompatibleError(
-                f"an iteration has {share} completions on each process, which arguments.num_mini_batches {parts} does not divide; "
+                f"an iteration has {share} completions on each process, which arguments.num_mini_batches "
+                f"{parts} does not divide; "
                 f"make global_batch_size a multiple of {parts * context.world.size}"
             )
         return share, min(micro, share // parts)
 
-    def _prompts(self, context: Context, model: Any, tokenizer: Any, head: Head) -> Any:
+    def _prompts(self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Any:
         """The prompts, of which every one leaves room for a completion. Raises DataError."""
         from pipelines.models.sampling import refuse
 
@@ -230,14 +237,14 @@ class PPO(Stage):
         if rows.left_out and context.world.is_main:
             context.events.emit(
                 "warning",
-                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first is row {rows.left_out[0] + 1}",
+                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first "
+                f"is row {rows.left_out[0] + 1}",
             )
         return rows
 
-    def _blocks(self, context: Context, tokenizer: Any) -> Any:
+    def _blocks(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Any:
         """Pretraining text as one stream, (blocks, block_size), prepared by the main process and mapped by all."""
-        from pipelines.data.packing import pack
-        from pipelines.trainers.pretrain import prepared_key
+        from pipelines.data.packing import pack, prepared_key
 
         content = {name: value for name, value in self.content(context.recipe).items() if name.startswith("datasets")}
 
@@ -258,14 +265,16 @@ class PPO(Stage):
         body.finery_new_modules = []  # its language-model head says nothing here
         return tuner.apply(body)
 
-    def _layout(self, model: Any, tokenizer: Any, head: Head) -> Any:
+    def _layout(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Any:
         from pipelines.data.completions import padding_token
         from pipelines.models.sampling import decoder_start
         from pipelines.trainers.ppo_experience import Layout
 
         return Layout(padding_token(tokenizer), decoder_start(model, tokenizer) if head.kind == "seq2seq_lm" else None)
 
-    def _sampler(self, context: Context, model: Any, tokenizer: Any, prompts: Any) -> Any:
+    def _sampler(
+        self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Any
+    ) -> Any:
         """`sample(policy, prompts, draws)`, by whichever engine writes. Raises Misfit for an engine that the
         policy does not fit."""
         from pipelines.models.sampling import complete
@@ -286,7 +295,7 @@ class PPO(Stage):
                 longest=max(len(prompt) for prompt in prompts),
             )
 
-        def sample(policy: Any, prompts: Any, draws: Any) -> Any:
+        def sample(policy: PreTrainedModel, prompts: Any, draws: Any) -> Any:
             return complete(
                 policy,
                 tokenizer,
@@ -303,7 +312,7 @@ class PPO(Stage):
         return sample
 
 
-def _no_loss(model: Any, inputs: Any) -> Any:
+def _no_loss(model: PreTrainedModel, inputs: Any) -> Any:
     raise AssertionError("an iteration of PPO computes its losses itself")
 
 

@@ -1,9 +1,5 @@
-"""What one iteration of PPO learns from: the order of prompts, sampled completions, and a column for all that is known.
-
-The order in which prompts are asked: every batch full, every completion with a number of its own.
-
-What one iteration of PPO learns from: prompts, sampled completions, and a column for all that is known about each
-token.
+"""What one iteration of PPO learns from: the order of prompts, sampled completions, and a column for all that is
+known.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Which preferences a stage learns from, and how they become the examples of its loop.
-
-What stages that learn from preferences have in common: which pairs they read, and how those are cut.
-
-From a stage's pairs to what its loop is fed: examples and the collator that puts both answers into one batch.
-"""
+"""Which preferences a stage learns from, and how they become the examples of its loop."""
 
 from __future__ import annotations
 
@@ -28,6 +23,8 @@ from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined
 from pipelines.tasks.preference.task import PreferenceReference
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
     from pipelines.data.chat_formats import Dialogue
@@ -73,7 +70,8 @@ class PreferenceSubject(Block):
                 [
                     (
                         (),
-                        f"needs either 'task' (of the kind preference) or 'datasets' (files, or what a stage has written); {given}",
+                        "needs either 'task' (of the kind preference) or 'datasets' (files, or what a stage "
+                        f"has written); {given}",
                     )
                 ]
             )
@@ -92,7 +90,8 @@ class PreferenceSubject(Block):
         if self.task is not None and (kind := resolve(self.task, name).kind) != KIND:
             yield (
                 ("task",),
-                f"is of the kind {kind}, but this stage learns from pairs of answers: a task of the kind {KIND}, such as alpaca_eval_preferences",
+                f"is of the kind {kind}, but this stage learns from pairs of answers: a task of the kind "
+                f"{KIND}, such as alpaca_eval_preferences",
             )
         stages = list(recipe.stages)
         here = next((at for at, each in enumerate(stages) if each.id == name), len(stages))
@@ -183,18 +182,19 @@ class PreferenceSubject(Block):
             "'datasets' has single answers (prompt, completion, label) beside other rows; put them into one file"
         )
 
-    def preference_rows(self, context: Context, tokenizer: Any) -> PreferenceRows:
+    def preference_rows(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> PreferenceRows:
         """The training pairs, ready for `tokenizer`, which is given its chat template where they need one. Raises
         DataError."""
         rows = self.read(context.stage_id, context.stage_folders)
         if isinstance(rows, LabelledRows):
             raise DataError(
-                "the rows are single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected)"
+                "the rows are single answers (prompt, completion, label), and pairs are needed (prompt, "
+                "chosen, rejected)"
             )
         self._make_ready(rows, rows.chosen, context, tokenizer)
         return rows if self.chat_template is None else rows.in_turns()
 
-    def labelled_rows(self, context: Context, tokenizer: Any) -> LabelledRows:
+    def labelled_rows(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> LabelledRows:
         """The training rows as single answers, ready for `tokenizer`: pairs are split in two. Raises DataError."""
         rows = self.read(context.stage_id, context.stage_folders)
         single = rows if isinstance(rows, LabelledRows) else split_in_two(rows)
@@ -202,7 +202,11 @@ class PreferenceSubject(Block):
         return single if self.chat_template is None else single.in_turns()
 
     def _make_ready(
-        self, rows: PreferenceRows | LabelledRows, dialogues: Iterable[Dialogue], context: Context, tokenizer: Any
+        self,
+        rows: PreferenceRows | LabelledRows,
+        dialogues: Iterable[Dialogue],
+        context: Context,
+        tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         """Say what is left out, and give `tokenizer` the chat template that the rows need. Raises DataError
         without rows."""
@@ -217,7 +221,11 @@ class PreferenceSubject(Block):
 
 
 def pairs_for(
-    subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None
+    subject: PreferenceSubject,
+    context: Context,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int | None,
 ) -> tuple[PreferencePairs, PairsTogether]:
     """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
     DataError."""
@@ -232,7 +240,7 @@ def pairs_for(
 
 
 def held_out_for(
-    subject: Any, model: Any, tokenizer: Any, longest: int | None, most: int
+    subject: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest: int | None, most: int
 ) -> tuple[PreferencePairs | None, list[tuple[int, int]]]:
     """(the first `most` held-out pairs of the stage's task, encoded as those for training; the characters of their
     two answers, uncut). None where there is no task. `tokenizer` has its chat template already: see `pairs_for`.
@@ -254,7 +262,7 @@ def held_out_for(
     return examples, [sizes[number] for number in examples.index]
 
 
-def _limits(subject: PreferenceSubject, model: Any, longest: int | None) -> tuple[bool, int, int | None]:
+def _limits(subject: PreferenceSubject, model: PreTrainedModel, longest: int | None) -> tuple[bool, int, int | None]:
     """(whether the model is an encoder-decoder, tokens of a row or an answer, tokens of a prompt)."""
     both = bool(getattr(model.config, "is_encoder_decoder", False))
     prompt = subject.max_prompt_length

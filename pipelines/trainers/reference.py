@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context, Tuner
 from pipelines.models.log_probabilities import sums, token_log_probabilities
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Reference(Protocol):
@@ -30,11 +33,11 @@ class Reference(Protocol):
 class FrozenCopy:
     """A model of its own that never learns. It is moved to where the policy is when it is first asked."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval().requires_grad_(False)
 
     @classmethod
-    def of(cls, model: Any) -> FrozenCopy:
+    def of(cls, model: PreTrainedModel) -> FrozenCopy:
         """A copy of `model` as it is now."""
         return cls(copy.deepcopy(model))
 
@@ -66,12 +69,12 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: Any, tuner: Tuner) -> Reference:
+def reference_for(model: PreTrainedModel, tuner: Tuner) -> Reference:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
     return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
 
 
-def peft_model_in(policy: Any) -> Any:
+def peft_model_in(policy: PreTrainedModel) -> Any:
     """The PEFT model inside DistributedDataParallel and torch.compile."""
     bare = policy.module if isinstance(policy, nn.parallel.DistributedDataParallel) else policy
     bare = getattr(bare, "_orig_mod", bare)
@@ -90,7 +93,7 @@ def precision_of(context: Context, device: torch.device) -> AbstractContextManag
 
 def precomputed(
     context: Context,
-    model: Any,
+    model: PreTrainedModel,
     examples: Any,
     collate: Callable[[list[Any]], dict[str, Tensor]],
     batch_size: int,
@@ -127,7 +130,7 @@ def precomputed(
     return np.asarray(whole)
 
 
-def answers(model: Any, batch: dict[str, Tensor], device: torch.device) -> np.ndarray:
+def answers(model: PreTrainedModel, batch: dict[str, Tensor], device: torch.device) -> np.ndarray:
     """log p of the chosen and of the rejected answers of a batch (pairs, 2)."""
     total, _ = sums(token_log_probabilities(model, {key: value.to(device) for key, value in batch.items()}))
     return np.asarray(torch.stack(total.chunk(2), dim=1).float().cpu().numpy())

@@ -1,12 +1,9 @@
 """The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
 
-The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
-
 Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4, arxiv.org/abs/2009.01325: the body of
 a model with a new head of one output, and the loss of Bradley and Terry. What it leaves is `model/` with
-`reward.json`: how the model reads, and the mean and spread of its scores, by which a policy's rewards are normalised.
-
-What a trained reward model's scores are like: their mean and spread, and how well they tell the better of two answers.
+`reward.json`: how the model reads, the mean and spread of its scores, by which a policy's rewards are normalised, and
+how well they tell the better of two answers.
 """
 
 from __future__ import annotations
@@ -34,6 +31,8 @@ from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.preferences import KIND, PreferenceSubject
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -194,7 +193,7 @@ class Told:
         )
 
 
-def describe(context: Context, model: Any, collate: Any, examples: Any, selection: Any) -> Told:
+def describe(context: Context, model: PreTrainedModel, collate: Any, examples: Any, selection: Any) -> Told:
     """Score a sample of the training pairs, and the pairs set aside, in fp32. Every process sees the same."""
     drawn = np.sort(np.random.default_rng([context.seed, 0x5C03E]).permutation(len(examples))[:SAMPLE])
     train = scores_of(model, examples.select(drawn), collate)
@@ -214,7 +213,7 @@ def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def scores_of(model: Any, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
+def scores_of(model: PreTrainedModel, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
     """Scores (pairs, 2) of every pair, chosen first, in the order of the examples."""
     device = next(model.parameters()).device
     was_training = model.training

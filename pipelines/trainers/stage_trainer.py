@@ -1,13 +1,7 @@
 """What every trainer of a stage has, whoever wrote its loop: ours and TRL's, all of them transformers' Trainer.
 
-Peak memory of a stage: the device's where there is one, else the process's resident memory.
-
-The learning rates that a tuner asks for: one for each group of weights, over time, and none for what is still frozen.
-
-What every trainer of a stage has, whoever wrote its loop: ours and those of TRL, all of them transformers' Trainer.
-
-Checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, events, and
-metrics.
+The live arguments, learning rates and a schedule by the tuner, peak memory, checkpoints that count only when complete,
+a stop by signal that saves first, an end at the first NaN, events, and metrics.
 """
 
 from __future__ import annotations
@@ -97,6 +91,7 @@ PROGRESS_EVERY = 1.0
 
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
     from transformers import Trainer as Base
 else:
     Base = object
@@ -179,7 +174,7 @@ class StageTrainer(Base):  # type: ignore[misc]
         self.seconds_before = 0.0
         self.started = time.monotonic()
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
         """transformers' own groups, split by the tuner's rates. All that will ever learn is in them from the start."""
         optimizer = super().create_optimizer(model)
         if self.tuner is not None:
@@ -202,7 +197,8 @@ class StageTrainer(Base):  # type: ignore[misc]
         if not torch.isfinite(value).all():
             step = self.state.global_step + 1
             raise Diverged(
-                f"the loss is {value.float().mean().item()} at step {step}; lower arguments.learning_rate (now {self.args.learning_rate:g}), "
+                f"the loss is {value.float().mean().item()} at step {step}; lower arguments.learning_rate "
+                f"(now {self.args.learning_rate:g}), "
                 "raise arguments.warmup_steps, or set launch.mixed_precision: no"
             )
 
@@ -220,7 +216,7 @@ class StageTrainer(Base):  # type: ignore[misc]
                     f"arguments.learning_rate (now {self.args.learning_rate:g}), or raise arguments.warmup_steps"
                 )
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: PreTrainedModel, trial: Any) -> None:
         self.refuse_spoiled_weights()
         if self.args.should_save:  # the same step may be saved again, with the scores of its epoch
             checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")

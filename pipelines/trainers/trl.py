@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PrinterCallback
@@ -30,13 +30,16 @@ from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 FOUND_BY_TRL = "ref"
 """What TRL calls the adapter that it holds a tuned policy to."""
 SHOWN = 3
 """Completions in a `sample` event."""
 
 
-def prepared(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+def prepared(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model,
     where it lies)."""
     told = copy.deepcopy(tokenizer)
@@ -54,8 +57,8 @@ def prepared(model: Any, tokenizer: Any) -> tuple[Any, Any]:
 def train(
     context: Context,
     method: str,
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     tuner: Tuner,
     arguments: TrainingArguments,
     overrides: Mapping[str, Any],
@@ -102,13 +105,14 @@ def train(
             trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     if trainer.stopped_early:
         raise Stopped(
-            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
+            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of "
+            f"{trainer.state.max_steps}; its checkpoint is saved"
         )
     trainer.refuse_spoiled_weights()
     return without_reference(trainer.accelerator.unwrap_model(trainer.model)), trainer.stage_metrics()
 
 
-def without_reference(model: Any) -> Any:
+def without_reference(model: PreTrainedModel) -> Any:
     """The tuned model without the frozen adapter that TRL put beside it, and with its own forward pass."""
     if FOUND_BY_TRL in getattr(model, "peft_config", {}):
         model.delete_adapter(FOUND_BY_TRL)
@@ -148,7 +152,7 @@ def _staged(theirs: type) -> type:
     return Staged
 
 
-def refuse_other_heads(model: Any, temperature: float) -> None:
+def refuse_other_heads(model: PreTrainedModel, temperature: float) -> None:
     """Refuse a model of which TRL computes other log-probabilities than the model itself: it takes the head for
     one matrix. Raises Misfit."""
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -166,7 +170,8 @@ def refuse_other_heads(model: Any, temperature: float) -> None:
     bare.train(training)
     if not torch.allclose(theirs.float(), ours, atol=1e-2, rtol=1e-2):
         raise IncompatibleError(
-            f"TRL takes the head of {type(bare).__name__} for a single matrix, which it is not, and would learn other log-probabilities; use dpo or ppo"
+            f"TRL takes the head of {type(bare).__name__} for a single matrix, which it is not, and would "
+            "learn other log-probabilities; use dpo or ppo"
         )
 
 

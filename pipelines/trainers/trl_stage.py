@@ -45,17 +45,20 @@ def issues(stage: Any, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
     if stage.tuner.name not in TUNERS_OF_TRL:
         yield (
             ("tuner",),
-            f"is {stage.tuner.name}, but {stage.stage} is trained by TRL, which knows {' and '.join(TUNERS_OF_TRL)}; use one of them, or the stage dpo or ppo",
+            f"is {stage.tuner.name}, but {stage.stage} is trained by TRL, which knows "
+            f"{' and '.join(TUNERS_OF_TRL)}; use one of them, or the stage dpo or ppo",
         )
     elif not stage.tuner.leaves_base and stage.tuner.adapts:
         yield (
             ("tuner",),
-            "changes weights of the base, of which TRL's reference is made; leave bias and init_lora_weights out, or use the stage dpo or ppo",
+            "changes weights of the base, of which TRL's reference is made; leave bias and init_lora_weights "
+            "out, or use the stage dpo or ppo",
         )
     if stage.tuner.thaws:
         yield (
             ("tuner",),
-            "thaws weights epoch by epoch, which TRL's trainers do not follow; leave the schedule out, or use the stage dpo",
+            "thaws weights epoch by epoch, which TRL's trainers do not follow; leave the schedule out, or "
+            "use the stage dpo",
         )
     for name in NO_ROWS_ASIDE:
         if getattr(stage.arguments, name) not in (False, "no"):

@@ -1,8 +1,6 @@
 """The model that a stage trains, opened and tuned: what its tuner and its policy need, said before anything loads.
 
-What a stage that trains asks of its tuner before and after a model is open.
-
-Opening the policy: the model that writes, which stages on preferences and rewards read and train further.
+The policy is the model that writes, which stages on preferences and rewards read and train further.
 """
 
 from __future__ import annotations
@@ -16,11 +14,17 @@ from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
-from pipelines.models.heads import WRITERS, of_shape
+from pipelines.models.heads import WRITERS, writing_head
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe, Stage
+
+
+CHANGES_THE_BASE = ("train_layer_norm", "modules_to_save")
+"""Settings of the tuner adapter with which it changes the model itself."""
 
 
 def issues(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
@@ -64,7 +68,8 @@ def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
         yield (
             ("from",),
             (
-                f"is '{before.id}', whose {tuner.name} cannot be merged into its model, so nothing can be trained on top; "
+                f"is '{before.id}', whose {tuner.name} cannot be merged into its model, so nothing can be "
+                "trained on top; "
                 f"read the model before it: from: {recipe.model_of(before)}"
             ),
         )
@@ -75,18 +80,21 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     itself."""
     mine = recipe.model_of(stage)
     earlier = {each.id: each for each in recipe.stages[: recipe.stages.index(stage)]}
-    fitting = [each.id for each in earlier.values() if getattr(getattr(each, "tuner", None), "name", "") == "adapter"]
+    tuners = {name: getattr(each, "tuner", None) for name, each in earlier.items()}
+    fitting = [name for name, tuner in tuners.items() if getattr(tuner, "name", "") == "adapter"]
     for position, name in enumerate(stage.tuner.stages):
         place = ("tuner", "adapters", position)
         if name not in fitting:
             yield (
                 place,
-                f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: {', '.join(fitting) or 'none'}",
+                f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: "
+                f"{', '.join(fitting) or 'none'}",
             )
-        elif also := [key for key in ("train_layer_norm", "modules_to_save") if getattr(earlier[name].tuner, key)]:  # type: ignore[attr-defined]
+        elif also := [key for key in CHANGES_THE_BASE if getattr(tuners[name], key)]:
             yield (
                 place,
-                f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on that; leave {also[0]} out",
+                f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on "
+                f"that; leave {also[0]} out",
             )
         elif recipe.model_of(earlier[name]) != mine:
             base = recipe.model_of(earlier[name])
@@ -99,11 +107,12 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     if stage.tuner.stages and mine == START and recipe.model.architecture is not None:
         yield (
             ("tuner",),
-            f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take a checkpoint",
+            f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take "
+            "a checkpoint",
         )
 
 
-def adapted(stage: Any, context: Context, model: Any) -> tuple[Any, Any]:
+def adapted(stage: Any, context: Context, model: PreTrainedModel) -> tuple[Any, Any]:
     """(the stage's tuner, told where the stages lie that it builds on; the model as it tunes it)."""
     tuner = stage.tuner.given({name: context.stage_folders[name] / "model" for name in stage.tuner.stages})
     if getattr(tuner, "init_text", None):
@@ -127,7 +136,7 @@ def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, tr
     return model
 
 
-def room_for_text(stage: Any, model: Any) -> int | None:
+def room_for_text(stage: Any, model: PreTrainedModel) -> int | None:
     """Tokens of the longest text the tuned model can read; None where there is no bound. Raises Misfit."""
     positions = usable_positions(model.config)
     if positions is None:
@@ -135,14 +144,18 @@ def room_for_text(stage: Any, model: Any) -> int | None:
     left: int = positions - stage.tuner.positions
     if left < 4:
         raise IncompatibleError(
-            f"the tuner {stage.tuner.name} takes {stage.tuner.positions} of the model's {positions} positions, which leaves no room for text"
+            f"the tuner {stage.tuner.name} takes {stage.tuner.positions} of the model's {positions} "
+            "positions, which leaves no room for text"
         )
     return left
 
 
 DECODER = "causal_lm"
 WHY = {
-    WRITERS: "which learns from answers that a model writes token by token; this architecture cannot: use a decoder or an encoder-decoder",
+    WRITERS: (
+        "which learns from answers that a model writes token by token; this architecture cannot: use a decoder "
+        "or an encoder-decoder"
+    ),
     (
         DECODER,
     ): "which TRL trains for decoders alone; use a decoder, or the stage dpo or ppo, which train encoder-decoders too",
@@ -152,13 +165,13 @@ WHY = {
 def policy_issues(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
     """Whether the recipe's model can be a policy, as far as the recipe tells; places relative to the stage."""
     shape = recipe.model.architecture
-    if shape is not None and ((head := of_shape(shape)) is None or head.kind not in allowed):
+    if shape is not None and ((head := writing_head(shape)) is None or head.kind not in allowed):
         yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
 
 
 def head_kind(recipe: Recipe) -> str:
     """The kind of head that the policy has, as far as the recipe tells; a decoder's where it does not."""
-    head = of_shape(recipe.model.architecture) if recipe.model.architecture is not None else None
+    head = writing_head(recipe.model.architecture) if recipe.model.architecture is not None else None
     return DECODER if head is None else head.kind
 
 

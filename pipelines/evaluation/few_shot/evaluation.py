@@ -180,11 +180,12 @@ def open_reader(stage: Evaluate, context: Context) -> Reader:
 def _head_of_checkpoint(context: Context) -> Head:
     from transformers import AutoConfig
 
-    checkpoints: Any = import_module("pipelines.models.checkpoint")
+    from pipelines.models.heads import family_of
+
     import_module("pipelines.architectures.registration").register()
     given = context.recipe.model
     where = import_module("pipelines.models.remote_code").opening(str(given.checkpoint), given.revision, given)
-    return choice.HEADS[checkpoints.family_of(AutoConfig.from_pretrained(given.checkpoint, **where))]
+    return choice.HEADS[family_of(AutoConfig.from_pretrained(given.checkpoint, **where))]
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.recipe import loads
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from pipelines.tasks.base import Task
 from pipelines.trainers import trainer
 from tests import tiny
@@ -213,7 +213,7 @@ def test_a_whole_stage_learns_and_leaves_its_result(
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < 0.8 * losses[0]
     head = Head("sequence_classification", ("bad", "fine", "good") if kind == "classification" else ())
-    assert opening.saved_head(place.folder / "model") == head
+    assert heads.saved_head(place.folder / "model") == head
     opened = opening.open_folder(place.folder / "model", head, seed=0, trained_head=True)
     assert tiny.logits(opened, tiny.batch()).shape == (4, len(head.labels) or 1)
 
