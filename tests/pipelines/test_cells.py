@@ -174,7 +174,7 @@ def test_ways_to_train_are_a_key_beside_tasks(study):
 def test_an_override_holds_in_the_cells_that_keep_its_stage(study):
     found = study(WAYS, "stages.tune.arguments.num_train_epochs=5")
     assert [
-        cell.recipe.stage("tune").arguments["num_train_epochs"]
+        cell.recipe.stage("tune").arguments.num_train_epochs
         for cell in found.cells
         if "tune" in [each.id for each in cell.recipe.stages]
     ] == [5] * 4
@@ -183,7 +183,7 @@ def test_an_override_holds_in_the_cells_that_keep_its_stage(study):
 
 def test_an_override_holds_in_every_cell(study):
     found = study(BASE + METHODS, "stages.mrpc.arguments.num_train_epochs=1")
-    assert {cell.recipe.stage("mrpc").arguments["num_train_epochs"] for cell in found.cells} == {1}
+    assert {cell.recipe.stage("mrpc").arguments.num_train_epochs for cell in found.cells} == {1}
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_overrides_change_stages_by_id_or_number() -> None:
     recipe = recipes.loads(
         GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"]
     )
-    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments["max_steps"], recipe.seed, recipe.name) == (
+    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments.max_steps, recipe.seed, recipe.name) == (
         2,
         3,
         7,

@@ -126,7 +126,7 @@ def test_earlier_names_decide_as_todays_do(
     )
     assert len(fitted["selection"]) == 3
     assert fitted["lengths"] is None
-    assert fitted["arguments"]["metric_for_best_model"] == "accuracy"
+    assert fitted["overrides"] == {"metric_for_best_model": "accuracy"}
 
 
 def test_a_metric_of_the_users_own_keeps_its_direction(
@@ -135,8 +135,10 @@ def test_a_metric_of_the_users_own_keeps_its_direction(
     stage("arguments: {eval_strategy: epoch, load_best_model_at_end: true, metric_for_best_model: loss}").run(
         context(open_model=opener("bert"))
     )
-    assert fitted["arguments"]["metric_for_best_model"] == "loss"
-    assert "greater_is_better" not in fitted["arguments"]  # transformers knows that losses are better small
+    assert fitted["overrides"] == {}
+    given = fitted["arguments"].given()
+    assert given["metric_for_best_model"] == "loss"
+    assert "greater_is_better" not in given  # transformers knows that losses are better small
 
 
 def test_rows_that_are_cut_are_told(
