@@ -67,7 +67,8 @@ def auto_class(head: Head) -> type[PreTrainedModel]:
     register()
     if head.kind == "reward":
         return RewardHead
-    return getattr(transformers, HEAD_CLASSES[head.kind].auto_class)
+    named: type[PreTrainedModel] = getattr(transformers, HEAD_CLASSES[head.kind].auto_class)
+    return named
 
 
 def head_settings(head: Head) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def writing_head(architecture: Mapping[str, Any]) -> Head | None:
     return None
 
 
-WRITING_HEADS = {family: head for family, head in FAMILY_HEADS.items() if family != "encoder"}
+WRITING_HEADS: dict[Family, Head] = {family: head for family, head in FAMILY_HEADS.items() if family != "encoder"}
 
 
 def read_by(recipe: Recipe, source: str, folders: Mapping[str, Path]) -> Head:

@@ -135,7 +135,7 @@ class Pattern(RewardBlock):
     """Whether capitals match small letters."""
 
     def open(self, context: Context) -> Scorer:
-        import regex
+        import regex  # type: ignore[import-untyped]
 
         try:
             expression = regex.compile(self.pattern, regex.IGNORECASE if self.ignore_case else 0)

@@ -156,7 +156,7 @@ def ask(
             }
             named = token_log_probabilities(model, batch)
             pairs = compared(named, step.asked(model, batch))
-            rewards = learnt_rewards(pairs, step.strength.beta, tuple(step.weights))
+            rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
             for name, both in (
                 ("rewards", rewards),
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
