@@ -108,7 +108,7 @@ MODEL_INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_att
 """What of a batch the model is given, where it is there."""
 
 
-class Named(NamedTuple):
+class TokenLogProbabilities(NamedTuple):
     """What a model says about the tokens that a batch names. Other places hold 0."""
 
     log_probabilities: Tensor
@@ -121,7 +121,7 @@ class Named(NamedTuple):
 
 def token_log_probabilities(
     model: nn.Module, inputs: dict[str, Tensor], *, temperature: float = 1.0, with_entropy: bool = False
-) -> Named:
+) -> TokenLogProbabilities:
     """log p(label | what comes before) of every label other than -100, in one pass.
 
     inputs: `input_ids` and `attention_mask` (rows, length), for encoder-decoders `decoder_input_ids` (rows, target)
@@ -136,7 +136,7 @@ def token_log_probabilities(
         logits = logits / temperature
     named = log_probabilities_of(logits, labels[mask])
     entropies = spread(entropies_of(logits.detach()), mask) if with_entropy else None
-    return Named(spread(named, mask), mask, entropies)
+    return TokenLogProbabilities(spread(named, mask), mask, entropies)
 
 
 def log_probabilities_of(logits: Tensor, labels: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def spread(values: Tensor, mask: Tensor) -> Tensor:
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
 
-def sums(named: Named) -> tuple[Tensor, Tensor]:
+def sums(named: TokenLogProbabilities) -> tuple[Tensor, Tensor]:
     """(log-probability of each row's tokens together (rows,), their number (rows,))."""
     return named.log_probabilities.sum(dim=1), named.mask.sum(dim=1)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 
-class Seq2Seq(Objective):
+class Seq2SeqObjective(Objective):
     """Write the target token by token."""
 
     name: Literal["seq2seq"] = "seq2seq"
@@ -61,7 +61,7 @@ class Seq2Seq(Objective):
 
 @dataclass(frozen=True)
 class SourcesAndTargets:
-    """The collator of Seq2Seq."""
+    """The collator of Seq2SeqObjective."""
 
     start: int
     padding: int

@@ -41,7 +41,7 @@ from pipelines.trainers.dpo_settings import LIKELIHOOD, PER_TOKEN, WITHOUT_REFER
 
 
 @dataclass(frozen=True)
-class Compared:
+class PairLikelihoods:
     """Log-probabilities of both answers of every pair in nats, and their lengths in tokens; each (pairs,)."""
 
     chosen: Tensor
@@ -52,7 +52,7 @@ class Compared:
     rejected_length: Tensor
 
     @classmethod
-    def of(cls, sums: Tensor, lengths: Tensor, reference: Tensor | None = None) -> Compared:
+    def of(cls, sums: Tensor, lengths: Tensor, reference: Tensor | None = None) -> PairLikelihoods:
         """From a batch of all chosen and then all rejected answers, each argument (2 pairs,). Without reference it
         is 0."""
         chosen, rejected = sums.chunk(2)
@@ -95,37 +95,37 @@ class Compared:
         return self.chosen / self.chosen_length.clamp(min=1), self.rejected / self.rejected_length.clamp(min=1)
 
 
-Loss = Callable[[Compared, DPOArguments], Tensor]
+Loss = Callable[[PairLikelihoods, DPOArguments], Tensor]
 """Pairs -> their losses (pairs,)."""
 
 
-def sigmoid(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def sigmoid(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the difference; with label smoothing, conservative DPO."""
     return _smoothed(arguments.beta * pairs.difference, arguments.label_smoothing)
 
 
-def sigmoid_norm(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def sigmoid_norm(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """The same on log ratios per token, so that long answers weigh no more than short ones."""
     return _smoothed(arguments.beta * pairs.mean_difference, arguments.label_smoothing)
 
 
-def robust(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def robust(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """The sigmoid loss whose expectation under flipped labels is that under true ones."""
     logits, flipped = arguments.beta * pairs.difference, arguments.label_smoothing
     return (flipped * logsigmoid(-logits) - (1 - flipped) * logsigmoid(logits)) / (1 - 2 * flipped)
 
 
-def hinge(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def hinge(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Nothing once the difference is 1 / beta."""
     return relu(1 - arguments.beta * pairs.difference)
 
 
-def ipo(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def ipo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Squared distance to a difference of 1 / (2 beta): it does not grow without end when a pair is certain."""
     return (pairs.mean_difference - 1 / (2 * arguments.beta)) ** 2
 
 
-def exo_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def exo_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """KL of the policy's choice between both answers to the smoothed label."""
     logits, wrong = (
         arguments.beta * pairs.difference,
@@ -135,39 +135,39 @@ def exo_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
     return right.exp() * (right - torch.log1p(-wrong)) + left.exp() * (left - torch.log(wrong))
 
 
-def nca_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def nca_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Each answer told from noise; the chosen one's likelihood is kept from falling."""
     chosen, rejected = arguments.beta * pairs.chosen_ratio, arguments.beta * pairs.rejected_ratio
     return -logsigmoid(chosen) - 0.5 * logsigmoid(-chosen) - 0.5 * logsigmoid(-rejected)
 
 
-def bco_pair(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def bco_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """A binary classifier of answers: chosen ones above 0, rejected ones below."""
     return -logsigmoid(arguments.beta * pairs.chosen_ratio) - logsigmoid(-arguments.beta * pairs.rejected_ratio)
 
 
-def sppo_hard(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def sppo_hard(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Self-play with probability 1 for the winner."""
     return (pairs.chosen_ratio - 0.5 / arguments.beta) ** 2 + (pairs.rejected_ratio + 0.5 / arguments.beta) ** 2
 
 
-def apo_zero(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def apo_zero(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Chosen up and rejected down: for chosen answers better than the model's own."""
     return 1 - torch.sigmoid(arguments.beta * pairs.chosen_ratio) + torch.sigmoid(arguments.beta * pairs.rejected_ratio)
 
 
-def apo_down(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def apo_down(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Both down, the rejected more: for chosen answers worse than the model's own."""
     return torch.sigmoid(arguments.beta * pairs.chosen_ratio) + 1 - torch.sigmoid(arguments.beta * pairs.difference)
 
 
-def simpo(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def simpo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the likelihoods per token, the chosen one to be better by gamma."""
     chosen, rejected = pairs.mean_likelihoods
     return _smoothed(arguments.beta * (chosen - rejected) - arguments.simpo_gamma, arguments.label_smoothing)
 
 
-def orpo(pairs: Compared, arguments: DPOArguments) -> Tensor:
+def orpo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the ratio of odds, times beta. log odds p = log p - log(1 - p), p the likelihood per token."""
     chosen, rejected = pairs.mean_likelihoods
     return -arguments.beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
@@ -183,7 +183,7 @@ LOSSES: Mapping[str, Loss] = {
 """Every loss of pairs by the name that recipes give it."""
 
 
-def weighed(pairs: Compared, arguments: DPOArguments, weights: Mapping[str, float]) -> Tensor:
+def weighed(pairs: PairLikelihoods, arguments: DPOArguments, weights: Mapping[str, float]) -> Tensor:
     """Several losses of the same pairs, each times its weight (pairs,)."""
     total = torch.zeros_like(pairs.chosen)
     for name, weight in weights.items():
@@ -196,7 +196,7 @@ def likelihood_weight(weights: Mapping[str, float]) -> float:
     return weights.get(LIKELIHOOD, 0.0) + weights.get("orpo", 0.0)
 
 
-def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
+def implicit_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
     """What the policy says the answers are worth, chosen and rejected (pairs,): beta times the log ratio, up to a
     constant of the prompt (Rafailov et al. 2023, equation 5). Where no loss looks at a reference, beta times the
     likelihood per token (SimPO, equation 4; ORPO's own logs)."""
@@ -206,7 +206,7 @@ def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) ->
     return beta * pairs.chosen_ratio, beta * pairs.rejected_ratio
 
 
-def learnt_rewards(pairs: Compared, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+def learnt_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
     """The implicit rewards as the losses compare them: per token where every loss of pairs divides by an answer's
     tokens."""
     compared_by = [name for name in names if name != LIKELIHOOD]

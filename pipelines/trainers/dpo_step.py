@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context
-from pipelines.models.log_probabilities import IGNORED, Named, sums, token_log_probabilities
+from pipelines.models.log_probabilities import IGNORED, TokenLogProbabilities, sums, token_log_probabilities
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
 from pipelines.trainers.dpo_losses import (
-    Compared,
+    PairLikelihoods,
     implicit_rewards,
     learnt_rewards,
     likelihood_weight,
     weighed,
 )
 from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
-from pipelines.trainers.reference import Reference
+from pipelines.trainers.reference import ReferenceModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,7 +46,7 @@ class PreferenceStep:
     weights: Mapping[str, float]
     """Names of losses -> what each weighs."""
     arguments: DPOArguments
-    reference: Reference | None
+    reference: ReferenceModel | None
     """None where the batch brings the numbers, or no loss looks at them."""
     meter: Meter
 
@@ -100,7 +100,7 @@ class PreferenceStep:
         with self.reference.asked(model) as reference:
             return sums(token_log_probabilities(reference, inputs))[0]
 
-    def tell(self, training: bool, pairs: Compared, real: Tensor) -> None:
+    def tell(self, training: bool, pairs: PairLikelihoods, real: Tensor) -> None:
         """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in
         order."""
         with torch.no_grad():
@@ -120,10 +120,10 @@ class PreferenceStep:
             )
 
 
-def compared(named: Named, reference: Tensor | None) -> Compared:
+def compared(named: TokenLogProbabilities, reference: Tensor | None) -> PairLikelihoods:
     """The pairs of a pass over chosen and then rejected answers."""
     total, lengths = sums(named)
-    return Compared.of(total, lengths, reference)
+    return PairLikelihoods.of(total, lengths, reference)
 
 
 RESAMPLES = 1_000

@@ -334,7 +334,13 @@ class MultiTask(Stage):
         """Encode every task, mix, train, save a model a task and the body."""
         from pipelines.trainers.multi_task_model import OfTheFirst, SharedBody
         from pipelines.trainers.multi_task_sampling import Mixture, MixtureSampler
-        from pipelines.trainers.multi_task_trainer import MultiTaskTrainer, Plan, collator, label_names, loss_of
+        from pipelines.trainers.multi_task_trainer import (
+            MultiTaskPlan,
+            MultiTaskTrainer,
+            collator,
+            label_names,
+            loss_of,
+        )
         from pipelines.trainers.trainer import fit
 
         if self.gradient_surgery and context.world.size > 1:
@@ -359,7 +365,7 @@ class MultiTask(Stage):
             most=self.max_examples_per_task,
             by_length=self.arguments.train_sampling_strategy != "random",
         )
-        plan = Plan(
+        plan = MultiTaskPlan(
             ids=self.ids,
             lessons=lessons,
             selections=selections,

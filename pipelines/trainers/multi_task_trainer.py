@@ -81,7 +81,7 @@ SURGERY = 0x9C6D
 
 
 @dataclass(frozen=True)
-class Plan:
+class MultiTaskPlan:
     """What the loop is told about its tasks."""
 
     ids: Sequence[str]
@@ -160,7 +160,7 @@ def task_in(inputs: Mapping[str, Any], ids: Sequence[str], lessons: Sequence[Pre
 class MultiTaskTrainer(FineryTrainer):
     """FineryTrainer for a SharedBody: batches of one task each."""
 
-    def __init__(self, *, plan: Plan, **keywords: Any) -> None:
+    def __init__(self, *, plan: MultiTaskPlan, **keywords: Any) -> None:
         self.plan = plan
         self.parts_of = torch.tensor([task for task, lesson in enumerate(plan.lessons) for _ in lesson.label_names])
         self.since_log = torch.zeros(len(plan.ids), 2)

@@ -174,8 +174,8 @@ class PPO(Stage):
         beside it."""
         from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
         from pipelines.trainers.checkpoints import save_stage
-        from pipelines.trainers.ppo_experience import Asked, together
-        from pipelines.trainers.ppo_trainer import Plan, PPOTrainer
+        from pipelines.trainers.ppo_experience import PromptDraws, together
+        from pipelines.trainers.ppo_trainer import PPOPlan, PPOTrainer
         from pipelines.trainers.reference import reference_for
         from pipelines.trainers.trainer import fit
 
@@ -188,7 +188,7 @@ class PPO(Stage):
         tuner, tuned = tuning.adapted(self, context, model)
         whole = ActorCritic(tuned, self._critic(context, head, tuner))
         share, micro = self._batches(context)
-        plan = Plan(
+        plan = PPOPlan(
             settings=self.arguments,
             prompts=rows.ids,
             texts=rows.texts,
@@ -203,7 +203,7 @@ class PPO(Stage):
             context,
             _without_dropout(whole),
             tokenizer,
-            Asked(len(rows), share * context.world.size),
+            PromptDraws(len(rows), share * context.world.size),
             collate=together,
             loss=_no_loss,
             arguments=self.arguments,

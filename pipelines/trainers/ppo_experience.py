@@ -41,7 +41,7 @@ class PromptOrder(Sampler[int]):
         return iter((draws * self.prompts + rows).tolist())
 
 
-class Asked:
+class PromptDraws:
     """The prompts as a data set of the loop: `{row, draw}` behind each number of `PromptOrder`."""
 
     def __init__(self, prompts: int, batch_size: int) -> None:

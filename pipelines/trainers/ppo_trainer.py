@@ -44,7 +44,7 @@ from pipelines.trainers.ppo_losses import (
     whitened,
 )
 from pipelines.trainers.ppo_settings import PPOArguments
-from pipelines.trainers.reference import Reference
+from pipelines.trainers.reference import ReferenceModel
 from pipelines.trainers.trainer import FineryTrainer
 
 SHUFFLING, TEXTS = 0x9906, 0x97C4
@@ -54,7 +54,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class PPOPlan:
     """What the loop is told beside its settings."""
 
     settings: PPOArguments
@@ -62,7 +62,7 @@ class Plan:
     texts: Sequence[str]
     """The prompts as people read them."""
     scorer: Callable[[Sequence[str], Sequence[str]], list[float]]
-    reference: Reference
+    reference: ReferenceModel
     layout: Layout
     sample: Callable[..., Rollouts]
     """`sample(policy, prompts, draws) -> Rollouts`."""
@@ -92,7 +92,7 @@ class Sums:
 class PPOTrainer(FineryTrainer):
     """FineryTrainer whose step is an iteration: sample, score, update."""
 
-    def __init__(self, *, plan: Plan, **keywords: Any) -> None:
+    def __init__(self, *, plan: PPOPlan, **keywords: Any) -> None:
         s = plan.settings
         self.plan = plan
         self.controller = (

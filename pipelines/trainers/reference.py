@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Reference(Protocol):
+class ReferenceModel(Protocol):
     """What is asked."""
 
     def asked(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
@@ -69,7 +69,7 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: PreTrainedModel, tuner: Tuner) -> Reference:
+def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
     return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
 

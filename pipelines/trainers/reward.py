@@ -167,7 +167,7 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
-class Told:
+class ScoreSummary:
     """What was found."""
 
     mean: float
@@ -193,13 +193,13 @@ class Told:
         )
 
 
-def describe(context: Context, model: PreTrainedModel, collate: Any, examples: Any, selection: Any) -> Told:
+def describe(context: Context, model: PreTrainedModel, collate: Any, examples: Any, selection: Any) -> ScoreSummary:
     """Score a sample of the training pairs, and the pairs set aside, in fp32. Every process sees the same."""
     drawn = np.sort(np.random.default_rng([context.seed, 0x5C03E]).permutation(len(examples))[:SAMPLE])
     train = scores_of(model, examples.select(drawn), collate)
     held_out = None if selection is None else figures(scores_of(model, selection, collate))
     std = float(train.std())
-    return Told(float(train.mean()), std if std > 0 else 1.0, figures(train), held_out)
+    return ScoreSummary(float(train.mean()), std if std > 0 else 1.0, figures(train), held_out)
 
 
 def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:

@@ -179,18 +179,18 @@ def _kto(theirs: type) -> type:
     """KTO on tokens that are ready: `prompt_ids`, `completion_ids`, `label`, and `KL_completion_ids` where the
     loss needs them."""
 
-    class KTO(_staged(theirs)):  # type: ignore[misc]
+    class StagedKTO(_staged(theirs)):  # type: ignore[misc]
         def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
             return dataset
 
-    return KTO
+    return StagedKTO
 
 
 def _sampling(theirs: type) -> type:
     """GRPO and RLOO on prompts that are ready, scored by a reward of ours. A row's `prompt` is its number among
     `prompt_ids`."""
 
-    class Sampling(_staged(theirs)):  # type: ignore[misc]
+    class StagedSampling(_staged(theirs)):  # type: ignore[misc]
         def __init__(
             self,
             *,
@@ -225,7 +225,7 @@ def _sampling(theirs: type) -> type:
                 ][:SHOWN]
                 self.context.events.emit("sample", step=self.state.global_step, what="completions", shown=samples)
 
-    return Sampling
+    return StagedSampling
 
 
 METHODS: dict[str, Callable[[type], type]] = {"KTO": _kto, "GRPO": _sampling, "RLOO": _sampling}

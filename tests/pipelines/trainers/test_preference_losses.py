@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pipelines.trainers import dpo_losses as losses
-from pipelines.trainers.dpo_losses import LOSSES, Compared, implicit_rewards, learnt_rewards, weighed
+from pipelines.trainers.dpo_losses import LOSSES, PairLikelihoods, implicit_rewards, learnt_rewards, weighed
 from pipelines.trainers.dpo_settings import LIKELIHOOD, NAMES, SMOOTHED, WITHOUT_REFERENCE, DPOArguments
 
 
@@ -17,7 +17,7 @@ def pair(
 ):
     """One pair: log ratios 1 and -2, difference 3, of which per token 0.25 and -1, difference 1.25."""
     numbers = (chosen, rejected, reference_chosen, reference_rejected)
-    return Compared(
+    return PairLikelihoods(
         *(torch.tensor([each], dtype=torch.float64) for each in numbers),
         torch.tensor([chosen_length]),
         torch.tensor([rejected_length]),
@@ -69,12 +69,12 @@ def test_the_first_step_of_dpo_begins_at_log_two():
 
 
 def test_without_a_reference_the_ratio_is_the_likelihood():
-    free = Compared.of(torch.tensor([-6.0, -8.0]), torch.tensor([4, 2]))
+    free = PairLikelihoods.of(torch.tensor([-6.0, -8.0]), torch.tensor([4, 2]))
     assert (free.chosen_ratio.item(), free.rejected_ratio.item()) == (-6.0, -8.0)
 
 
 def test_chosen_rows_come_first():
-    found = Compared.of(
+    found = PairLikelihoods.of(
         torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1, 2, 3, 4]), torch.tensor([5.0, 6.0, 7.0, 8.0])
     )
     assert (found.chosen.tolist(), found.rejected.tolist()) == ([1, 2], [3, 4])
@@ -118,7 +118,7 @@ def test_every_loss_is_finite_and_a_better_chosen_answer_never_costs_more_than_a
 @pytest.mark.parametrize("name", ["sigmoid", "sigmoid_norm", "robust", "hinge", "simpo", "orpo"])
 def test_gradients_raise_the_chosen_and_lower_the_rejected(name):
     rows = torch.tensor([-6.0, -8.0], dtype=torch.float64, requires_grad=True)
-    compared = Compared.of(rows, torch.tensor([4, 2]), torch.tensor([-7.0, -6.0]))
+    compared = PairLikelihoods.of(rows, torch.tensor([4, 2]), torch.tensor([-7.0, -6.0]))
     (chosen, rejected) = torch.autograd.grad(
         LOSSES[name](compared, DPOArguments(beta=0.1, label_smoothing=0.1)).sum(), rows
     )[0].tolist()
@@ -128,7 +128,7 @@ def test_gradients_raise_the_chosen_and_lower_the_rejected(name):
 def test_the_gradient_of_dpo_is_weighed_by_how_wrong_the_rewards_are():
     """Rafailov et al. 2023, section 4: beta s(r_rejected - r_chosen)."""
     rows = torch.tensor([-6.0, -8.0], dtype=torch.float64, requires_grad=True)
-    compared = Compared.of(rows, torch.tensor([4, 2]), torch.tensor([-7.0, -6.0]))
+    compared = PairLikelihoods.of(rows, torch.tensor([4, 2]), torch.tensor([-7.0, -6.0]))
     gradient = torch.autograd.grad(losses.sigmoid(compared, DPOArguments(beta=0.5)).sum(), rows)[0]
     assert gradient.tolist() == pytest.approx([-0.5 * sigmoid(-1.5), 0.5 * sigmoid(-1.5)])
 
@@ -175,7 +175,7 @@ def test_orpo_brings_the_likelihood_along():
 
 def test_orpo_keeps_its_digits_when_an_answer_is_all_but_certain():
     rows = torch.tensor([-1e-6, -1.0], dtype=torch.float64, requires_grad=True)
-    loss = losses.orpo(Compared.of(rows, torch.tensor([1, 1])), DPOArguments(beta=1.0)).sum()
+    loss = losses.orpo(PairLikelihoods.of(rows, torch.tensor([1, 1])), DPOArguments(beta=1.0)).sum()
     assert torch.isfinite(torch.autograd.grad(loss, rows)[0]).all()
 
 
@@ -185,7 +185,7 @@ def test_every_name_is_a_loss():
 
 def test_held_out_answers_are_compared_as_the_losses_compare_them():
     """A longer answer with the larger sum may have the smaller mean."""
-    pairs = Compared.of(torch.tensor([-8.0, -10.0]), torch.tensor([2, 12]), torch.tensor([-9.0, -14.0]))
+    pairs = PairLikelihoods.of(torch.tensor([-8.0, -10.0]), torch.tensor([2, 12]), torch.tensor([-9.0, -14.0]))
     for names in (("sigmoid_norm",), ("ipo",), ("sigmoid_norm", "sft")):
         chosen, rejected = learnt_rewards(pairs, 6.0, names)
         assert (chosen.item(), rejected.item()) == (3.0, 2.0)
