@@ -57,7 +57,8 @@ def find(given: str) -> Checkpoint:
         or Path(given).parts[0] in ("runs", "registry")
     ):
         raise CommandError(
-            f"there is no folder '{given}'; give a folder with a checkpoint, a run folder such as runs/NAME, or a Hub id"
+            f"there is no folder '{given}'; give a folder with a checkpoint, a run folder such as runs/NAME, "
+            "or a Hub id"
         )
     return Checkpoint(given, given, given)
 

@@ -47,9 +47,9 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
     True of heads that look at one position at a time, which is nearly all. Where it is not, all logits are computed.
     """
     bare = without_wrappers(model)
-    known: bool | None = getattr(bare, "finery_narrowing_is_exact", None)
-    if known is not None:
-        return known
+    remembered: bool | None = getattr(bare, "finery_narrowing_is_exact", None)
+    if remembered is not None:
+        return remembered
     rows = wanted.any(dim=1).nonzero().squeeze(1)[:2]
     if len(rows) == 0:
         return False

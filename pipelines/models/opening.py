@@ -58,12 +58,12 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: PreTrainedToke
 
 def _ends(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The ids of padding and of the tokens that a text begins and ends with: [CLS] and [SEP] where it has no others."""
-    found = {
+    ids = {
         "pad": tokenizer.pad_token_id,
         "bos": tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,
         "eos": tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id,
     }
-    return {name: token_id for name, token_id in found.items() if token_id is not None}
+    return {name: token_id for name, token_id in ids.items() if token_id is not None}
 
 
 def _mark_ends(config: PreTrainedConfig, given: Mapping[str, Any]) -> None:

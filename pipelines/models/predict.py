@@ -137,11 +137,11 @@ def answers(
             if progress is not None:
                 progress(done, len(lengths))
     by_rank = gather(mine)
-    found: list[Any] = [None] * len(lengths)
+    outputs: list[Any] = [None] * len(lengths)
     for number, batch in enumerate(batches):
         for position, each in zip(batch, by_rank[number % len(by_rank)][number // len(by_rank)], strict=True):
-            found[position] = each
-    return found
+            outputs[position] = each
+    return outputs
 
 
 def usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:

@@ -48,10 +48,10 @@ def refuse_elsewhere(source: str, revision: str | None, own: str) -> None:
     )
     for read in readers:
         try:
-            said = read()
+            config = read()
         except (OSError, ValueError):  # opening it says so
             continue
-        for target in named(said.get("auto_map")):
+        for target in named(config.get("auto_map")):
             owner = target.partition("--")[0] if "--" in target else source
             if owner not in (source, own):
                 raise ModelError(

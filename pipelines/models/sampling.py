@@ -68,8 +68,8 @@ class Rollouts:
 
     def tokens(self, row: int) -> list[int]:
         """The tokens of one completion."""
-        found: list[int] = self.ids[row][self.mask[row]].tolist()
-        return found
+        tokens: list[int] = self.ids[row][self.mask[row]].tolist()
+        return tokens
 
 
 def complete(
@@ -193,8 +193,8 @@ class _Choosing:
         if self.temperature == 0:
             chosen = scores.argmax(-1, keepdim=True)
         else:
-            kept = restricted(scores.float() / self.temperature, self.top_p, self.top_k)
-            chosen = inverted(kept, self.chances[:, self.step].to(scores.device))
+            logits = restricted(scores.float() / self.temperature, self.top_p, self.top_k)
+            chosen = inverted(logits, self.chances[:, self.step].to(scores.device))
         self.step += 1
         return torch.full_like(scores, float("-inf")).scatter(-1, chosen, 0.0)
 
@@ -217,8 +217,8 @@ def inverted(logits: Tensor, chances: Tensor) -> Tensor:
     """The token at which the distribution function of `logits` (rows, vocab) first exceeds `chances` (rows,), as
     (rows, 1)."""
     summed = logits.double().softmax(-1).cumsum(-1)
-    found = torch.searchsorted(summed, (chances[:, None] * summed[:, -1:]).contiguous(), right=True)
-    return found.clamp(max=logits.shape[-1] - 1)
+    tokens = torch.searchsorted(summed, (chances[:, None] * summed[:, -1:]).contiguous(), right=True)
+    return tokens.clamp(max=logits.shape[-1] - 1)
 
 
 @contextmanager
@@ -332,12 +332,14 @@ class VLLMSampler:
         refuse(policy, prompts, self.max_new_tokens)
         ends = ends_of(policy, self.tokenizer)
         self._given(policy)
-        asked = [
+        settings = [
             SamplingParams(**self.how, max_tokens=self.max_new_tokens, seed=each, stop_token_ids=ends, detokenize=False)
             for each in seeds(self.seed, draws)
         ]
-        told = self.engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], asked, use_tqdm=False)
-        return self._rollouts(prompts, [list(each.outputs[0].token_ids) for each in told], ends)
+        outputs = self.engine.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts], settings, use_tqdm=False
+        )
+        return self._rollouts(prompts, [list(each.outputs[0].token_ids) for each in outputs], ends)
 
     def _given(self, policy: PreTrainedModel) -> None:
         """The engine with the policy's weights."""

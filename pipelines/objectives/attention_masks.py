@@ -32,13 +32,13 @@ def sees_ahead(architecture: Mapping[str, Any]) -> str | None:
         if family == "decoder":
             return None
         return f"needs a model that sees only what comes before: family decoder, not {family}"
-    known = model_types().get(model_type)
-    if known is None or architecture.get("is_decoder"):
+    facts = model_types().get(model_type)
+    if facts is None or architecture.get("is_decoder"):
         return None
-    encoder = "masked_lm" in known.heads and "seq2seq_lm" not in known.heads
+    encoder = "masked_lm" in facts.heads and "seq2seq_lm" not in facts.heads
     if not encoder and model_type not in BOTH_WAYS:
         return None
-    instead = "set is_decoder: true, or " if "is_decoder" in known.keys else ""
+    instead = "set is_decoder: true, or " if "is_decoder" in facts.keys else ""
     return (
         f"needs a model that sees only what comes before, but {model_type} sees both ways; "
         f"{instead}use a decoder such as gpt2"

@@ -97,18 +97,18 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
     def get_input_embeddings(self) -> nn.Module:
         """The shared word embeddings."""
-        found: nn.Module = self.discriminator.get_input_embeddings()
-        return found
+        embeddings: nn.Module = self.discriminator.get_input_embeddings()
+        return embeddings
 
-    def forward(self, input_ids: Tensor, asked: Tensor, original: Tensor, luck: Tensor, **others: Any) -> ModelOutput:
-        """Fill in the `asked` tokens of the masked `input_ids`, then judge every token, all (batch, length).
+    def forward(self, input_ids: Tensor, masked: Tensor, original: Tensor, luck: Tensor, **others: Any) -> ModelOutput:
+        """Fill in the `masked` tokens of `input_ids`, then judge every token, all (batch, length).
 
-        Returns: `generated` logits (asked, vocab), `logits` (batch, length, 2), the judged `input_ids` and `replaced`,
+        Returns: `generated` logits (masked, vocab), `logits` (batch, length, 2), the judged `input_ids` and `replaced`,
         which of them are not the original's. A token that the generator guessed is an original one.
         """
-        _, generated = logits_of(self.generator, {"input_ids": input_ids, **others}, asked)
+        _, generated = logits_of(self.generator, {"input_ids": input_ids, **others}, masked)
         filled = original.clone()
-        filled[asked] = sampled(generated.detach(), luck[asked])
+        filled[masked] = sampled(generated.detach(), luck[masked])
         judged = self.discriminator(input_ids=filled, **others)
         return ModelOutput(
             generated=generated, logits=judged.logits, input_ids=filled, replaced=(filled != original).long()
@@ -116,8 +116,8 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
 
 def sampled(logits: Tensor, luck: Tensor) -> Tensor:
-    """One token of each distribution, by inversion of its distribution function. (asked, vocab), (asked,) ->
-    (asked,)."""
+    """One token of each distribution, by inversion of its distribution function. (masked, vocab), (masked,) ->
+    (masked,)."""
     sums = (
         logits.double().softmax(-1).cumsum(-1) if logits.device.type != "mps" else logits.float().softmax(-1).cumsum(-1)
     )
@@ -139,10 +139,10 @@ def both_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Mod
     """Cross-entropy of the generator over the masked tokens and of the discriminator over all, as sums (2,)."""
     inputs = dict(batch)
     labels, judged = inputs.pop("labels"), inputs.pop("replaced")
-    asked = labels != IGNORED
-    inputs["original"] = torch.where(asked, labels, inputs["input_ids"])
-    outputs = model(asked=asked, **inputs)
-    generator = functional.cross_entropy(outputs["generated"].float(), labels[asked], reduction="sum")
+    masked = labels != IGNORED
+    inputs["original"] = torch.where(masked, labels, inputs["input_ids"])
+    outputs = model(masked=masked, **inputs)
+    generator = functional.cross_entropy(outputs["generated"].float(), labels[masked], reduction="sum")
     truth = torch.where(judged == IGNORED, IGNORED, outputs["replaced"])
     logits = outputs["logits"].float().flatten(0, 1)
     discriminator = functional.cross_entropy(logits, truth.flatten(), ignore_index=IGNORED, reduction="sum")

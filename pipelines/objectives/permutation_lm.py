@@ -87,19 +87,19 @@ class Permutation:
         ids, real = padded_and_real([example["input_ids"] for example in examples], self.pad_id)
         draws = draws_of(examples)
         order = uniforms(self.seed, ORDER, draws, ids.shape[1])  # a token's place in the order: the higher, the later
-        asked = self.asked(order, draws, real & ~self.special[ids])
-        place, there = _places(asked)
+        predicted = self.predicted(order, draws, real & ~self.special[ids])
+        place, there = _places(predicted)
         mapping = (np.arange(ids.shape[1])[None, None, :] == place[:, :, None]) & there[:, :, None]
         labels = np.where(there, np.take_along_axis(ids, place, axis=1), IGNORED)
         return tensors(
             input_ids=ids,
             attention_mask=real.astype(np.int64),
-            perm_mask=hidden(order, asked),
+            perm_mask=hidden(order, predicted),
             target_mapping=mapping.astype(np.float32),
             labels=labels,
         )
 
-    def asked(self, order: Luck, draws: Ids, candidates: Flags) -> Flags:
+    def predicted(self, order: Luck, draws: Ids, candidates: Flags) -> Flags:
         """Which tokens are named (batch, length): one in k of the candidates, at least one."""
         late = np.where(candidates, order, -1.0)
         rank = np.argsort(np.argsort(-late, axis=1, kind="stable"), axis=1, kind="stable")
@@ -125,14 +125,14 @@ class Permutation:
         return np.asarray(np.cumsum(marks, axis=1)[:, :length] > 0)
 
 
-def hidden(order: Luck, asked: Flags) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def hidden(order: Luck, predicted: Flags) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """1 where a key is not seen (batch, query, key): asked keys, by all that are not asked or do not come later."""
-    later = asked[:, :, None] & (order[:, :, None] > order[:, None, :])
-    return (asked[:, None, :] & ~later).astype(np.float32)
+    later = predicted[:, :, None] & (order[:, :, None] > order[:, None, :])
+    return (predicted[:, None, :] & ~later).astype(np.float32)
 
 
-def _places(asked: Flags) -> tuple[Ids, Flags]:
+def _places(predicted: Flags) -> tuple[Ids, Flags]:
     """(the asked positions of each row in their order, and whether there is one, both (batch, most asked))."""
-    counts = asked.sum(1)
-    place = np.argsort(~asked, axis=1, kind="stable")[:, : max(int(counts.max()), 1)]
+    counts = predicted.sum(1)
+    place = np.argsort(~predicted, axis=1, kind="stable")[:, : max(int(counts.max()), 1)]
     return place, np.arange(place.shape[1])[None, :] < counts[:, None]

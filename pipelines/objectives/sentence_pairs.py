@@ -183,5 +183,5 @@ def _elsewhere(example: dict[str, Any], most: int, luck: npt.NDArray[np.float64]
     lengths = np.diff(spans.bounds[spans.first[span] : spans.last[span] + 1])
     fitting = np.flatnonzero(lengths <= most)  # a cut sentence would give the false pair away
     places = fitting if len(fitting) else np.arange(len(lengths))
-    found: Ids = spans.onward(span, int(places[int(luck[BEGIN] * len(places))]), most)
-    return found
+    tokens: Ids = spans.onward(span, int(places[int(luck[BEGIN] * len(places))]), most)
+    return tokens

@@ -123,8 +123,8 @@ def hidden_tokens(lengths: Ids, hidden: Ids, spans: Ids, seed: int, draws: Ids) 
     """
     longest = int(lengths.max(initial=0))
     cut = segment_lengths(hidden, spans, uniforms(seed, HIDDEN_CUTS, draws, longest))
-    kept = segment_lengths(lengths - hidden, spans, uniforms(seed, KEPT_CUTS, draws, longest))
-    turns = np.stack([kept, cut], axis=2).reshape(len(lengths), -1)  # (batch, 2 × most spans)
+    between = segment_lengths(lengths - hidden, spans, uniforms(seed, KEPT_CUTS, draws, longest))
+    turns = np.stack([between, cut], axis=2).reshape(len(lengths), -1)  # (batch, 2 × most spans)
     ends = np.cumsum(turns, axis=1)
     row, turn = np.nonzero(turns)
     at = ends[row, turn]
@@ -153,8 +153,8 @@ class SpanMasking:
     ) -> SpanMasking:
         """The collator for a tokenizer and a model's config. Raises ModelError when the tokenizer has no sentinels."""
         vocabulary = tokenizer.get_vocab()
-        found = [vocabulary[token] for token in objective.special_tokens() if token in vocabulary]
-        if not found:
+        sentinels = [vocabulary[token] for token in objective.special_tokens() if token in vocabulary]
+        if not sentinels:
             raise ModelError(
                 "the tokenizer has no sentinel tokens <extra_id_0>, <extra_id_1>, …, which the objective "
                 "span_corruption needs; train one (tokenizer: {train: unigram}) or take that of a T5 model"
@@ -162,7 +162,7 @@ class SpanMasking:
         return cls(
             objective,
             seed,
-            np.asarray(found, dtype=np.int64),
+            np.asarray(sentinels, dtype=np.int64),
             end=end_token(tokenizer, objective.name),
             start=start_token(config, tokenizer),
             padding=padding_token(tokenizer),

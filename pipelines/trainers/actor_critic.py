@@ -44,8 +44,8 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         with torch.autocast(hidden_states.device.type, enabled=False):
-            found: Tensor = self.value_head(hidden_states.float()).squeeze(-1)
-        return found
+            values: Tensor = self.value_head(hidden_states.float()).squeeze(-1)
+        return values
 
 
 class Critic:
@@ -90,14 +90,14 @@ def last_hidden_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
 
     They are what the language-model head reads, before any head is told to look at some places only.
     """
-    found: list[Tensor] = []
+    states: list[Tensor] = []
 
     def keep(module: nn.Module, arguments: Any, output: Any) -> None:
-        found.append(output[0])
+        states.append(output[0])
 
     hook = without_wrappers(model).get_decoder().register_forward_hook(keep)
     try:
-        yield found
+        yield states
     finally:
         hook.remove()
 
@@ -108,7 +108,7 @@ def hidden_size_of(model: PreTrainedModel) -> int:
     return int(output.weight.shape[1])
 
 
-class Said(NamedTuple):
+class TokenOutputs(NamedTuple):
     """About every named token, row after row (named,)."""
 
     log_probabilities: Tensor
@@ -131,7 +131,7 @@ class ActorCritic(nn.Module):
 
     def forward(
         self, inputs: dict[str, Tensor], temperature: float = 1.0, learns_entropy: bool = False, values: bool = True
-    ) -> Said:
+    ) -> TokenOutputs:
         """One pass. `inputs` as `token_log_probabilities` takes them; without `values` only the policy is asked.
 
         `learns_entropy` keeps the entropies' gradients; they cost a second softmax over the vocabulary.
@@ -144,11 +144,11 @@ class ActorCritic(nn.Module):
         logits = logits.float() / temperature
         with torch.set_grad_enabled(learns_entropy and torch.is_grad_enabled()):
             entropies = entropies_of(logits if learns_entropy else logits.detach())
-        said = log_probabilities_of(logits, labels[named])
+        log_probabilities = log_probabilities_of(logits, labels[named])
         if not values:
-            return Said(said, said.new_zeros(0), entropies)
+            return TokenOutputs(log_probabilities, log_probabilities.new_zeros(0), entropies)
         states = seen[-1] if self.critic is None else self._states(inputs, named)
-        return Said(said, self.head(states[named]), entropies)
+        return TokenOutputs(log_probabilities, self.head(states[named]), entropies)
 
     def _states(self, inputs: dict[str, Tensor], named: Tensor) -> Tensor:
         """The critic's last hidden states (rows, length, dim), with as little of its language-model head as can be."""
@@ -189,8 +189,8 @@ class OfThePolicy:
     def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """What the learning rate is multiplied by; a critic of its own learns like the policy."""
         models = {"policy": self.whole.policy, "critic": self.whole.critic}
-        asked = {place: self.tuner.rates(each) for place, each in models.items() if each is not None}
-        return {f"{place}.{name}": rate for place, rates in asked.items() for name, rate in rates.items()}
+        rates_by_model = {place: self.tuner.rates(each) for place, each in models.items() if each is not None}
+        return {f"{place}.{name}": rate for place, rates in rates_by_model.items() for name, rate in rates.items()}
 
     def penalty(self, model: PreTrainedModel) -> Any:
         """What the tuned policy adds to the loss."""

@@ -56,8 +56,8 @@ def unmark(folder: Path) -> None:
 
 def newest_complete(folder: Path) -> Path | None:
     """The complete checkpoint of the highest step."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    complete = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def state_of(checkpoint: Path) -> dict[str, Any]:

@@ -111,8 +111,8 @@ class DPO(PreferenceSubject, Stage):
             meter=step.meter,
         )
         if (measured := held_out if held_out is not None else selection) is not None:
-            told = dpo_step.ask(context, model, step, measured, collate, arguments.per_device_eval_batch_size)
-            metrics |= dpo_step.scores(told, context.seed, characters or None)
+            answers = dpo_step.ask(context, model, step, measured, collate, arguments.per_device_eval_batch_size)
+            metrics |= dpo_step.scores(answers, context.seed, characters or None)
         save_stage(context, model, tokenizer, head, metrics, tuner)
 
     def _against(
@@ -132,10 +132,10 @@ class DPO(PreferenceSubject, Stage):
         if not self.arguments.precompute_ref_log_probs:
             return examples, held_out, reference_for(model, self.tuner) if other is None else FrozenCopy(other)
         size = self.arguments.precompute_ref_batch_size or self.arguments.per_device_train_batch_size
-        asked = model if other is None else other
-        examples = WithReference(examples, precomputed(context, asked, examples, together, size, "reference"))
+        model_asked = model if other is None else other
+        examples = WithReference(examples, precomputed(context, model_asked, examples, together, size, "reference"))
         if held_out is not None:
             held_out = WithReference(
-                held_out, precomputed(context, asked, held_out, together, size, "reference-held-out", exact=True)
+                held_out, precomputed(context, model_asked, held_out, together, size, "reference-held-out", exact=True)
             )
         return examples, held_out, None

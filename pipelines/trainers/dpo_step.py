@@ -83,7 +83,7 @@ class PreferenceStep:
         """(sums over the pairs, and over the chosen answers' tokens (parts,); nothing)."""
         real = inputs[PAIRS] != IGNORED  # what only fills up a batch is no pair
         named = token_log_probabilities(model, inputs)
-        pairs = compared(named, self.asked(model, inputs))
+        pairs = compared(named, self.reference_answers(model, inputs))
         parts = [(weighed(pairs, self.arguments, self.of_pairs) * real).sum()]
         if CHOSEN in self.label_names:
             chosen = named.log_probabilities[: len(real)]
@@ -91,13 +91,13 @@ class PreferenceStep:
         self.tell(model.training, pairs, real)
         return torch.stack(parts), ()
 
-    def asked(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor | None:
+    def reference_answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor | None:
         """What the reference gives to every answer (2 pairs,), asked after the policy; None where there is none."""
         if STORED in inputs:
             return inputs[STORED]
         if self.reference is None:
             return None
-        with self.reference.asked(model) as reference:
+        with self.reference.model_for(model) as reference:
             return sums(token_log_probabilities(reference, inputs))[0]
 
     def tell(self, training: bool, pairs: PairLikelihoods, real: Tensor) -> None:
@@ -145,7 +145,7 @@ def ask(
     order = sorted(
         range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
     )
-    found = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
+    answers = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
     training = model.training
     model.eval()
     with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
@@ -155,20 +155,20 @@ def ask(
                 name: value.to(device) for name, value in collate([dict(examples[place]) for place in places]).items()
             }
             named = token_log_probabilities(model, batch)
-            pairs = compared(named, step.asked(model, batch))
+            pairs = compared(named, step.reference_answers(model, batch))
             rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
             for name, both in (
                 ("rewards", rewards),
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
                 ("lengths", (pairs.chosen_length, pairs.rejected_length)),
             ):
-                found[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
+                answers[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
     model.train(training)
-    return {name: np.sum(context.gather(values), axis=0) for name, values in found.items()}
+    return {name: np.sum(context.gather(values), axis=0) for name, values in answers.items()}
 
 
 def scores(
-    told: dict[str, np.ndarray], seed: int, characters: Sequence[tuple[int, int]] | None = None
+    answers: dict[str, np.ndarray], seed: int, characters: Sequence[tuple[int, int]] | None = None
 ) -> dict[str, float]:
     """The metrics of `ask`'s answers by their names in `metrics.json`, as fractions; `_low` and `_high` are the ends
     of 95 % bootstrap intervals over the pairs. `characters` are the lengths of the whole answers, where `ask` saw cut
@@ -178,12 +178,12 @@ def scores(
     two guessers: that the longer answer wins, and that the shorter one does.
     """
     rewards, lengths = (
-        told["rewards"],
-        np.asarray(characters if characters is not None else told["lengths"], dtype=np.float64),
+        answers["rewards"],
+        np.asarray(characters if characters is not None else answers["lengths"], dtype=np.float64),
     )
     right, longer = _right(rewards), _right(lengths)
     guessed = longer if longer.mean() >= 0.5 else 1 - longer
-    found = {
+    scores = {
         "pairs": float(len(rewards)),
         "rewards/accuracies": accuracy(rewards),
         "rewards/chosen": float(rewards[:, 0].mean()),
@@ -195,13 +195,13 @@ def scores(
         "over_length": float((right - guessed).mean()),
     }
     intervals = {"rewards/accuracies": right, "longer_accuracy": longer, "over_length": right - guessed}
-    if told["reference"].any():
-        likelier = _right(told["reference"])
-        found["reference_accuracy"] = float(likelier.mean())
+    if answers["reference"].any():
+        likelier = _right(answers["reference"])
+        scores["reference_accuracy"] = float(likelier.mean())
         intervals["reference_accuracy"] = likelier
     for name, each in intervals.items():
-        found[f"{name}_low"], found[f"{name}_high"] = interval(each, seed)
-    return {f"eval_{name}": value for name, value in found.items()}
+        scores[f"{name}_low"], scores[f"{name}_high"] = interval(each, seed)
+    return {f"eval_{name}": value for name, value in scores.items()}
 
 
 def interval(values: np.ndarray, seed: int, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[float, float]:

@@ -71,8 +71,8 @@ def misfit(wanted: InputFormat, words: Any) -> str | None:
     if why := sees_ahead(words):
         return why
     model_type = words.get("model_type", "finery")
-    known = model_types().get(model_type)
-    if known is not None and ("causal_lm" not in known.heads or "seq2seq_lm" in known.heads):
+    facts = model_types().get(model_type)
+    if facts is not None and ("causal_lm" not in facts.heads or "seq2seq_lm" in facts.heads):
         return f"needs a decoder, which {model_type} is not; use one such as gpt2, or leave it out"
     if wanted == "gpt_both_orders" and model_type != "finery":
         return (

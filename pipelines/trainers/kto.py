@@ -113,13 +113,13 @@ class KTO(PreferenceSubject, Stage):
             tuning.room_for_text(self, model),
             each if self.arguments.loss_type != WITHOUT_KL else None,
         )
-        model, told = trl.prepared(model, tokenizer)
+        model, marked = trl.prepared(model, tokenizer)
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = trl.train(
             context,
             "KTO",
             model,
-            told,
+            marked,
             tuner,
             self.arguments,
             {"max_length": None, "train_sampling_strategy": "sequential"},
@@ -153,9 +153,9 @@ def encoded(
     for (prompt, answer), label in zip(
         parted(tokenizer, labelled.dialogues, stops_of(model)), labelled.labels or (), strict=True
     ):
-        kept = shortened(prompt, prompt_room(len(answer), limit, subject.max_prompt_length), opening)
-        if kept and (cut := answer[: limit - len(kept)]):
-            rows.append({"prompt_ids": kept, "completion_ids": cut, "label": bool(label)})
+        shortened_prompt = shortened(prompt, prompt_room(len(answer), limit, subject.max_prompt_length), opening)
+        if shortened_prompt and (cut := answer[: limit - len(shortened_prompt)]):
+            rows.append({"prompt_ids": shortened_prompt, "completion_ids": cut, "label": bool(label)})
     if not rows:
         raise DataError(f"no answer is left of the {len(labelled)} rows within {limit} tokens; raise max_length")
     if context.world.is_main and len(rows) < len(labelled):

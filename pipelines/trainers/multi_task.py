@@ -57,15 +57,15 @@ class Sampling(Block):
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Sampling:
-        found = []
+        issues = []
         for key, rule in (("temperature", "temperature"), ("shares", "explicit")):
             given = getattr(self, key) is not None
             if given and self.name != rule:
-                found.append(((key,), f"belongs to {rule} sampling, and this is {self.name}; leave it out"))
+                issues.append(((key,), f"belongs to {rule} sampling, and this is {self.name}; leave it out"))
             if not given and self.name == rule:
-                found.append(((key,), f"is missing, which {rule} sampling needs"))
-        if found:
-            raise ConfigIssues(found)
+                issues.append(((key,), f"is missing, which {rule} sampling needs"))
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def weights(self, sizes: Sequence[int], ids: Sequence[str], epoch: int, epochs: int) -> list[float]:
@@ -171,31 +171,31 @@ class MultiTask(Stage):
 
     @model_validator(mode="after")
     def _entries_fit(self) -> MultiTask:
-        found: list[ConfigIssue] = []
+        issues: list[ConfigIssue] = []
         ids = self.ids
         for position, (name, entry) in enumerate(zip(ids, self.tasks, strict=True)):
             if not name:
-                found.append((("tasks", position, "id"), "is missing: a task that is described in place needs a name"))
+                issues.append((("tasks", position, "id"), "is missing: a task that is described in place needs a name"))
             elif name in ids[:position]:
-                found.append(
+                issues.append(
                     (("tasks", position, "id"), f"'{name}' is the name of an earlier task too; names must differ")
                 )
             if entry.auxiliary_lm is not None:
-                found.append(
+                issues.append(
                     (("tasks", position, "auxiliary_lm"), "is offered by the supervised stage only; leave it out")
                 )
         if self.sampling.shares is not None and set(self.sampling.shares) != set(ids):
             odd = sorted(set(self.sampling.shares) ^ set(ids))
             hint = nearest(odd[0], ids) if odd[0] not in ids else ""
-            found.append(
+            issues.append(
                 (
                     ("sampling", "shares"),
                     f"must name each of {', '.join(ids)} and nothing else; '{odd[0]}' does not fit.{hint}".rstrip("."),
                 )
             )
-        found += self._unfit_steps()
-        if found:
-            raise ConfigIssues(found)
+        issues += self._unfit_steps()
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def _unfit_steps(self) -> Iterator[ConfigIssue]:
@@ -315,9 +315,9 @@ class MultiTask(Stage):
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return {
-            f"{entry.id}.{role}": found
+            f"{entry.id}.{role}": content_hash
             for entry in self.tasks
-            for role, found in entry.training_content(entry.id).items()
+            for role, content_hash in entry.training_content(entry.id).items()
         }
 
     def modules(self) -> set[str]:

@@ -101,15 +101,15 @@ class SharedBody(nn.Module):
 
     def once(self) -> dict[str, Tensor]:
         """The state dict without second names of the same weights."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for name, weight in self.state_dict().items():
             place = weight.data_ptr(), tuple(weight.shape)
             if weight.numel() and place in seen:
                 continue
             seen.add(place)
-            found[name] = weight
-        return found
+            weights[name] = weight
+        return weights
 
 
 def _heads(model: PreTrainedModel, prefix: str) -> dict[str, nn.Module]:
@@ -150,18 +150,18 @@ class OfTheFirst:
         """What the learning rate is multiplied by; heads of other tasks learn as fast as the first one's."""
         first = self.shared.model(0)
         by_weight = {id(weight): name for name, weight in first.named_parameters()}
-        said = self.tuner.rates(first)
+        rates = self.tuner.rates(first)
         heads = {
-            name: rate for name, rate in said.items() if ".heads." not in name and f"{self.shared.prefix}." not in name
+            name: rate for name, rate in rates.items() if ".heads." not in name and f"{self.shared.prefix}." not in name
         }
         usual = max(heads.values(), default=1.0)
-        found = {}
+        rates_by_name = {}
         for name, weight in self.shared.named_parameters():
             here = by_weight.get(id(weight))
-            rate = said.get(here, 1.0) if here is not None else usual
+            rate = rates.get(here, 1.0) if here is not None else usual
             if rate != 1.0:
-                found[name] = rate
-        return found
+                rates_by_name[name] = rate
+        return rates_by_name
 
     def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
         """Choose the trainable weights of the body and of the first head."""
@@ -169,8 +169,8 @@ class OfTheFirst:
 
     def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
         """What of the body and of the first head never learns."""
-        found: str | None = self.tuner.never_unfrozen(self.shared.model(0), epochs)
-        return found
+        warning: str | None = self.tuner.never_unfrozen(self.shared.model(0), epochs)
+        return warning
 
     def penalty(self, model: PreTrainedModel) -> Any:
         """What the tuned first model adds to the loss."""
@@ -178,8 +178,8 @@ class OfTheFirst:
 
     def factor(self, step: int, steps: int) -> float | None:
         """The tuner's own schedule."""
-        found: float | None = self.tuner.factor(step, steps)
-        return found
+        factor: float | None = self.tuner.factor(step, steps)
+        return factor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tuner, name)

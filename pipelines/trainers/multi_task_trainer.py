@@ -69,12 +69,12 @@ def project(gradients: Sequence[Tensor], seed: Sequence[int]) -> Tensor:
 
 def cosines(gradients: Sequence[Tensor]) -> dict[tuple[int, int], float]:
     """The cosine between the gradients of each two tasks; 0 where one of them vanishes."""
-    found = {}
+    cosine_of = {}
     for here in range(len(gradients)):
         for there in range(here + 1, len(gradients)):
             scale = gradients[here].norm() * gradients[there].norm()
-            found[here, there] = float(gradients[here].dot(gradients[there]) / scale) if scale > 0 else 0.0
-    return found
+            cosine_of[here, there] = float(gradients[here].dot(gradients[there]) / scale) if scale > 0 else 0.0
+    return cosine_of
 
 
 SURGERY = 0x9C6D
@@ -279,37 +279,37 @@ class MultiTaskTrainer(FineryTrainer):
         order = sorted(range(len(tasks)), key=lambda position: tasks[position])
         body = sum(weight.numel() for weight in self.bare.body.parameters() if weight.requires_grad)
         shared = [gradients[position][:body] for position in order]  # heads are nobody else's
-        found = {
+        means = {
             f"cosine_{self.plan.ids[tasks[order[here]]]}_{self.plan.ids[tasks[order[there]]]}": value
             for (here, there), value in cosines(shared).items()
         }
-        self.context.events.emit("metric", step=self.state.global_step, metrics=found)
+        self.context.events.emit("metric", step=self.state.global_step, metrics=means)
 
     # -- held-out scores -------------------------------------------------------------------------------------------
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Every task's held-out loss and scores, their mean, and which tasks leave."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         best: list[float] = []
         for task, (name, selection) in enumerate(zip(self.plan.ids, self.plan.selections, strict=True)):
             loss, scores = self._scored(task, selection)
-            found |= {f"eval_{name}_loss": loss} | {f"eval_{name}_{key}": value for key, value in scores.items()}
+            metrics |= {f"eval_{name}_loss": loss} | {f"eval_{name}_{key}": value for key, value in scores.items()}
             metric = self.plan.metrics[task]
             self.scores[name].append(scores.get(metric, -loss))
             best += [scores[metric] / (100 if bounds(metric, scores)[1] == 100 else 1)] if metric in scores else []
-        found["eval_loss"] = float(np.mean([found[f"eval_{name}_loss"] for name in self.plan.ids]))
+        metrics["eval_loss"] = float(np.mean([metrics[f"eval_{name}_loss"] for name in self.plan.ids]))
         if best:
-            found["eval_mean"] = float(np.mean(best))
-        self.log(found)
+            metrics["eval_mean"] = float(np.mean(best))
+        self.log(metrics)
         self._let_go()
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def _scored(self, task: int, selection: Any) -> tuple[float, dict[str, float]]:
         lesson, model = self.plan.lessons[task], self.bare
         size = self.args.per_device_eval_batch_size
         sums, items = 0.0, 0
-        said: list[np.ndarray] = []
+        logits: list[np.ndarray] = []
         labels: list[np.ndarray] = []
         training = model.training
         model.eval()
@@ -325,10 +325,10 @@ class MultiTaskTrainer(FineryTrainer):
                 sums += float(total.reshape(-1)[0])
                 items += int(batch[main].ne(IGNORED).sum())
                 if lesson.score is not None:
-                    said.append(outputs.logits.float().cpu().numpy())
+                    logits.append(outputs.logits.float().cpu().numpy())
                     labels.append(batch[main].cpu().numpy())
         model.train(training)
-        scores = {} if lesson.score is None else lesson.score(np.concatenate(said), np.concatenate(labels))
+        scores = {} if lesson.score is None else lesson.score(np.concatenate(logits), np.concatenate(labels))
         return sums / max(items, 1), scores
 
     def _let_go(self) -> None:
@@ -384,7 +384,7 @@ class MultiTaskTrainer(FineryTrainer):
 
     def stage_metrics(self) -> dict[str, float]:
         """As of every stage; an epoch of the mixture is as long as its sampler says."""
-        found = super().stage_metrics()
+        metrics = super().stage_metrics()
         filled = len(self.sampler) if self.sampler is not None else 0
-        found["train_samples_per_second"] = (self.state.epoch or 0.0) * filled / found["train_runtime"]
-        return found
+        metrics["train_samples_per_second"] = (self.state.epoch or 0.0) * filled / metrics["train_runtime"]
+        return metrics

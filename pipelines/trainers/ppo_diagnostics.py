@@ -36,7 +36,7 @@ class Watch:
     def __init__(self) -> None:
         self.first: list[dict[str, float]] = []
         self.latest: list[dict[str, float]] = []
-        self.told: list[str] = []
+        self.warned: list[str] = []
 
     def look(self, metrics: Mapping[str, float], completions: int) -> list[str]:
         """The sentences for signs that are new, after an iteration of so many `completions`."""
@@ -46,18 +46,18 @@ class Watch:
         self.latest = [*self.latest, seen][-WINDOW:]
         if len(self.first) < WINDOW:
             return []
-        found = dict(signs(mean(self.first), mean(self.latest), completions))
-        new = [name for name in found if name not in self.told]
-        self.told += new
-        return [found[name] for name in new]
+        sentences = dict(signs(mean(self.first), mean(self.latest), completions))
+        new = [name for name in sentences if name not in self.warned]
+        self.warned += new
+        return [sentences[name] for name in new]
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON."""
-        return {"first": self.first, "latest": self.latest, "told": self.told}
+        return {"first": self.first, "latest": self.latest, "told": self.warned}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
-        self.first, self.latest, self.told = list(state["first"]), list(state["latest"]), list(state["told"])
+        self.first, self.latest, self.warned = list(state["first"]), list(state["latest"]), list(state["told"])
 
 
 def mean(iterations: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -86,17 +86,17 @@ class Layout:
                 [IGNORED] * (len(prompt) - 1) + list(response)
                 for prompt, response in zip(prompts, responses, strict=True)
             ]
-            found = {"input_ids": ids, "attention_mask": real, "labels": filled(named, IGNORED)[0]}
+            inputs = {"input_ids": ids, "attention_mask": real, "labels": filled(named, IGNORED)[0]}
         else:
             ids, real = filled(prompts, self.pad)
             read = filled([[self.start, *response[:-1]] for response in responses], self.pad)[0]
-            found = {
+            inputs = {
                 "input_ids": ids,
                 "attention_mask": real,
                 "decoder_input_ids": read,
                 "labels": filled(responses, IGNORED)[0],
             }
-        return {name: value.to(device) for name, value in found.items()}
+        return {name: value.to(device) for name, value in inputs.items()}
 
 
 @dataclass

@@ -65,7 +65,9 @@ class RunningMoments:
         self.count, self.mean, self.squares = int(state["count"]), float(state["mean"]), float(state["squares"])
 
 
-def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOArguments, known: RunningMoments) -> Tensor:
+def shaped(
+    scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOArguments, moments_so_far: RunningMoments
+) -> Tensor:
     """The scores (rows,) that PPO learns from.
 
     First normalised by the moments of all scores so far and then clipped: Zheng et al. 2023, "Secrets of RLHF in
@@ -75,7 +77,7 @@ def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOArgument
     arxiv.org/abs/2403.17031, as TRL does it.
     """
     if settings.reward_normalization == "running":
-        scores = (scores - known.mean) / (known.deviation + 1e-8)
+        scores = (scores - moments_so_far.mean) / (moments_so_far.deviation + 1e-8)
     if settings.reward_clip is not None:
         scores = scores.clamp(-settings.reward_clip, settings.reward_clip)
     scores = scores - settings.length_penalty * lengths
@@ -201,10 +203,10 @@ def whitened(values: Tensor, mask: Tensor, shift_mean: bool = True, total: Total
 
 def moments(values: Tensor, mask: Tensor, total: Total = alone) -> tuple[Tensor, Tensor]:
     """(mean (), population variance ()) of what is in the mask, over all processes."""
-    kept = values * mask
-    count, summed = total(torch.stack([mask.sum().to(kept.dtype), kept.sum()]))
+    inside = values * mask
+    count, summed = total(torch.stack([mask.sum().to(inside.dtype), inside.sum()]))
     mean = summed / count.clamp(min=1)
-    return mean, total((((kept - mean) * mask) ** 2).sum()) / count.clamp(min=1)
+    return mean, total((((inside - mean) * mask) ** 2).sum()) / count.clamp(min=1)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> float:

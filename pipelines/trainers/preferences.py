@@ -80,10 +80,10 @@ class PreferenceSubject(Block):
     def resolved(self, name: str) -> PreferenceTask:
         """The task itself; one that is described in place goes by `name`."""
         task: Any = resolve(self.task, name)
-        found: PreferenceTask = (
+        resolved: PreferenceTask = (
             replace(task, skip_bad_rows=True) if self.skip_bad_rows and hasattr(task, "skip_bad_rows") else task
         )
-        return found
+        return resolved
 
     def preference_mistakes(self, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
         """What is wrong with these keys in the recipe, places relative to the stage."""
@@ -101,14 +101,14 @@ class PreferenceSubject(Block):
             if reference.source is None or reference.source in writers:
                 continue
             wrong = "writes no preferences" if reference.source in earlier else "is no earlier stage"
-            known = (
+            remedy = (
                 f"Those that do: {', '.join(writers)}"
                 if writers
                 else "No earlier stage does: add {stage: feedback, …} before this one"
             )
             yield (
                 ("datasets", position, "from"),
-                f"'{reference.source}' {wrong}.{nearest(reference.source, writers)} {known}",
+                f"'{reference.source}' {wrong}.{nearest(reference.source, writers)} {remedy}",
             )
         shape = recipe.model.architecture
         longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
@@ -142,8 +142,8 @@ class PreferenceSubject(Block):
 
     def preference_texts(self, name: str) -> Iterator[str]:
         """The texts of the training rows, for a tokenizer; those that a stage has yet to write are not among them."""
-        kept = None if self.datasets is None else tuple(each for each in self.datasets if each.source is None)
-        rows = self.read(name, {}) if kept is None else self._of_datasets(kept, {}) if kept else None
+        references = None if self.datasets is None else tuple(each for each in self.datasets if each.source is None)
+        rows = self.read(name, {}) if references is None else self._of_datasets(references, {}) if references else None
         sides = (
             ()
             if rows is None

@@ -105,8 +105,8 @@ class Pretrain(Stage):
         return chain.from_iterable(reference.rows(self.max_train_samples) for reference in self.datasets)
 
     def special_tokens(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.objective.special_tokens()
-        return found
+        tokens: tuple[str, ...] = self.objective.special_tokens()
+        return tokens
 
     def run(self, context: Context) -> None:
         """Pack, train, save."""

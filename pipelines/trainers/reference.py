@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ReferenceModel(Protocol):
     """What is asked."""
 
-    def asked(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
+    def model_for(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
         """Inside the `with` block: the reference, on the policy's device, without gradients and dropout."""
 
 
@@ -42,7 +42,7 @@ class FrozenCopy:
         return cls(copy.deepcopy(model))
 
     @contextmanager
-    def asked(self, policy: nn.Module) -> Iterator[nn.Module]:
+    def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
         """The copy."""
         self.model.to(next(policy.parameters()).device)
         with torch.no_grad():
@@ -53,7 +53,7 @@ class DisabledAdapter:
     """The policy's own base: no second copy is in memory. For tuners that leave the base as it was."""
 
     @contextmanager
-    def asked(self, policy: nn.Module) -> Iterator[nn.Module]:
+    def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
         """The base, with the adapter switched off until the block ends."""
         tuned = peft_model_in(policy)
         modes = {module: module.training for module in tuned.modules()}
@@ -107,21 +107,21 @@ def precomputed(
     """
     path: Path = context.folder / f"{name}.npy"
     if path.exists():
-        kept: np.ndarray = np.load(path, allow_pickle=False)
-        if kept.shape == (len(examples), 2):
-            return kept
+        stored: np.ndarray = np.load(path, allow_pickle=False)
+        if stored.shape == (len(examples), 2):
+            return stored
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     mine = range(context.world.rank, len(examples), context.world.size)
     order = sorted(mine, key=lambda place: -int(examples.lengths[place]))
-    found = np.zeros((len(examples), 2), dtype=np.float32)
+    answered = np.zeros((len(examples), 2), dtype=np.float32)
     training = model.training
     model.to(device).eval()
     with torch.no_grad(), nullcontext() if exact else precision_of(context, device):
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
-            found[places] = answers(model, collate([dict(examples[place]) for place in places]), device)
+            answered[places] = answers(model, collate([dict(examples[place]) for place in places]), device)
     model.train(training)
-    whole = np.sum(context.gather(found), axis=0, dtype=np.float32)
+    whole = np.sum(context.gather(answered), axis=0, dtype=np.float32)
     if context.world.is_main:
         unfinished = path.with_name(f"{name}.partial.npy")
         np.save(unfinished, whole)

@@ -150,11 +150,11 @@ class Reward(PreferenceSubject, Stage):
             tuner=tuner,
             meter=lesson.meter,
         )
-        told = describe(context, model, lesson.collate, examples, selection)
-        save_stage(context, model, tokenizer, HEAD, metrics | told.metrics, tuner)
+        summary = describe(context, model, lesson.collate, examples, selection)
+        save_stage(context, model, tokenizer, HEAD, metrics | summary.metrics, tuner)
         if context.world.is_main:
             assert lesson.reading is not None
-            told.write(context.folder / "model", lesson.reading)
+            summary.write(context.folder / "model", lesson.reading)
         context.barrier()
 
 
@@ -181,10 +181,10 @@ class ScoreSummary:
     @property
     def metrics(self) -> dict[str, float]:
         """What `metrics.json` says."""
-        found = {"reward_mean": self.mean, "reward_std": self.std, "train_accuracy": self.train["accuracy"]}
+        metrics = {"reward_mean": self.mean, "reward_std": self.std, "train_accuracy": self.train["accuracy"]}
         if self.held_out is not None:
-            found |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
-        return found
+            metrics |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
+        return metrics
 
     def write(self, folder: Path, reading: Reading) -> None:
         """Put `reward.json` beside the weights."""

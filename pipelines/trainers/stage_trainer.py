@@ -79,9 +79,9 @@ def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR 
     own = tuner
 
     def factor(step: int) -> float:
-        found = own.factor(min(step, steps - 1), steps)
-        assert found is not None
-        return found
+        value = own.factor(min(step, steps - 1), steps)
+        assert value is not None
+        return value
 
     return LambdaLR(optimizer, factor)
 
@@ -280,12 +280,12 @@ class StageTrainer(Base):  # type: ignore[misc]
             self.context.world.is_main and "train_loss" not in logs
         ):  # that is the sum at the end, which goes to metrics.json
             # with include_num_input_tokens_seen, transformers puts the run's speed (`train_…`) into every log
-            told = {
+            latest = {
                 key: value
                 for key, value in self.state.log_history[-1].items()
                 if key != "step" and not key.startswith("train_")
             }
-            numbers = {key: value for key, value in told.items() if isinstance(value, int | float)}
+            numbers = {key: value for key, value in latest.items() if isinstance(value, int | float)}
             self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
 
     def seconds(self) -> float:
@@ -311,13 +311,15 @@ class StageTrainer(Base):  # type: ignore[misc]
 
     def selection_scores(self) -> dict[str, float]:
         """What the kept weights scored on the rows set aside, as `eval_<metric>`; nothing without `eval_strategy`."""
-        told = [each for each in self.state.log_history if "eval_loss" in each]
+        evaluations = [each for each in self.state.log_history if "eval_loss" in each]
         if self.args.load_best_model_at_end:
-            told = [each for each in told if each.get("step") == self.state.best_global_step] or told
+            evaluations = [
+                each for each in evaluations if each.get("step") == self.state.best_global_step
+            ] or evaluations
         beside = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
         return {
             key: value
-            for key, value in (told[-1] if told else {}).items()
+            for key, value in (evaluations[-1] if evaluations else {}).items()
             if key.startswith("eval_") and not key.endswith(beside)
         }
 
@@ -375,8 +377,8 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         if self.context.world.size == 1:
             return self.context.stop.requested
         # A signal reaches the processes at different steps; they must all leave after the same one.
-        asked = torch.tensor(float(self.context.stop.requested))
+        requested = torch.tensor(float(self.context.stop.requested))
         if torch.distributed.get_backend() == "nccl":
-            asked = asked.cuda()
-        torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-        return bool(asked.item())
+            requested = requested.cuda()
+        torch.distributed.all_reduce(requested, op=torch.distributed.ReduceOp.MAX)
+        return bool(requested.item())

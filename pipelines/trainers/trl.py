@@ -42,16 +42,16 @@ SHOWN = 3
 def prepared(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model,
     where it lies)."""
-    told = copy.deepcopy(tokenizer)
+    marked = copy.deepcopy(tokenizer)
     ends, fills = end_of_text(tokenizer), padding_token(tokenizer)
-    told.eos_token, told.pad_token = tokenizer.convert_ids_to_tokens(ends), tokenizer.convert_ids_to_tokens(fills)
+    marked.eos_token, marked.pad_token = tokenizer.convert_ids_to_tokens(ends), tokenizer.convert_ids_to_tokens(fills)
     model.config.pad_token_id = fills
     for config in (model.config, model.generation_config):
         if config.eos_token_id is None:
             config.eos_token_id = ends
     model.generation_config.pad_token_id = fills
     model.config.name_or_path = model.name_or_path
-    return model, told
+    return model, marked
 
 
 def train(

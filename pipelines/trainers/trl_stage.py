@@ -187,13 +187,13 @@ class GroupSampling(Stage):
             raise DataError("no prompt is left to complete; raise prompts.max_length")
         refuse(model, rows.ids, self.arguments.max_completion_length)
         scorer = self.reward.open(context)
-        model, told = trl.prepared(model, tokenizer)
+        model, marked = trl.prepared(model, tokenizer)
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = trl.train(
             context,
             self.method,
             model,
-            told,
+            marked,
             tuner,
             self.arguments,
             {},

@@ -215,7 +215,7 @@ def test_stored_numbers_stand_for_the_reference():
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     asked = step_of("sigmoid", FrozenCopy(moved(policy)))
     batch = asked.collated(PairsTogether(0, 2))(targets_of())
-    numbers = asked.asked(policy, batch).reshape(2, -1).T.numpy()
+    numbers = asked.reference_answers(policy, batch).reshape(2, -1).T.numpy()
     stored = step_of("sigmoid", None)
     examples = [{**example, "reference": numbers[place]} for place, example in enumerate(targets_of())]
     assert mean_loss(stored, policy, stored.collated(PairsTogether(0, 2))(examples)).item() == pytest.approx(
