@@ -21,7 +21,7 @@ from typing import Any
 from pipelines.core.errors import CommandError
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
-from pipelines.models.checkpoint import Family
+from pipelines.models.heads import Family
 
 FILL_INS = 5
 """Candidates shown for each mask."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError, ModelError
+from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
-from pipelines.runs.workspace import RECORD
 
 UNBOUNDED = ("alibi", "relative", "none")
 """Positions of our own family that go on for any length."""

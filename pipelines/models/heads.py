@@ -168,7 +168,7 @@ def family_of(config: PreTrainedConfig) -> Family:
 WRITERS = ("causal_lm", "seq2seq_lm")
 
 
-def writing_head(architecture: Mapping[str, Any]) -> Head | None:
+def writing_head_of(architecture: Mapping[str, Any]) -> Head | None:
     """The head with which an architecture of a recipe writes token by token; None where it cannot."""
     words, heads = architecture_fields.resolve(architecture), architecture_fields.heads(architecture)
     if looks_back_only(words) and "causal_lm" in heads:

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines.core.interfaces import Context, Tuner
+from pipelines.core.interfaces import Context
 from pipelines.models.log_probabilities import sums, token_log_probabilities
+from pipelines.tuners.tuner import TunerBlock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,7 +70,7 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
+def reference_for(model: PreTrainedModel, tuner: TunerBlock) -> ReferenceModel:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
     return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
 

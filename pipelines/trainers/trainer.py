@@ -21,13 +21,14 @@ from transformers.trainer_utils import set_seed
 from transformers.utils import ModelOutput
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import Context, Score, Tuner
+from pipelines.core.interfaces import Context, Score
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
+from pipelines.tuners.tuner import TunerBlock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -146,7 +147,7 @@ def fit(
     selection: Any = None,
     score: Score | None = None,
     early_stopping_patience: int | None = None,
-    tuner: Tuner | None = None,
+    tuner: TunerBlock | None = None,
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
 ) -> tuple[Any, dict[str, float]]:
@@ -230,7 +231,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         label_weights: Mapping[str, float],
         lengths: np.ndarray | None,
         patience: EarlyStoppingCallback | None,
-        tuner: Tuner | None,
+        tuner: TunerBlock | None,
         meter: Meter | None = None,
         **keywords: Any,
     ) -> None:

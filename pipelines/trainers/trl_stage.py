@@ -70,7 +70,7 @@ def opened(stage: Any, context: Context) -> tuple[Any, Any, Any]:
     """(the policy, in a folder from which TRL can read its reference; its head; the tokenizer). Raises ModelError."""
     from pipelines.core.interfaces import Head
 
-    if context.writing_head().kind != tuning.DECODER:
+    if tuning.writing_head(context).kind != tuning.DECODER:
         tuning.opened_policy(stage, context, (tuning.DECODER,))  # which says why not
     head = Head("causal_lm")
     source = context.recipe.model_of(stage)

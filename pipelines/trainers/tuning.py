@@ -14,7 +14,7 @@ from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
-from pipelines.models.heads import WRITERS, writing_head
+from pipelines.models.heads import WRITERS, read_by, writing_head_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -165,20 +165,27 @@ WHY = {
 def policy_issues(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
     """Whether the recipe's model can be a policy, as far as the recipe tells; places relative to the stage."""
     shape = recipe.model.architecture
-    if shape is not None and ((head := writing_head(shape)) is None or head.kind not in allowed):
+    if shape is not None and ((head := writing_head_of(shape)) is None or head.kind not in allowed):
         yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
 
 
 def head_kind(recipe: Recipe) -> str:
     """The kind of head that the policy has, as far as the recipe tells; a decoder's where it does not."""
-    head = writing_head(recipe.model.architecture) if recipe.model.architecture is not None else None
+    head = writing_head_of(recipe.model.architecture) if recipe.model.architecture is not None else None
     return DECODER if head is None else head.kind
 
 
+def writing_head(context: Context) -> Head:
+    """The head that the model which the stage reads writes with. Raises ModelError where it writes no texts."""
+    recipe = context.recipe
+    return read_by(recipe, recipe.model_of(recipe.stage(context.stage_id)), context.stage_folders)
+
+
 def opened_policy(stage: Any, context: Context, allowed: tuple[str, ...] = WRITERS) -> tuple[Any, Head]:
-    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never
-    learnt to."""
-    head = context.writing_head()
+    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never learnt
+    to.
+    """
+    head = writing_head(context)
     if head.kind not in allowed:
         raise ModelError(f"the stage is {stage.stage}, {WHY[allowed]}")
     from_scratch = context.recipe.model_of(stage) == START and context.recipe.model.checkpoint is None

@@ -15,7 +15,7 @@ import torch
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import heads, opening
-from pipelines.models.heads import writing_head
+from pipelines.models.heads import writing_head_of
 from tests import tiny
 
 
@@ -90,7 +90,7 @@ def test_what_writes_nothing_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_architecture_tells_it(shape: dict[str, Any], kind: str | None):
-    found = writing_head(shape)
+    found = writing_head_of(shape)
     assert (None if found is None else found.kind) == kind
 
 
