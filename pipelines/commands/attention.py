@@ -17,7 +17,8 @@ from pipelines.core.errors import CommandError, DiskFull, ModelError, StageError
 from pipelines.core.interfaces import Head
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
-from pipelines.models.checkpoint import Checkpoint, Family
+from pipelines.models.checkpoint import Checkpoint
+from pipelines.models.heads import Family
 
 PAGE, PICTURE = "attention.html", "attention.png"
 OWN_WORDS = 32

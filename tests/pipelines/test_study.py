@@ -196,7 +196,7 @@ def test_halving_tries_the_best_again_with_more(go):
     steps = {}
 
     def seen(recipe, name):
-        steps[name] = recipe.stages[0].arguments.get("max_steps")
+        steps[name] = recipe.stages[0].arguments.given().get("max_steps")
         return outcome(recipe, name)
 
     _, folder = go(text, PretendWorkers(seen))

@@ -160,7 +160,7 @@ def test_an_override_opens_a_short_form_and_missing_mappings() -> None:
     text = GOOD.replace("tuner: {name: lora, r: 4}", "tuner: lora")
     recipe = loads(text, overrides=["stages.docs.tuner.r=2", "stages.docs.arguments.learning_rate=1e-3"])
     assert recipe.stages[1].tuner.r == 2
-    assert recipe.stages[1].arguments == {"learning_rate": 1e-3}
+    assert recipe.stages[1].arguments.given() == {"learning_rate": 1e-3}
 
 
 @pytest.mark.parametrize(

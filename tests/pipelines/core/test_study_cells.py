@@ -63,7 +63,7 @@ stages:
 def test_the_final_recipe_has_the_values_that_were_found(study):
     found = study(BASE + METHODS)
     recipe = found.final(found.cells[0], {"stages.mrpc.arguments.learning_rate": 5e-5})
-    assert recipe.stage("mrpc").arguments == {"num_train_epochs": 2, "learning_rate": 5e-5}
+    assert recipe.stage("mrpc").arguments.given() == {"num_train_epochs": 2, "learning_rate": 5e-5}
     assert [stage.id for stage in recipe.stages] == ["pretrain", "mrpc", "evaluate"]
 
 
@@ -78,7 +78,7 @@ def test_a_trial_never_sees_the_reported_split(study):
             assert "evaluate" not in [stage.stage for stage in trial.stages]
             target = trial.stages[-1]
             assert target.id == "mrpc"
-            assert target.arguments == {
+            assert target.arguments.given() == {
                 "num_train_epochs": 2,
                 "learning_rate": next(iter(values.values())),
                 "eval_strategy": "epoch",

@@ -229,7 +229,7 @@ def test_a_plan_is_plain_data_and_lines(folder):
 def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
     (folder / "recipe.yaml").write_text(RECIPE)
     program = (
-        "import sys; from pipelines.core.recipe import load; from pipelines.runs.planning.plan import plan; "
+        "import sys; from pipelines.core.load import load; from pipelines.runs.planning.plan import plan; "
         f"found = plan(load({str(folder / 'recipe.yaml')!r})); print(found.lines()[0]); "
         "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'numpy') if name in sys.modules])"
     )
