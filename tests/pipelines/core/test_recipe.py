@@ -237,7 +237,7 @@ def test_a_block_that_is_neither_name_nor_mapping_is_refused(given: str) -> None
 def test_reading_a_recipe_imports_no_heavy_library(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(GOOD)
     code = (
-        "import sys\nfrom pipelines import recipe\n"
+        "import sys\nfrom pipelines.core import recipe\nfrom pipelines.core.load import load\n"
         f"load({str(tmp_path / 'r.yaml')!r})\nrecipe.schema()\n"
         "heavy = {'torch', 'transformers', 'datasets', 'peft', 'pandas', 'evaluate', 'accelerate'} & set(sys.modules)\n"
         "assert not heavy, heavy"
