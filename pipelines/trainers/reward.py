@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import Field
 
 from pipelines.core import architecture_fields
@@ -215,6 +214,8 @@ def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
 
 def scores_of(model: PreTrainedModel, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
     """Scores (pairs, 2) of every pair, chosen first, in the order of the examples."""
+    import torch
+
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
