@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context
 from pipelines.models.log_probabilities import sums, token_log_probabilities
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,7 +70,7 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: PreTrainedModel, tuner: TunerBlock) -> ReferenceModel:
+def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
     return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
 

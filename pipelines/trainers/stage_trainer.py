@@ -25,7 +25,7 @@ from pipelines.core.interfaces import Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 
 def reset_peak_memory() -> None:
@@ -73,7 +73,7 @@ def split_by_rate(optimizer: Optimizer, model: nn.Module, rates: Mapping[str, fl
     optimizer.param_groups = sorted(groups, key=lambda group: -group["lr"])
 
 
-def schedule(optimizer: Optimizer, tuner: TunerBlock | None, steps: int) -> LambdaLR | None:
+def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR | None:
     """The tuner's own schedule over `steps` updates; None when it leaves that to `arguments`."""
     if tuner is None or tuner.factor(0, steps) is None:
         return None
@@ -150,7 +150,7 @@ class StageTrainer(Base):  # type: ignore[misc]
     `__init__`."""
 
     context: Context
-    tuner: TunerBlock | None
+    tuner: Tuner | None
     meter: Meter | None
     patience: EarlyStoppingCallback | None
     sampler: Any
@@ -161,7 +161,7 @@ class StageTrainer(Base):  # type: ignore[misc]
     def begin(
         self,
         context: Context,
-        tuner: TunerBlock | None,
+        tuner: Tuner | None,
         patience: EarlyStoppingCallback | None = None,
         meter: Meter | None = None,
     ) -> None:

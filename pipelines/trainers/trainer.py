@@ -28,7 +28,7 @@ from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -147,7 +147,7 @@ def fit(
     selection: Any = None,
     score: Score | None = None,
     early_stopping_patience: int | None = None,
-    tuner: TunerBlock | None = None,
+    tuner: Tuner | None = None,
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
 ) -> tuple[Any, dict[str, float]]:
@@ -231,7 +231,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         label_weights: Mapping[str, float],
         lengths: np.ndarray | None,
         patience: EarlyStoppingCallback | None,
-        tuner: TunerBlock | None,
+        tuner: Tuner | None,
         meter: Meter | None = None,
         **keywords: Any,
     ) -> None:

@@ -29,7 +29,7 @@ from pipelines.data.packing import end_of_text
 from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -60,7 +60,7 @@ def train(
     method: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    tuner: TunerBlock,
+    tuner: Tuner,
     arguments: TrainingArguments,
     overrides: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
@@ -126,7 +126,7 @@ def _staged(theirs: type) -> type:
     """TRL's trainer with what every stage has."""
 
     class Staged(StageTrainer, theirs):  # type: ignore[misc]
-        def __init__(self, *, context: Context, tuner: TunerBlock, **keywords: Any) -> None:
+        def __init__(self, *, context: Context, tuner: Tuner, **keywords: Any) -> None:
             self.begin(context, tuner)
             super().__init__(**keywords)
             refuse_other_heads(self.model, getattr(self, "temperature", 1.0))

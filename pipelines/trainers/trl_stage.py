@@ -12,7 +12,9 @@ from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.costs import PROMPT_LENGTH, Example
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head
 from pipelines.core.recipe import RewardField, Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
@@ -27,9 +29,11 @@ from pipelines.core.training_arguments import (
     TrainingArguments,
 )
 from pipelines.data.prompts import Prompts
+from pipelines.data.row_counts import prompt_rows
 from pipelines.trainers import tuning
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -134,6 +138,22 @@ class GroupSampling(Stage):
     trains: ClassVar[bool] = True
     method: ClassVar[str]
     """The beginning of the names of TRL's classes."""
+
+    def cost(self, planning: Planning) -> StagePlan:
+        """Its examples are completions."""
+        arguments = self.arguments
+        prompts, written = prompt_rows(self.prompts), arguments.max_completion_length
+        notes = [
+            *planning.notes,
+            f"at most: every completion is counted with max_completion_length {written}, and as one forward pass over "
+            "its prompt and itself",
+            f"what the reward '{self.reward.name}' costs is not counted",
+        ]
+        completions = None if prompts is None else prompts * arguments.num_generations
+        rows = planning.rows_to_learn(self, completions, notes, what="prompts")
+        length = (self.prompts.max_length or PROMPT_LENGTH) + written
+        example = Example(length, length, written, forwards=1 + (arguments.beta > 0))
+        return planning.training(self, Head("causal_lm"), example, rows, notes)
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from reward_mistakes(self.reward, recipe, self)
