@@ -18,7 +18,7 @@ from pipelines.core.recipe import Recipe, schema
 from pipelines.core.registry import JUDGES
 from pipelines.core.signals import StopSignal
 from pipelines.feedback.judges.judge import Judge, JudgeBlock
-from tests.pipelines.feedback.test_local import judge as local_judge
+from tests.pipelines.feedback.judges.test_local import judge as local_judge
 
 EXAMPLES: dict[str, list[str]] = {
     "local": [
