@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -408,8 +409,9 @@ class FeedbackRun:
         rows: list[Row] = []
         for number, part in enumerate(parts):
             self._look_for_stop()
-            rows += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
-            self.context.events.emit("progress", step=step * len(parts) + number + 1, total=self.steps, what=what)
+            place = step * len(parts) + number + 1
+            rows += self._counted(self.progress.done(place, partial(make, part)))
+            self.context.events.emit("progress", step=place, total=self.steps, what=what)
         return rows
 
     def _once(self, number: int, make: Callable[[], list[Row]]) -> list[Row]:

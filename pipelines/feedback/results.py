@@ -1,4 +1,4 @@
-"""What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far its judge can be trusted.
+"""What a feedback stage leaves: preferences, scored completions, and figures on how far its judge can be trusted.
 
 A judge is measured by what it gives to the place of a completion (Wang et al. 2023, "Large Language Models are not Fair
 Evaluators", arxiv.org/abs/2305.17926) and to its length (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3,
