@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Rows
 
 if TYPE_CHECKING:
@@ -239,3 +240,12 @@ def _longer(tokenizer: Any, texts: list[str], max_length: int, role: str) -> lis
         "input_ids"
     ]
     return [place for place, found in enumerate(uncut) if len(found) > max_length]
+
+
+def check_offsets(tokenizer: Any) -> None:
+    """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, which this task needs; "
+            "use a fast tokenizer"
+        )

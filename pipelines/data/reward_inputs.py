@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.completions import opening_of, padding_token
+from pipelines.data.completions import opening_of, padding_token, parted, prompt_room, shortened
 from pipelines.data.encoding import CHUNK, Columns
-from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor

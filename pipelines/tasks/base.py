@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -393,3 +393,13 @@ def resolve(value: str | InlineTask, stage_id: str) -> Task:
         task: Task = TASKS.load(value)
         return task
     return value.task(stage_id)
+
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+def class_names(value: Any) -> Any:
+    """Class names may be written as numbers or truth values, as they stand in the data."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(name if (name := class_name(entry)) is not None else entry for entry in value)

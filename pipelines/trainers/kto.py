@@ -21,8 +21,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.training_arguments import COUNT, SWITCH, Argument
-from pipelines.tasks.causal.training import stops_of
-from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
+from pipelines.data.completions import parted, prompt_room, shortened, stops_of
 from pipelines.trainers import trl_stage
 from pipelines.trainers.arguments import Setting, batch_sizes, checked_with, in_todays_names, split
 from pipelines.trainers.preferences import PreferenceSubject

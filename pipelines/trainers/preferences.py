@@ -20,8 +20,8 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
+from pipelines.data.completions import stops_of
 from pipelines.tasks.base import TaskField, resolve
-from pipelines.tasks.causal.training import stops_of
 from pipelines.tasks.first_batch import tell_pairs
 from pipelines.tasks.preference.pairs import PairsTogether, PreferencePairs, encode_preferences
 from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined, split_in_two, told

@@ -27,7 +27,7 @@ from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
-from pipelines.data.completions import IGNORED, Completions
+from pipelines.data.completions import IGNORED, Completions, stops_of
 from pipelines.objectives.attention_masks import additive, earlier, restarted, sees_ahead, takes_masks
 from pipelines.tasks import training
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
@@ -227,12 +227,6 @@ def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.
     labels = inputs.pop("labels")  # (batch, length)
     outputs, logits = logits_of(model, inputs, labels != IGNORED)
     return cross_entropy(logits, labels[labels != IGNORED], smoothing), outputs
-
-
-def stops_of(model: Any) -> tuple[int, ...]:
-    """The tokens at which the model's own generation ends."""
-    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
 
 
 def inherited_template(context: Context) -> str | None:

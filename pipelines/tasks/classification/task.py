@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssues
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, check_columns_differ, class_name, inline_places
-
-Column = Annotated[str, Field(min_length=1)]
-
-
-def class_names(value: Any) -> Any:
-    """Class names may be written as numbers or truth values, as they stand in the data."""
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(name if (name := class_name(entry)) is not None else entry for entry in value)
+from pipelines.tasks.base import Column, Task, check_columns_differ, class_names, inline_places
 
 
 class Classification(Block):

@@ -23,8 +23,7 @@ from pipelines.core.config import Block, ConfigIssues
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, inline_places
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, inline_places
 
 if TYPE_CHECKING:
     from datasets import Dataset

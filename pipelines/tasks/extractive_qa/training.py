@@ -28,10 +28,9 @@ from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.model_types import looks_back_only
-from pipelines.data.encoding import Parts, collate, settings_kept
+from pipelines.data.encoding import Parts, check_offsets, collate, settings_kept
 from pipelines.tasks import auxiliary_lm, training
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
-from pipelines.tasks.token_classification.training import check_offsets
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.interfaces import Head, Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, inline_places, is_missing
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, inline_places, is_missing
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -206,9 +206,9 @@ class Preferring(TaskTraining):
     def prepare(
         self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None
     ) -> ScoringLesson:
+        from pipelines.data.completions import stops_of
         from pipelines.data.reward_inputs import Together
         from pipelines.objectives.losses import Meter
-        from pipelines.tasks.causal.training import stops_of
         from pipelines.tasks.first_batch import tell_pairs
         from pipelines.trainers.arguments import split
         from pipelines.trainers.reward import SETTINGS

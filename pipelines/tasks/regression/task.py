@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from pipelines.core.config import Block
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, check_columns_differ, inline_places
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, check_columns_differ, inline_places
 
 
 class Regression(Block):

@@ -8,8 +8,7 @@ from pydantic import model_validator
 
 from pipelines.core.config import Block, ConfigIssues
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, inline_places
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, inline_places
 
 
 class Seq2Seq(Block):

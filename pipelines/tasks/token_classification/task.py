@@ -19,8 +19,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
-from pipelines.tasks.base import Task, class_name, inline_places, natural_order
-from pipelines.tasks.classification.task import Column, class_names
+from pipelines.tasks.base import Column, Task, class_name, class_names, inline_places, natural_order
 
 if TYPE_CHECKING:
     from datasets import Dataset

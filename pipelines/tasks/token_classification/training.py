@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.config import ConfigIssue
-from pipelines.core.errors import DataError, ModelError
+from pipelines.core.errors import DataError
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.scores import score_names
-from pipelines.data.encoding import CHUNK, Parts, collate, settings_kept
+from pipelines.data.encoding import CHUNK, Parts, check_offsets, collate, settings_kept
 from pipelines.tasks import auxiliary_lm, training
 from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
@@ -55,15 +55,6 @@ class WordExamples(Parts):
     def __getitem__(self, position: int) -> dict[str, Any]:
         example = super().__getitem__(position)
         return example if self.labels is None else example | {"token_labels": self.labels[position]}
-
-
-def check_offsets(tokenizer: Any) -> None:
-    """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(
-            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, which this task needs; "
-            "use a fast tokenizer"
-        )
 
 
 def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExamples:

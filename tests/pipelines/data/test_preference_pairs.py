@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pipelines.core.errors import DataError
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.completions import IGNORED
+from pipelines.data.completions import IGNORED, prompt_room, shortened
 from pipelines.data.reward_inputs import Reading, encode_scored
-from pipelines.tasks.preference.pairs import PairsTogether, encode_preferences, prompt_room, shortened
+from pipelines.tasks.preference.pairs import PairsTogether, encode_preferences
 from pipelines.tasks.preference.rows import PreferenceRows
 from tests import tiny
 

@@ -11,7 +11,8 @@ from pipelines.core import recipe as recipes
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Head
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.tasks.causal.training import Completing, completion_loss, stops_of, unfit
+from pipelines.data.completions import stops_of
+from pipelines.tasks.causal.training import Completing, completion_loss, unfit
 from tests import tiny
 
 ROWS = [
