@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.commands.evaluate import stage_for
 from pipelines.commands.trained_models import Told, Trained, context_of, find, recipe_of, refuse_mistakes
 from pipelines.core.errors import CommandError, DataError, ModelError
-from pipelines.core.registry import EXAMINERS, TASKS
+from pipelines.core.registry import TASKS
 from pipelines.data.tables import READERS
 from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
@@ -250,7 +250,7 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
         if task.kind in ("causal", "instruction_pairs"):
             said: Any = continued(request, asked)
         else:
-            said = EXAMINERS.load(task.head.kind)().ask(request).predicted[0]
+            said = evaluation_of(task.kind).ask(request).predicted[0]
         warnings += told.warnings
         doubt = None if isinstance(said, dict) else said.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -53,6 +53,25 @@ class Registry(Mapping[str, str]):
             raise UnknownName(self.unknown(name))
         module, _, attribute = self[name].partition(":")
         return getattr(import_module(module), attribute)
+
+
+class TaskKinds(Registry):
+    """A table of folders, each a kind of task; `…:Causal` names what stands in them.
+
+    `task.py` has the block `Causal`, which a recipe check loads; `training.py` has `CausalTraining` and `evaluation.py`
+    has `CausalEvaluation`, loaded where a model is open.
+    """
+
+    def load(self, name: str) -> Any:
+        """The block that describes a task of the kind in a recipe. Raises UnknownName."""
+        return self.part(name, "task")
+
+    def part(self, name: str, part: Literal["task", "training", "evaluation"]) -> Any:
+        """The class in one of the three files of a kind's folder. Raises UnknownName."""
+        if name not in self:
+            raise UnknownName(self.unknown(name))
+        folder, _, named = self[name].partition(":")
+        return getattr(import_module(f"{folder}.{part}"), named if part == "task" else named + part.title())
 
 
 STAGES = Registry(
@@ -133,50 +152,21 @@ SOURCES = Registry(
 )
 """Where a data set is looked for, in this order."""
 
-TASK_KINDS = Registry(
+TASK_KINDS = TaskKinds(
     "task kind",
     {
-        "classification": "pipelines.tasks.classification.task:Classification",
-        "regression": "pipelines.tasks.regression.task:Regression",
-        "seq2seq": "pipelines.tasks.seq2seq.task:Seq2Seq",
-        "token_classification": "pipelines.tasks.token_classification.task:TokenClassification",
-        "qa": "pipelines.tasks.extractive_qa.task:ExtractiveQA",
-        "multiple_choice": "pipelines.tasks.multiple_choice.task:MultipleChoice",
-        "causal": "pipelines.tasks.causal.task:Causal",
-        "instruction_pairs": "pipelines.tasks.instruction_pairs.task:InstructionPairs",
-        "preference": "pipelines.tasks.preference.task:Preference",
+        "classification": "pipelines.tasks.classification:Classification",
+        "regression": "pipelines.tasks.regression:Regression",
+        "seq2seq": "pipelines.tasks.seq2seq:Seq2Seq",
+        "token_classification": "pipelines.tasks.token_classification:TokenClassification",
+        "qa": "pipelines.tasks.extractive_qa:ExtractiveQA",
+        "multiple_choice": "pipelines.tasks.multiple_choice:MultipleChoice",
+        "causal": "pipelines.tasks.causal:Causal",
+        "instruction_pairs": "pipelines.tasks.instruction_pairs:InstructionPairs",
+        "preference": "pipelines.tasks.preference:Preference",
     },
 )
-"""Shapes of a labelled task."""
-
-LESSONS = Registry(
-    "lesson",
-    {
-        "classification": "pipelines.tasks.classification.training:Classifying",
-        "regression": "pipelines.tasks.classification.training:Classifying",
-        "seq2seq": "pipelines.tasks.seq2seq.training:Pairs",
-        "token_classification": "pipelines.tasks.token_classification.training:TokenClassifying",
-        "qa": "pipelines.tasks.extractive_qa.training:SpanFinding",
-        "multiple_choice": "pipelines.tasks.multiple_choice.training:Choosing",
-        "causal": "pipelines.tasks.causal.training:Completing",
-        "preference": "pipelines.tasks.preference.training:Preferring",
-    },
-)
-"""How a kind of task is learnt."""
-
-EXAMINERS = Registry(
-    "examiner",
-    {
-        "sequence_classification": "pipelines.tasks.classification.evaluation:Classes",
-        "seq2seq_lm": "pipelines.tasks.seq2seq.evaluation:Texts",
-        "token_classification": "pipelines.tasks.token_classification.evaluation:Tags",
-        "question_answering": "pipelines.tasks.extractive_qa.evaluation:Spans",
-        "multiple_choice": "pipelines.tasks.multiple_choice.evaluation:Options",
-        "causal_lm": "pipelines.tasks.causal.evaluation:Continuations",
-        "reward": "pipelines.tasks.preference.evaluation:Scores",
-    },
-)
-"""How a model is asked the questions of a benchmark, by the head that answers."""
+"""Shapes of a labelled task: how each is described, learnt and evaluated."""
 
 TASKS = Registry(
     "task",
@@ -290,8 +280,6 @@ REGISTRIES: dict[str, Registry] = {
     "tokenizers": TOKENIZERS,
     "sources": SOURCES,
     "task_kinds": TASK_KINDS,
-    "lessons": LESSONS,
-    "examiners": EXAMINERS,
     "tasks": TASKS,
     "metrics": METRICS,
     "baselines": BASELINES,

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import Recipe, Stage
-from pipelines.core.registry import BASELINES, EXAMINERS
+from pipelines.core.registry import BASELINES
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
@@ -30,7 +30,7 @@ from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
 from pipelines.tasks import evaluation
-from pipelines.tasks.evaluation import EvaluationRequest
+from pipelines.tasks.evaluation import EvaluationRequest, evaluation_of
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Task
@@ -253,7 +253,7 @@ class Evaluate(PolicyKeys, Stage):
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
         asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
-        answers: Predictions = EXAMINERS.load(task.head.kind)().ask(asked)
+        answers = evaluation_of(task.kind).ask(asked)
         return (
             answers
             if self.mixed_precision == "no"

@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
+from pipelines.core.model_types import sees_ahead
 from pipelines.data.randomness import uniforms
-from pipelines.objectives.attention_masks import additive, earlier, sees_ahead
+from pipelines.objectives.attention_masks import additive, earlier
 from pipelines.objectives.batches import IGNORED, draws_of, stacked, tensors
 from pipelines.objectives.objective import Collate, Objective
 

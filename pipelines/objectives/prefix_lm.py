@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pipelines.core.interfaces import Head
-from pipelines.objectives.attention_masks import sees_ahead, takes_masks
+from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.objectives.objective import Collate, Objective
 
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +30,18 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Validati
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from pipelines.core.config import Block, ConfigIssues, Pick, show
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.data.sources import Source, check_columns, find
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
 
 
 def class_name(cell: Any) -> str | None:
@@ -112,16 +117,8 @@ class Task:
 
     name: str
     """`glue/mrpc`, or the id of the stage that describes the task."""
-    kind: Literal[
-        "classification",
-        "regression",
-        "seq2seq",
-        "causal",
-        "token_classification",
-        "qa",
-        "multiple_choice",
-        "preference",
-    ]
+    kind: str
+    """The kind as which it is learnt: a name in TASK_KINDS."""
     columns: tuple[str, ...]
     """One column of texts, or two of pairs."""
     label: str
@@ -350,11 +347,47 @@ def mixed_rows(count: int) -> list[int]:
     return Random(HELD_OUT_SEED).sample(range(count), count)
 
 
-class InlineTask(Protocol):
-    """What a block of the TASK_KINDS table can do."""
+class TaskKind(Block):
+    """Base of every kind of task: the keys that describe one in a recipe, and what is known of all of them without torch.
+
+    `training.py` beside it says how such tasks are learnt, `evaluation.py` how a model is asked and scored.
+    """
+
+    head_kind: ClassVar[HeadKind]
+    """The head that learns and answers such tasks."""
+    smooths_labels: ClassVar[bool] = False
+    """Whether training follows `label_smoothing_factor`."""
 
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""
+        raise NotImplementedError
+
+    @classmethod
+    def training_head(cls, subject: Subject, task: Task) -> Head:
+        """The head that a task is learnt with. May read the training rows to find the class names."""
+        return task.head
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        """What is wrong with a subject of this kind for the recipe's model, positions relative to the subject."""
+        return ()
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        """What is wrong with asking for a benchmark of this kind, positions relative to the stage."""
+        return ()
+
+    @classmethod
+    def columns_read(cls, task: Task) -> tuple[str, ...]:
+        """Columns to be named in the fingerprint of the training rows."""
+        return task.columns
+
+    @classmethod
+    def texts(cls, rows: Any) -> Iterator[str]:
+        """The texts of `rows`, for a tokenizer: first and second texts, and the labels that are texts."""
+        return chain(rows.texts, rows.pairs or (), (label for label in rows.labels or () if isinstance(label, str)))
 
 
 class _TaskField:
@@ -387,7 +420,7 @@ TaskField = Annotated[Any, _TaskField()]
 """The type of a recipe's key that takes a task's name or a task described in place."""
 
 
-def resolve(value: str | InlineTask, stage_id: str) -> Task:
+def resolve(value: str | TaskKind, stage_id: str) -> Task:
     """The task that a TaskField holds; one described in place is named after its stage."""
     if isinstance(value, str):
         task: Task = TASKS.load(value)

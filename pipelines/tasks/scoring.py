@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.registry import EXAMINERS, METRICS
+from pipelines.core.registry import METRICS
 from pipelines.tasks.text_to_text import AsText
 
 
@@ -72,8 +72,7 @@ def _listed(names: Sequence[str]) -> str:
 def score(task: Task) -> Score:
     """The task's metrics as one function of what a model said and of the labels: see the examiner of the task's
     head."""
-    found: Score = EXAMINERS.load(task.head.kind)().score(task)
-    return found
+    return evaluation_of(task.kind).score(task)
 
 
 def score_texts(task: Task) -> Score:

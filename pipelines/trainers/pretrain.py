@@ -18,11 +18,10 @@ from pydantic import BeforeValidator, Field
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.errors import IncompatibleError
-from pipelines.core.model_types import usable_positions
+from pipelines.core.model_types import takes_masks, usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
 from pipelines.data.references import DatasetReference
-from pipelines.objectives.attention_masks import takes_masks
 from pipelines.trainers import tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 

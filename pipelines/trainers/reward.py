@@ -25,11 +25,12 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Stage
-from pipelines.core.registry import LESSONS, TUNERS
+from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import FRACTION, SWITCH, Argument
 from pipelines.data.reward_inputs import Reading, Settings
 from pipelines.tasks.preference import scores as pair_scores
-from pipelines.tasks.preference.training import ONE_TEXT, Preferring, reads_pairs
+from pipelines.tasks.preference.training import ONE_TEXT, reads_pairs
+from pipelines.tasks.training import training_of
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import Setting, checked_with, in_todays_names, split
 from pipelines.trainers.preferences import KIND, PreferenceSubject
@@ -98,12 +99,8 @@ class Reward(PreferenceSubject, Stage):
         """The task, where there is one to be measured on."""
         return {} if self.task is None else {self.id: self}
 
-    def teacher(self) -> Preferring:
-        """Who knows how pairs are learnt."""
-        return Preferring()
-
     def modules(self, recipe: Recipe) -> set[str]:
-        return {LESSONS.module(KIND)}
+        return {TASK_KINDS.module(KIND)}
 
     def texts(self) -> Iterator[str]:
         """The texts of the training rows."""
@@ -128,7 +125,7 @@ class Reward(PreferenceSubject, Stage):
         own, arguments = split(self.arguments, SETTINGS)
         if own["disable_dropout"]:
             without_dropout(model)
-        lesson = self.teacher().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
+        lesson = training_of(KIND).prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
         examples, selection, arguments = model_selection.divided(
             lesson.examples, arguments, lesson.metric, context.seed, self.max_eval_samples
         )

@@ -13,7 +13,7 @@ Asking a decoder to go on: how likely it finds the right answers, and what it wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.recipe import START
@@ -37,9 +36,6 @@ from pipelines.tasks.predictions import SplitPredictions, constant_text
 from pipelines.tasks.scoring import score_texts
 
 if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
     from pipelines.tasks.evaluation import Predictions
 
 
@@ -157,15 +153,8 @@ def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
     return np.asarray(found, dtype=object)
 
 
-class Continuations(TaskEvaluation):
+class CausalEvaluation(TaskEvaluation):
     """Perplexity and bits per byte of the answers, and a written answer to each prompt where the rows have prompts."""
-
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        if stage.generation.model_fields_set & {"iterations", "length_beam"}:
-            yield (
-                ("generation",),
-                "sets iterations or length_beam, which are for mask-predict; a decoder writes one token after another",
-            )
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import continue_prompts, how

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import HeadKind
+from pipelines.tasks.base import TaskKind
+from pipelines.tasks.subject import auxiliary_lm_issues
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.data.references import DataPath
 from pipelines.tasks.base import Column, Task, check_columns_differ, class_names, inline_places
 
 
-class Classification(Block):
+class Classification(TaskKind):
     """Which of several classes a text, or a pair of texts, belongs to."""
 
+    head_kind: ClassVar[HeadKind] = "sequence_classification"
+    smooths_labels: ClassVar[bool] = True
     kind: Literal["classification"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
     """The column of the text, or the two columns of a pair."""
@@ -50,3 +64,7 @@ class Classification(Block):
             metrics=("accuracy", "f1"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from auxiliary_lm_issues(subject, recipe)

@@ -16,7 +16,7 @@ Asking where the answer to a question stands in a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,20 +24,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Score, Task
 from pipelines.metrics.squad_v2 import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
-from pipelines.tasks.extractive_qa.task import SHORTEST, widest_stride
+from pipelines.tasks.extractive_qa.task import SHORTEST
 from pipelines.tasks.predictions import SplitPredictions, constant_answer
 
 if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
     from pipelines.tasks.evaluation import Predictions
 
 
@@ -272,19 +268,8 @@ class Spanned(SplitPredictions):
             write_json(folder / f"{name}.null_odds.json", odds)
 
 
-class Spans(TaskEvaluation):
+class ExtractiveQAEvaluation(TaskEvaluation):
     """The best span of all windows of each context, or "no answer" where a task allows for that."""
-
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        length = stage.max_length or choice.trained_length(recipe)
-        stride = stage.spans.doc_stride
-        if length is not None and length < SHORTEST:
-            yield ("max_length",), f"is {length}, must be at least {SHORTEST} for a question and a part of its context"
-        elif length is not None and stride is not None and stride > widest_stride(length):
-            yield (
-                ("spans", "doc_stride"),
-                f"is {stride}, must be at most {widest_stride(length)} with windows of {length} tokens",
-            )
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from functools import partial

@@ -12,16 +12,29 @@ answer; a list of `{text, answer_start}` says the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.tasks.base import TaskKind
+from pipelines.tasks.subject import no_auxiliary_lm
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
 from pipelines.tasks.base import Column, Task, inline_places
 
@@ -194,9 +207,10 @@ class QuestionTask(Task):
         )
 
 
-class ExtractiveQA(Block):
+class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
+    head_kind: ClassVar[HeadKind] = "question_answering"
     kind: Literal["qa"]
     question: Column = "question"
     """The column of the questions."""
@@ -239,3 +253,34 @@ class ExtractiveQA(Block):
             id_column=self.id,
             version_2=self.version_2_with_negative,
         )
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from no_auxiliary_lm(subject, name)
+        if subject.max_length < SHORTEST:
+            yield (
+                ("max_length",),
+                f"is {subject.max_length}, must be at least {SHORTEST} for a question and a part of its context",
+            )
+        elif subject.doc_stride is not None and subject.doc_stride > widest_stride(subject.max_length):
+            yield (
+                ("doc_stride",),
+                (
+                    f"is {subject.doc_stride}, must be at most {widest_stride(subject.max_length)} with max_length {subject.max_length}, "
+                    "so that every window moves on beside the longest question"
+                ),
+            )
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        length = stage.max_length or choice.trained_length(recipe)
+        stride = stage.spans.doc_stride
+        if length is not None and length < SHORTEST:
+            yield ("max_length",), f"is {length}, must be at least {SHORTEST} for a question and a part of its context"
+        elif length is not None and stride is not None and stride > widest_stride(length):
+            yield (
+                ("spans", "doc_stride"),
+                f"is {stride}, must be at most {widest_stride(length)} with windows of {length} tokens",
+            )

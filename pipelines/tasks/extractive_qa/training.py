@@ -16,20 +16,17 @@ token of the answer. A window that does not hold it points twice to its blank, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, ModelError
-from pipelines.core.interfaces import HeadKind
 from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import Parts, check_offsets, collate, settings_kept
-from pipelines.tasks import auxiliary_lm, training
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
     from pipelines.tasks.training import Subject
 
@@ -207,16 +203,8 @@ def collate_questions(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dic
     return batch
 
 
-class SpanFinding(TaskTraining):
+class ExtractiveQATraining(TaskTraining):
     """Cross-entropy over the tokens of a window, for the first and the last token of the answer."""
-
-    head_kind: ClassVar[HeadKind] = "question_answering"
-    smoothed: ClassVar[tuple[str, ...]] = ()
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from auxiliary_lm.useless(subject, name)
-        yield from training.useless_pair_keys(subject, name)
-        yield from training.mistakes_span_keys(subject)
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.tasks.base import Task
 from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
 
@@ -17,6 +17,9 @@ from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
 class InstructionPairs(Causal):
     """Answers in words, for encoder-decoders: the last answer of each row, given all that stands before it."""
 
+    head_kind: ClassVar[HeadKind] = "seq2seq_lm"
+    smooths_labels: ClassVar[bool] = False
+    learnt_as: ClassVar[str | None] = "seq2seq"
     kind: Literal["instruction_pairs"]  # type: ignore[assignment]
 
     @model_validator(mode="after")

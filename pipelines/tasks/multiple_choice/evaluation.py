@@ -79,7 +79,7 @@ def score_options(task: Task) -> Score:
     return of
 
 
-class Options(TaskEvaluation):
+class MultipleChoiceEvaluation(TaskEvaluation):
     """A logit for each option of each question."""
 
     def ask(self, asked: EvaluationRequest) -> Predictions:

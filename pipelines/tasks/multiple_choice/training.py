@@ -7,29 +7,24 @@ Learning to choose the best of several options: tasks of the kind `multiple_choi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import HeadKind, Rows
+from pipelines.core.interfaces import Rows
 from pipelines.data.encoding import CHUNK, Examples, collate, encode
-from pipelines.tasks import auxiliary_lm, training
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.scoring import score
-from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, texts_of, training_rows
+from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
     from pipelines.tasks.training import Subject
 
@@ -92,21 +87,9 @@ def collate_choices(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[
     return batch
 
 
-class Choosing(TaskTraining):
+class MultipleChoiceTraining(TaskTraining):
     """Cross-entropy over the options, each of which is scored beside the context. Devlin et al. 2019, "BERT",
     section 4.4."""
-
-    head_kind: ClassVar[HeadKind] = "multiple_choice"
-    smoothed: ClassVar[tuple[str, ...]] = ("multiple_choice",)
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from auxiliary_lm.useless(subject, name)
-        yield from training.useless_pair_keys(subject, name)
-
-    def texts(self, rows: Any) -> Iterator[str]:
-        yield from texts_of(rows)
-        for options in rows.options:
-            yield from options
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None

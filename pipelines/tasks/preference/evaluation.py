@@ -7,7 +7,7 @@ Asking for a score of each of two answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.model_types import looks_back_only
-from pipelines.core.recipe import START
 from pipelines.core.registry import BASELINES
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
@@ -28,10 +26,7 @@ from pipelines.tasks.predictions import Decided
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
     from pipelines.data.reward_inputs import Reading
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
     from pipelines.tasks.evaluation import Predictions
 
 
@@ -108,16 +103,8 @@ def _credit(scores: Any) -> NDArray[np.float64]:
     return found
 
 
-class Scores(TaskEvaluation):
+class PreferenceEvaluation(TaskEvaluation):
     """One number an answer, by which the better of two is told."""
-
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        if choice.model != START and not recipe.stage(choice.model).scores:
-            kind = recipe.stage(choice.model).stage
-            yield (
-                (),
-                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no reward model",
-            )
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import answers

@@ -8,18 +8,29 @@ written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.recipe import START
+from pipelines.tasks.base import TaskKind
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head
 from pipelines.core.registry import nearest
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import Source, find
@@ -50,9 +61,14 @@ PathOrShare = Annotated[
 """The type of the key `validation`."""
 
 
-class Preference(Block):
+STAGES = ("reward", "dpo", "kto")
+"""Stages that learn tasks of the kind `preference`."""
+
+
+class Preference(TaskKind):
     """Pairs of answers of which one is better; or, for `kto`, single answers that are good or bad."""
 
+    head_kind: ClassVar[HeadKind] = "reward"
     kind: Literal["preference"]
     format: FormatName | None = None
     """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
@@ -111,6 +127,43 @@ class Preference(Block):
             split_seed=self.split_seed,
             skip_bad_rows=self.skip_bad_rows,
         )
+
+    @classmethod
+    def training_issues(cls, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        """Asked of the subjects of supervised stages alone."""
+        yield (
+            ("task",),
+            f"is of the kind preference, which the stages {', '.join(STAGES)} learn; write one of them instead",
+        )
+
+    @classmethod
+    def training_head(cls, subject: Any, task: Task) -> Head:
+        return Head(cls.head_kind)
+
+    @classmethod
+    def columns_read(cls, task: Task) -> tuple[str, ...]:
+        return ()
+
+    @classmethod
+    def texts(cls, rows: Any) -> Iterator[str]:
+        """Every message of every pair."""
+        return (
+            str(message["content"])
+            for side in (rows.chosen, rows.rejected)
+            for each in side
+            for message in each.messages
+        )
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        if choice.model != START and not recipe.stage(choice.model).scores:
+            kind = recipe.stage(choice.model).stage
+            yield (
+                (),
+                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no reward model",
+            )
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,17 @@ human feedback", section 3.4, arxiv.org/abs/2009.01325, take its negative logari
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, IncompatibleError
-from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import Columns
 from pipelines.data.reward_inputs import Reading, Together, encoded
@@ -32,10 +30,8 @@ from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.data.reward_inputs import Reading
     from pipelines.objectives.losses import Meter
-    from pipelines.tasks.base import Task
 
 
 SIDES = ("chosen", "rejected")
@@ -172,36 +168,8 @@ def distance_from_zero(chosen: Tensor, rejected: Tensor) -> Tensor:
     return (chosen.float() + rejected.float()) ** 2
 
 
-STAGES = ("reward", "dpo", "kto")
-"""Stages that learn tasks of the kind `preference`."""
-
-
-class Preferring(TaskTraining):
+class PreferenceTraining(TaskTraining):
     """The Bradley–Terry loss of pairs of answers."""
-
-    head_kind: ClassVar[HeadKind] = "reward"
-
-    def mistakes(self, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        """Asked of the subjects of supervised stages alone."""
-        yield (
-            ("task",),
-            f"is of the kind preference, which the stages {', '.join(STAGES)} learn; write one of them instead",
-        )
-
-    def head(self, subject: Any, task: Task) -> Head:
-        return Head(self.head_kind)
-
-    def columns(self, task: Task) -> tuple[str, ...]:
-        return ()
-
-    def texts(self, rows: Any) -> Iterator[str]:
-        """Every message of every pair."""
-        return (
-            str(message["content"])
-            for side in (rows.chosen, rows.rejected)
-            for each in side
-            for message in each.messages
-        )
 
     def prepare(
         self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipelines.tasks.evaluation import Predictions
 
 
-class Texts(TaskEvaluation):
+class Seq2SeqEvaluation(TaskEvaluation):
     """One written text a source, as the stage's `generation` says."""
 
     def ask(self, asked: EvaluationRequest) -> Predictions:

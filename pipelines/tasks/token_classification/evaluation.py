@@ -135,7 +135,7 @@ def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[An
     )
 
 
-class Tags(TaskEvaluation):
+class TokenClassificationEvaluation(TaskEvaluation):
     """The logits of each word's first token, in the task's order of classes."""
 
     def ask(self, asked: EvaluationRequest) -> Predictions:

@@ -6,17 +6,29 @@ whole entities are scored; with `scheme: plain` each word has a class of its own
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.tasks.base import TaskKind
+from pipelines.tasks.subject import no_auxiliary_lm
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
 from pipelines.tasks.base import Column, Task, class_name, class_names, inline_places, natural_order
@@ -145,9 +157,11 @@ class TokenTask(Task):
         return tuple(sorted(found, key=natural_order))
 
 
-class TokenClassification(Block):
+class TokenClassification(TaskKind):
     """Which class each word of a text belongs to: entities, parts of speech."""
 
+    head_kind: ClassVar[HeadKind] = "token_classification"
+    smooths_labels: ClassVar[bool] = True
     kind: Literal["token_classification"]
     tokens: Column = "tokens"
     """The column of the words: lists of texts."""
@@ -197,3 +211,7 @@ class TokenClassification(Block):
             places=inline_places(self.train, self.validation, self.test, self.name),
             scheme=self.scheme,
         )
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from no_auxiliary_lm(subject, name)

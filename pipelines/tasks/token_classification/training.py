@@ -12,29 +12,25 @@ Learning a class for each word: tasks of the kind `token_classification`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import HeadKind
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, Parts, check_offsets, collate, settings_kept
-from pipelines.tasks import auxiliary_lm, training
-from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
+from pipelines.tasks.scoring import score
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
     from pipelines.tasks.training import Subject
 
@@ -160,15 +156,8 @@ def collate_words(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[st
     return batch
 
 
-class TokenClassifying(TaskTraining):
+class TokenClassificationTraining(TaskTraining):
     """Cross-entropy over the tokens that begin a word. Devlin et al. 2019, "BERT", section 5.3."""
-
-    head_kind: ClassVar[HeadKind] = "token_classification"
-    smoothed: ClassVar[tuple[str, ...]] = ("token_classification",)
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from auxiliary_lm.useless(subject, name)
-        yield from training.useless_pair_keys(subject, name)
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.models import opening
-from pipelines.objectives.attention_masks import TOLD, Apart, additive, documents, earlier, restarted, takes_masks
+from pipelines.objectives.attention_masks import Apart, additive, documents, earlier, restarted
+from pipelines.core.model_types import TOLD, takes_masks
 from pipelines.objectives.causal_lm import CausalLM
 from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.prefix_lm import PrefixLM
