@@ -298,7 +298,9 @@ def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
         from pipelines.trainers.reward import HEAD, KIND
 
         model = context.open_model(HEAD)
-        return training_of(KIND).prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
+        return (
+            training_of(KIND).prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
+        )
     from pipelines.trainers import tuning
 
     model, _ = tuning.opened_policy(stage, context)

@@ -267,6 +267,11 @@ class Stage(Block):
         return plain
 
 
+def trained_by(stages: Sequence[Stage]) -> dict[str, Any]:
+    """What each model learnt that these stages trained on a task, by the model's id."""
+    return {model: subject for stage in stages for model, subject in stage.subjects().items()}
+
+
 class Recipe(Block):
     """One job: a model, its tokenizer, and the stages it goes through."""
 

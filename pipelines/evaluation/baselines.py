@@ -43,11 +43,8 @@ from numpy.typing import NDArray
 
 from pipelines.core.interfaces import Rows, Score
 from pipelines.core.registry import BASELINES
+from pipelines.tasks.evaluation import NotDefined
 from pipelines.tasks.preference.rows import PreferenceRows
-
-
-class NotDefined(ValueError):
-    """A guesser that makes no sense for this task; the message says why."""
 
 
 def score_baselines(

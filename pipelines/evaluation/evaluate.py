@@ -25,17 +25,16 @@ from pipelines.core.registry import BASELINES
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
-from pipelines.evaluation.benchmark_selection import WRITTEN, Choice, choose
+from pipelines.evaluation.benchmark_selection import WRITTEN, choose
 from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
 from pipelines.tasks import evaluation
-from pipelines.tasks.evaluation import EvaluationRequest, evaluation_of
+from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, Predictions, evaluation_of
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Task
     from pipelines.evaluation.report import Report
-    from pipelines.tasks.evaluation import Predictions
 
 
 def _baseline(name: str) -> str:
@@ -113,7 +112,7 @@ class Evaluate(PolicyKeys, Stage):
                     "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out",
                 )
             ]
-        found = [*found, *evaluation.mistakes(self, choices, recipe)]
+        found = [*found, *evaluation.issues(self, choices, recipe)]
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
             found = [
                 *found,
@@ -138,7 +137,7 @@ class Evaluate(PolicyKeys, Stage):
             found.append((("stride",), "moves windows over held-out text, but no 'datasets' are named; leave it out"))
         return found
 
-    def choices(self, recipe: Recipe) -> tuple[list[Choice], list[ConfigIssue]]:
+    def choices(self, recipe: Recipe) -> tuple[list[BenchmarkChoice], list[ConfigIssue]]:
         """Which model scores which benchmark, and what is wrong with asking for it. None where only text is
         measured."""
         if self.prompts is not None or self.few_shot is not None or (self.datasets and self.benchmarks is None):
@@ -249,7 +248,7 @@ class Evaluate(PolicyKeys, Stage):
             if context.world.is_main:
                 report.add_text(name, reference, chosen, found, self.stride, started)
 
-    def _ask(self, choice: Choice, task: Task, context: Context) -> Predictions:
+    def _ask(self, choice: BenchmarkChoice, task: Task, context: Context) -> Predictions:
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
         asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))

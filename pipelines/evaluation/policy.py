@@ -17,6 +17,7 @@ from pipelines.core.recipe import START, Recipe, RewardField, Stage
 from pipelines.core.registry import nearest
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
+from pipelines.tasks.evaluation import BenchmarkChoice
 
 NAME = "policy"
 """The key in `metrics.json`."""
@@ -102,9 +103,7 @@ def writes(recipe: Recipe, model: str) -> str | None:
         return f"was pretrained with {objective.name}, after which a model writes no texts"
     subject: Any = stage.subjects().get(model)
     if stage.stage in ("supervised", "multi_task") and subject is not None:
-        from pipelines.evaluation.benchmark_selection import Choice
-
-        kind = Choice(model, subject.task, model, model, subject).kind
+        kind = BenchmarkChoice(model, subject.task, model, model, subject).kind
         if kind not in WRITING:
             return f"learnt a task of the kind {kind}, whose answers are no texts"
     return None

@@ -14,12 +14,11 @@ from pipelines.core.registry import METRICS
 from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.examples import write_mistakes
 from pipelines.evaluation.official.glue import KEY as GLUE
 from pipelines.evaluation.official.glue import glue_score
 from pipelines.tasks import scoring
-from pipelines.tasks.evaluation import Predictions
+from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
 from pipelines.tasks.predictions import (
     SplitPredictions,
     no_better_than_majority,
@@ -45,7 +44,7 @@ class Report:
         self.predicted: list[SplitPredictions] = []
         self.measured = 0
 
-    def add(self, choice: Choice, task: Task, answers: Predictions, started: float) -> None:
+    def add(self, choice: BenchmarkChoice, task: Task, answers: Predictions, started: float) -> None:
         """Score what the model said about each split of one benchmark. `started` is when its prediction began."""
         predicted = answers.predicted
         labelled = [(each, each.labels) for each in predicted if each.labels is not None]
@@ -85,7 +84,7 @@ class Report:
             choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {})
         )
 
-    def _analyse(self, choice: Choice, task: Task, predicted: Sequence[SplitPredictions]) -> None:
+    def _analyse(self, choice: BenchmarkChoice, task: Task, predicted: Sequence[SplitPredictions]) -> None:
         """Put what stands behind the scores into the details."""
         columns = {
             each.split: columns_of(task, each.split, each.rows.index, self.slices)
@@ -125,7 +124,7 @@ class Report:
                 self.context.events.emit("warning", message=doubt)
 
     def _guess(
-        self, choice: Choice, task: Task, labelled: Sequence[SplitPredictions]
+        self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions]
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """The baselines, fitted on the rows that the model was fine-tuned on."""
         if not labelled or not self.baselines:

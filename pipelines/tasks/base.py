@@ -358,6 +358,9 @@ class TaskKind(Block):
     smooths_labels: ClassVar[bool] = False
     """Whether training follows `label_smoothing_factor`."""
 
+    read_as: ClassVar[str | None] = None
+    """The kind as which its rows are learnt and evaluated, where that is another one."""
+
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""
         raise NotImplementedError

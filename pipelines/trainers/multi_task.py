@@ -28,9 +28,9 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick
 from pipelines.core.errors import StageError
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS, nearest
+from pipelines.tasks.subject import Subject
 from pipelines.tasks.text_to_text import KINDS as AS_TEXT
 from pipelines.tasks.text_to_text import AsText
-from pipelines.tasks.subject import Subject
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import batch_sizes, checked, in_todays_names
 

@@ -23,10 +23,10 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import START, Recipe, Stage
+from pipelines.core.recipe import START, Recipe, Stage, trained_by
 from pipelines.core.registry import TASKS, nearest
 from pipelines.core.scores import score_names
-from pipelines.evaluation.benchmark_selection import WRITTEN, trained_by
+from pipelines.evaluation.benchmark_selection import WRITTEN
 from pipelines.evaluation.few_shot.prompts import Prompt, prompt_for, unfit
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from pipelines.core.files import whole_file
 from pipelines.core.registry import METRICS, nearest
 from pipelines.core.registry import TASKS as TASKS_registry
 from pipelines.evaluation.official.files import columns_of, listed, missing_ids, once_each
-from pipelines.tasks.scoring import plain
+from pipelines.tasks.evaluation import plain
 
 PREFIX = "glue/"
 LEAST, MOST = 0.0, 5.0

@@ -16,28 +16,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.recipe import START
+from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import Together, encode_completions, padding_token
-from pipelines.evaluation.benchmark_selection import trained_by
 from pipelines.metrics.perplexity import Tally, likelihood
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.models.predict import Running, answers
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import (
+    EvaluationRequest,
+    Predictions,
+    TaskEvaluation,
+)
 from pipelines.tasks.predictions import SplitPredictions, constant_text
 from pipelines.tasks.scoring import score_texts
-
-if TYPE_CHECKING:
-    from pipelines.tasks.evaluation import Predictions
-
 
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
@@ -156,24 +155,25 @@ def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
 class CausalEvaluation(TaskEvaluation):
     """Perplexity and bits per byte of the answers, and a written answer to each prompt where the rows have prompts."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import continue_prompts, how
-        from pipelines.tasks.evaluation import Predictions
 
-        template = template_of(asked)
-        tokenizer = asked.tokenizer if asked.choice.model == START else asked.context.open_tokenizer(asked.choice.model)
-        length, name = asked.length(), asked.choice.name
-        settings = how(asked.model, tokenizer, asked.stage.generation)
+        template = template_of(request)
+        tokenizer = (
+            request.tokenizer if request.choice.model == START else request.context.open_tokenizer(request.choice.model)
+        )
+        length, name = request.length(), request.choice.name
+        settings = how(request.model, tokenizer, request.stage.generation)
         said, called = [], None
-        for suffix, split, rows in asked.splits():
+        for suffix, split, rows in request.splits():
             given: Any = rows
             dialogues = [each.in_turns() for each in given.dialogues] if template else list(given.dialogues)
             if any(each.templated for each in dialogues):
                 called = chat_templates.adopt(tokenizer, template)
-            tally = likelihoods(asked.model, tokenizer, dialogues, length, **asked.running(split))
+            tally = likelihoods(request.model, tokenizer, dialogues, length, **request.running(split))
             asks = all(len(each.messages) > 1 for each in dialogues)
             texts = (
-                continue_prompts(asked.model, tokenizer, dialogues, settings, **asked.running(f"{split}, writing"))
+                continue_prompts(request.model, tokenizer, dialogues, settings, **request.running(f"{split}, writing"))
                 if asks
                 else None
             )
@@ -191,12 +191,12 @@ class CausalEvaluation(TaskEvaluation):
         return score_completions(task)
 
 
-def template_of(asked: EvaluationRequest) -> str | None:
+def template_of(request: EvaluationRequest) -> str | None:
     """The chat template that the stage names, else that of the stage that trained the model; None leaves it to the
     tokenizer."""
-    return asked.stage.chat_template or getattr(trainer_of(asked), "chat_template", None)
+    return request.stage.chat_template or getattr(trainer_of(request), "chat_template", None)
 
 
-def trainer_of(asked: EvaluationRequest) -> Any:
+def trainer_of(request: EvaluationRequest) -> Any:
     """What the model learnt, as its stage says it; None for a model that was trained on no task."""
-    return trained_by(asked.context.recipe.stages).get(asked.choice.model)
+    return trained_by(request.context.recipe.stages).get(request.choice.model)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.models.predict import predict
-from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import Predicted
-from pipelines.tasks.scoring import columns, score_decisions
+from pipelines.tasks.scoring import score_decisions
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task

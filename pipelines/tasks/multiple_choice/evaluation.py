@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
 from pipelines.metrics.accuracy import compute as accuracy
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import Decided, constant_prediction
 from pipelines.tasks.scoring import checked_logits
-
-if TYPE_CHECKING:
-    from pipelines.tasks.evaluation import Predictions
 
 
 @dataclass(frozen=True)
@@ -82,27 +79,26 @@ def score_options(task: Task) -> Score:
 class MultipleChoiceEvaluation(TaskEvaluation):
     """A logit for each option of each question."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         import numpy as np
 
         from pipelines.models.predict import forward
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 
-        length, name = asked.length(), asked.choice.name
+        length, name = request.length(), request.choice.name
         said, shared = [], {}
-        for suffix, split, given in asked.splits():
+        for suffix, split, given in request.splits():
             rows: Any = given
-            examples = encode_choices(asked.tokenizer, rows, length)
-            running = asked.running(split)
-            if (found := _by_article(asked, rows, examples, running)) is not None:
+            examples = encode_choices(request.tokenizer, rows, length)
+            running = request.running(split)
+            if (found := _by_article(request, rows, examples, running)) is not None:
                 logits, shared[split] = found
                 said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
                 continue
             running["batch_size"] = max(
                 1, running["batch_size"] // max(rows.choices, 1)
             )  # as many texts as of other tasks
-            logits = forward(asked.model, examples, partial(collate_choices, asked.tokenizer), _logits, **running)
+            logits = forward(request.model, examples, partial(collate_choices, request.tokenizer), _logits, **running)
             said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
         return Predictions(said, length, details={"articles_read_once": shared} if shared else {})
 
@@ -112,19 +108,19 @@ class MultipleChoiceEvaluation(TaskEvaluation):
 
 
 def _by_article(
-    asked: EvaluationRequest, rows: Any, examples: Any, running: Any
+    request: EvaluationRequest, rows: Any, examples: Any, running: Any
 ) -> tuple[list[Any], dict[str, int]] | None:
     """(the logits, how many tokens were read) where what the questions of an article share needs to be read once
     only, else None."""
     from pipelines.data.completions import padding_token
     from pipelines.tasks.multiple_choice.shared_articles import articles_of, can_share, pays, read_articles
 
-    if len(rows) == 0 or examples.token_type_ids is not None or not can_share(asked.model):
+    if len(rows) == 0 or examples.token_type_ids is not None or not can_share(request.model):
         return None
     articles = articles_of(rows.texts, examples)
     if not pays(articles):
         return None
-    logits, shares = read_articles(asked.model, articles, rows.choices, padding_token(asked.tokenizer), **running)
+    logits, shares = read_articles(request.model, articles, rows.choices, padding_token(request.tokenizer), **running)
     whole = sum(len(sequence) for question in examples.input_ids for sequence in question)
     return logits, {
         "articles": len(articles),

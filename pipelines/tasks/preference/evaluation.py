@@ -21,13 +21,17 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.core.model_types import looks_back_only
 from pipelines.core.registry import BASELINES
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import (
+    EvaluationRequest,
+    NotDefined,
+    Predictions,
+    TaskEvaluation,
+)
 from pipelines.tasks.predictions import Decided
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
     from pipelines.data.reward_inputs import Reading
-    from pipelines.tasks.evaluation import Predictions
 
 
 @dataclass(frozen=True)
@@ -106,26 +110,25 @@ def _credit(scores: Any) -> NDArray[np.float64]:
 class PreferenceEvaluation(TaskEvaluation):
     """One number an answer, by which the better of two is told."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import answers
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.preference import scores as pair_scores
 
-        name, tokenizer = asked.choice.name, asked.tokenizer
-        reading = reading_of(asked)
-        task: Any = asked.task
-        if getattr(asked.choice.subject, "skip_bad_rows", False):
+        name, tokenizer = request.choice.name, request.tokenizer
+        reading = reading_of(request)
+        task: Any = request.task
+        if getattr(request.choice.subject, "skip_bad_rows", False):
             task = replace(task, skip_bad_rows=True)
         said, histograms, paired, skipped = [], {}, {}, {}
         for suffix, split in task.evaluation_splits.items():
-            rows = task.rows(split, asked.stage.max_eval_samples)
+            rows = task.rows(split, request.stage.max_eval_samples)
             rows = rows.in_turns() if reading.templated else rows
-            examples, answer = prepared(asked.model, tokenizer, rows, reading)
-            scores = _stacked(answers(asked.model, examples.lengths.tolist(), answer, **asked.running(split)))
+            examples, answer = prepared(request.model, tokenizer, rows, reading)
+            scores = _stacked(answers(request.model, examples.lengths.tolist(), answer, **request.running(split)))
             each = Compared(name, split, suffix, rows, scores)
             said.append(each)
             histograms[split] = pair_scores.histogram(scores)
-            paired[split] = _against(asked, rows, scores)
+            paired[split] = _against(request, rows, scores)
             if rows.skipped:
                 skipped[split] = {number + 1: why for number, why in rows.skipped.items()}
         details = {
@@ -141,19 +144,21 @@ class PreferenceEvaluation(TaskEvaluation):
         return score_pairs(task)
 
 
-def reading_of(asked: EvaluationRequest) -> Reading:
+def reading_of(request: EvaluationRequest) -> Reading:
     """How the model reads a prompt and an answer: as it was trained, else as its family does."""
     from pipelines.data.reward_inputs import Reading, settings_in
 
-    folders = asked.context.stage_folders
-    checkpoint = asked.context.recipe.model.checkpoint
-    folder = folders[asked.choice.model] / "model" if asked.choice.model in folders else Path(checkpoint or "")
+    folders = request.context.stage_folders
+    checkpoint = request.context.recipe.model.checkpoint
+    folder = folders[request.choice.model] / "model" if request.choice.model in folders else Path(checkpoint or "")
     settings = settings_in(folder)
     if settings is not None:
         return (
-            settings.reading if asked.stage.max_length is None else replace(settings.reading, max_length=asked.length())
+            settings.reading
+            if request.stage.max_length is None
+            else replace(settings.reading, max_length=request.length())
         )
-    return Reading("text" if looks_back_only(asked.model.config.to_dict()) else "pair", asked.length())
+    return Reading("text" if looks_back_only(request.model.config.to_dict()) else "pair", request.length())
 
 
 def prepared(model: Any, tokenizer: Any, rows: Any, reading: Reading) -> tuple[Any, Any]:
@@ -191,15 +196,14 @@ def _stacked(scores: list[Any]) -> Any:
     return np.stack(scores)
 
 
-def _against(asked: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
+def _against(request: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
     """What the model gains over each guesser that is asked for, with an interval of the difference."""
-    from pipelines.evaluation.baselines import NotDefined
 
     found = {}
-    for name in asked.stage.baselines:
+    for name in request.stage.baselines:
         try:
             guess = BASELINES.load(name)(None, rows, 1)
         except NotDefined:
             continue
-        found[name] = difference(scores, guess, asked.context.seed)
+        found[name] = difference(scores, guess, request.context.seed)
     return found

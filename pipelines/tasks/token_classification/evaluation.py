@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,8 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.core.scores import score_names
 from pipelines.metrics.seqeval import OUTSIDE, counts, of_counts
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
-
-if TYPE_CHECKING:
-    from pipelines.tasks.evaluation import Predictions
-
 
 IGNORED = -100
 
@@ -138,20 +134,18 @@ def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[An
 class TokenClassificationEvaluation(TaskEvaluation):
     """The logits of each word's first token, in the task's order of classes."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import forward
-        from pipelines.tasks.evaluation import Predictions
-        from pipelines.tasks.scoring import columns
         from pipelines.tasks.token_classification.training import collate_words, encode_words
 
-        names, name, length = asked.task.head.labels, asked.choice.name, asked.length()
-        order = columns(names, asked.model.config, name, asked.choice.model)
+        names, name, length = request.task.head.labels, request.choice.name, request.length()
+        order = columns(names, request.model.config, name, request.choice.model)
         said = []
-        for suffix, split, given in asked.splits():
+        for suffix, split, given in request.splits():
             rows: Any = given
-            parts = encode_words(asked.tokenizer, rows, length)
+            parts = encode_words(request.tokenizer, rows, length)
             logits = forward(
-                asked.model, parts, partial(collate_words, asked.tokenizer), _of_tokens, **asked.running(split)
+                request.model, parts, partial(collate_words, request.tokenizer), _of_tokens, **request.running(split)
             )
             found = _of_words(parts, logits, rows, len(names))
             said.append(

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core.model_types import TOLD, takes_masks
 from pipelines.models import opening
 from pipelines.objectives.attention_masks import Apart, additive, documents, earlier, restarted
-from pipelines.core.model_types import TOLD, takes_masks
 from pipelines.objectives.causal_lm import CausalLM
 from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.prefix_lm import PrefixLM
