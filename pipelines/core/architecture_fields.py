@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.config import ConfigIssue, as_kind, json_type, misfit, show, unknown_key
+from pipelines.core.files import configs_folder
 from pipelines.core.model_types import ModelType, model_types
 from pipelines.core.registry import nearest
 from pipelines.core.yaml_positions import read_yaml
@@ -216,15 +217,6 @@ def _foreign_mistakes(value: Mapping[str, object], model_type: ModelType, name: 
             target = model_type.aliases[key]
             found.append(((key,), f"is another name of '{target}' in '{name}', which is given too; keep one"))
     return found
-
-
-def configs_folder() -> Path:
-    """The folder with `architectures/`, `recipes/`, `smoke/` and `launch/`. Raises FileNotFoundError."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "configs", package.parent / "configs"):
-        if folder.is_dir():
-            return folder
-    raise FileNotFoundError(f"the folder configs/ is neither in {package} nor beside it: install Finery again")
 
 
 def presets() -> dict[str, Path]:

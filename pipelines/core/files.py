@@ -34,3 +34,12 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(
             json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
         )
+
+
+def configs_folder() -> Path:
+    """The folder with `architectures/`, `recipes/`, `smoke/` and `launch/`. Raises FileNotFoundError."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "configs", package.parent / "configs"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"the folder configs/ is neither in {package} nor beside it: install Finery again")

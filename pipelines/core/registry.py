@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
+
+from pipelines.core.files import configs_folder
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -72,6 +76,33 @@ class TaskKinds(Registry):
             raise UnknownName(self.unknown(name))
         folder, _, named = self[name].partition(":")
         return getattr(import_module(f"{folder}.{part}"), named if part == "task" else named + part.title())
+
+
+class Benchmarks(Registry):
+    """The named tasks: a YAML file each below `configs/tasks`, read when it is asked for."""
+
+    def path(self, name: str) -> Path:
+        """The file that describes the task."""
+        return self._files[name]
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        folder = configs_folder() / "tasks"
+        return {str(file.relative_to(folder).with_suffix("")): file for file in sorted(folder.rglob("*.yaml"))}
+
+    def __getitem__(self, name: str) -> str:
+        self._files[name]
+        return "pipelines.tasks.benchmarks:read"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def load(self, name: str) -> Any:
+        """The task. Raises UnknownName."""
+        return super().load(name)(name)
 
 
 STAGES = Registry(
@@ -168,40 +199,8 @@ TASK_KINDS = TaskKinds(
 )
 """Shapes of a labelled task: how each is described, learnt and evaluated."""
 
-TASKS = Registry(
-    "task",
-    {
-        "builtin/python-docs": "pipelines.data.builtin:TASK",
-        "glue/cola": "pipelines.tasks.benchmarks:COLA",
-        "glue/sst2": "pipelines.tasks.benchmarks:SST2",
-        "glue/mrpc": "pipelines.tasks.benchmarks:MRPC",
-        "glue/stsb": "pipelines.tasks.benchmarks:STSB",
-        "glue/qqp": "pipelines.tasks.benchmarks:QQP",
-        "glue/mnli": "pipelines.tasks.benchmarks:MNLI",
-        "glue/qnli": "pipelines.tasks.benchmarks:QNLI",
-        "glue/rte": "pipelines.tasks.benchmarks:RTE",
-        "glue/wnli": "pipelines.tasks.benchmarks:WNLI",
-        "glue/ax": "pipelines.tasks.benchmarks:AX",
-        "trec/coarse": "pipelines.tasks.benchmarks:TREC_COARSE",
-        "trec/fine": "pipelines.tasks.benchmarks:TREC_FINE",
-        "imdb": "pipelines.tasks.benchmarks:IMDB",
-        "ag_news": "pipelines.tasks.benchmarks:AG_NEWS",
-        "squad": "pipelines.tasks.benchmarks:SQUAD",
-        "squad_v2": "pipelines.tasks.benchmarks:SQUAD_V2",
-        "race/middle": "pipelines.tasks.benchmarks:MIDDLE",
-        "race/high": "pipelines.tasks.benchmarks:HIGH",
-        "race/all": "pipelines.tasks.benchmarks:ALL",
-        "multi30k/en-de": "pipelines.tasks.benchmarks:EN_DE",
-        "multi30k/en-fr": "pipelines.tasks.benchmarks:EN_FR",
-        "multi30k/en-cs": "pipelines.tasks.benchmarks:EN_CS",
-        "alpaca": "pipelines.tasks.benchmarks:ALPACA",
-        "self_instruct_seed": "pipelines.tasks.benchmarks:SELF_INSTRUCT_SEED",
-        "gsm8k": "pipelines.tasks.benchmarks:GSM8K",
-        "alpaca_eval_preferences": "pipelines.tasks.preference.task:ALPACA_EVAL",
-        "hh-rlhf/harmless-base": "pipelines.tasks.preference.task:HH_HARMLESS",
-    },
-)
-"""Labelled tasks that a recipe names instead of describing."""
+TASKS = Benchmarks("task", {})
+"""Labelled tasks that a recipe names instead of describing: a file each, `configs/tasks/glue/mrpc.yaml` is `glue/mrpc`."""
 
 METRICS = Registry(
     "metric",

@@ -24,8 +24,6 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
@@ -37,6 +35,8 @@ from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.data.sources import Source, check_columns, find
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from datasets import Dataset
 
     from pipelines.core.recipe import Recipe
@@ -77,6 +77,8 @@ SELECTION_MOST = 2000
 def drawn(count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(numbers of the rows that are trained on, in the order drawn; of those set aside, ascending) of `count`
     rows, at least two."""
+    import numpy as np
+
     aside = min(max(1, round(count * SELECTION_SHARE)), SELECTION_MOST)
     order = np.random.default_rng([seed, 0x5E1EC7]).permutation(count)
     return order[aside:], np.sort(order[:aside])
@@ -136,6 +138,8 @@ class Task:
     """The task whose model this one asks, where it has no training rows of its own."""
     empty_texts: bool = False
     """Whether empty texts are part of the data, not a mistake in it."""
+    definition: str = ""
+    """Hash of the file that describes a named benchmark: a part of the content of its splits."""
     sorted_by_label: bool = False
     """Whether the file holds one class after another: its rows are then read in a fixed random order, so that the first
     N of them (`max_train_samples`) hold every class."""
@@ -188,6 +192,8 @@ class Task:
             if self._holds_out:
                 rule = f"{hashes[split]} {split} {HELD_OUT_SHARE} {HELD_OUT_MOST} {HELD_OUT_SEED}"
                 hashes[split] = hashlib.sha256(rule.encode()).hexdigest()
+            if self.definition:
+                hashes[split] = hashlib.sha256(f"{hashes[split]} {self.definition}".encode()).hexdigest()
         return hashes
 
     def _read(self, split: str) -> tuple[Dataset, Sequence[int], str]:
@@ -347,6 +353,10 @@ def mixed_rows(count: int) -> list[int]:
     return Random(HELD_OUT_SEED).sample(range(count), count)
 
 
+TaskExample = tuple[dict[str, Any], list[dict[str, Any]]]
+"""The keys of a small task beside `kind` and `train`, and its rows."""
+
+
 class TaskKind(Block):
     """Base of every kind of task: the keys that describe one in a recipe, and what is known of all of them without torch.
 
@@ -363,6 +373,11 @@ class TaskKind(Block):
 
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""
+        raise NotImplementedError
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        """A small task of the kind, for its documentation and for what every kind must pass."""
         raise NotImplementedError
 
     @classmethod

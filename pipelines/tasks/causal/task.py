@@ -9,7 +9,7 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import sees_ahead, takes_masks
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
@@ -119,6 +119,10 @@ class Causal(TaskKind):
             names=dict(self.columns),
             answer_pattern=self.answer_pattern,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [{"prompt": f"Which is number {n}?", "completion": f"It is {n}."} for n in range(10)]
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

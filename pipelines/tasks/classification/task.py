@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import HeadKind
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 from pipelines.tasks.subject import auxiliary_lm_issues
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ class Classification(TaskKind):
             metrics=("accuracy", "f1"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        rows = [{"text": f"sentence {n}", "class": "yes" if n % 2 else "no"} for n in range(10)]
+        return {"columns": ["text"], "label": "class"}, rows
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

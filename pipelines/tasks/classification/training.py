@@ -12,8 +12,8 @@ from pipelines.core.errors import DataError
 from pipelines.data.encoding import collate, encode
 from pipelines.objectives.losses import classification_loss
 from pipelines.tasks import auxiliary_lm
-from pipelines.tasks.subject import wrong_count
 from pipelines.tasks.scoring import score
+from pipelines.tasks.subject import wrong_count
 from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -253,6 +253,14 @@ class ExtractiveQA(TaskKind):
             id_column=self.id,
             version_2=self.version_2_with_negative,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        answers = [{"text": [str(n)], "answer_start": [9]} for n in range(10)]
+        return {}, [
+            {"question": f"Which is number {n}?", "context": f"sentence {n} of ten", "answers": each}
+            for n, each in enumerate(answers)
+        ]
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -223,6 +223,12 @@ class MultipleChoice(TaskKind):
             self.first,
             inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [
+            {"question": f"Which is number {n}?", "options": [str(n), "none"], "answer": "AB"[n % 2]} for n in range(10)
+        ]
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

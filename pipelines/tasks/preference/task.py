@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.recipe import START
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
@@ -34,7 +34,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import Source, find
-from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, SplitLocation, Task, inline_places
+from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, Task, inline_places
 from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
 
 if TYPE_CHECKING:
@@ -127,6 +127,12 @@ class Preference(TaskKind):
             split_seed=self.split_seed,
             skip_bad_rows=self.skip_bad_rows,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [
+            {"prompt": f"Which is number {n}?", "chosen": f"It is {n}.", "rejected": "None is."} for n in range(10)
+        ]
 
     @classmethod
     def training_issues(cls, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
@@ -239,40 +245,6 @@ def drawn_share(count: int, share: float, seed: int) -> tuple[list[int], list[in
     """(numbers of the rows that are drawn, of the others), both ascending."""
     drawn = set(Random(seed).sample(range(count), round(count * share)))
     return sorted(drawn), [number for number in range(count) if number not in drawn]
-
-
-def _named(name: str, path: str, configuration: str | None, test: bool, **others: Any) -> PreferenceTask:
-    places = {
-        split: SplitLocation(path, configuration, split if test else None)
-        for split in (("train", "test") if test else ("train",))
-    }
-    suffixes = {"": "test"} if test else {"": HELD_OUT}
-    return PreferenceTask(
-        name=name,
-        kind="preference",
-        columns=(),
-        label="",
-        metrics=METRICS,
-        places=places,
-        evaluation_splits=suffixes,
-        **others,
-    )
-
-
-ALPACA_EVAL = _named("alpaca_eval_preferences", "alpaca_eval_preferences", None, test=True)
-"""Answers of models to the prompts of AlpacaEval, compared by its annotators (Dubois et al. 2023, "AlpacaFarm",
-arxiv.org/abs/2305.14387): train and test."""
-HH_HARMLESS = _named(
-    "hh-rlhf/harmless-base",
-    "Anthropic/hh-rlhf",
-    "harmless-base",
-    test=False,
-    format="transcripts",
-    share=0.2,
-    skip_bad_rows=True,
-)
-"""Transcripts compared by people (Bai et al. 2022, arxiv.org/abs/2204.05862). A fifth of the rows is drawn by a fixed
-seed to be measured on; the few with an empty answer are left out."""
 
 
 WRITTEN = "preferences.jsonl"

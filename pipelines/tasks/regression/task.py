@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import HeadKind
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 from pipelines.tasks.subject import auxiliary_lm_issues
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ class Regression(TaskKind):
             metrics=("pearson", "spearmanr"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        rows = [{"text": f"sentence {n}", "score": n + 0.25} for n in range(10)]
+        return {"columns": ["text"], "label": "score"}, rows
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

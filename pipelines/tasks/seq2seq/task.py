@@ -9,7 +9,7 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.registry import OBJECTIVES
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 from pipelines.tasks.subject import PAIR_KEYS
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class Seq2Seq(TaskKind):
             metrics=("bleu", "chrf"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        rows = [{"source": f"sentence {n}", "target": f"sentence {n} rewritten"} for n in range(10)]
+        return {"source": "source", "target": "target"}, rows
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
-from pipelines.tasks.base import TaskKind
+from pipelines.tasks.base import TaskExample, TaskKind
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -211,6 +211,10 @@ class TokenClassification(TaskKind):
             places=inline_places(self.train, self.validation, self.test, self.name),
             scheme=self.scheme,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [{"tokens": ["sentence", str(n)], "tags": ["O", "B-NUMBER"]} for n in range(10)]
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from pipelines.core.errors import DataError
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, Parts, check_offsets, collate, settings_kept
-from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.scoring import score
+from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:

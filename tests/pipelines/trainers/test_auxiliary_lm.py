@@ -17,7 +17,7 @@ from pipelines.core.recipe import loads
 from pipelines.data.encoding import collate
 from pipelines.models import opening
 from pipelines.objectives.losses import classification_loss
-from pipelines.tasks import auxiliary_lm
+from pipelines.tasks import auxiliary_lm, subject
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -54,7 +54,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def test_every_model_type_is_tried() -> None:
-    assert {shape["model_type"] for shape in SHAPES.values()} == set(auxiliary_lm.MODEL_TYPES)
+    assert {shape["model_type"] for shape in SHAPES.values()} == set(subject.LANGUAGE_MODELS)
 
 
 @pytest.fixture(params=SHAPES)

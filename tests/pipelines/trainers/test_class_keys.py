@@ -14,7 +14,7 @@ from torch.nn import functional
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context
 from pipelines.core.recipe import loads
-from pipelines.tasks import training
+from pipelines.tasks.classification.training import class_weights
 from pipelines.trainers import trainer
 from pipelines.trainers.supervised import Supervised
 from tests import tiny
@@ -33,7 +33,7 @@ class Task:
 
 def weights(given: Any, labels: list[int] = LABELS) -> torch.Tensor:
     subject = Supervised(task="glue/sst2", class_weights=given)
-    return training.class_weights(subject, Task(), labels)  # type: ignore[arg-type]
+    return class_weights(subject, Task(), labels)  # type: ignore[arg-type]
 
 
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
@@ -165,8 +165,8 @@ def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
 
     monkeypatch.setattr(trainer._Companion, "on_pre_optimizer_step", look, raising=False)
     task = block.resolved("inline")
-    model = opener("bert")(block.teacher().head(block, task))
-    lesson = block.teacher().prepare(block, task, place, model, tiny.tokenizer(), None)
+    model = opener("bert")(block.learnt_as().training_head(block, task))
+    lesson = block.training().prepare(block, task, place, model, tiny.tokenizer(), None)
     arguments = SGD | {
         "per_device_train_batch_size": each,
         "gradient_accumulation_steps": -(-16 // each),
@@ -177,7 +177,7 @@ def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
         place, model, tiny.tokenizer(), lesson.examples, collate=lesson.collate, loss=lesson.loss, arguments=arguments
     )
 
-    plain = opener("bert")(block.teacher().head(block, task))
+    plain = opener("bert")(block.learnt_as().training_head(block, task))
     batch = lesson.collate([lesson.examples[position] for position in range(16)])
     labels = batch.pop("labels")
     counts = torch.bincount(labels, minlength=3).double()

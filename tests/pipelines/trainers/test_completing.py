@@ -12,7 +12,8 @@ from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Head
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.completions import stops_of
-from pipelines.tasks.causal.training import Completing, completion_loss, unfit
+from pipelines.tasks.causal.task import unfit
+from pipelines.tasks.causal.training import CausalTraining, completion_loss
 from tests import tiny
 
 ROWS = [
@@ -47,7 +48,7 @@ def prepared(folder, context, keys="", model=None, tokenizer=None):
     model = model or tiny.build("finery", Head("causal_lm"), family="decoder", max_position_embeddings=96)
     tokenizer = tokenizer or copy.deepcopy(tiny.tokenizer())
     given = context("supervised", stage_id=stage.id, recipe=recipe)
-    return Completing().prepare(stage, stage.resolved(stage.id), given, model, tokenizer, 96), model, tokenizer, given
+    return CausalTraining().prepare(stage, stage.resolved(stage.id), given, model, tokenizer, 96), model, tokenizer, given
 
 
 def test_the_loss_is_that_of_transformers_on_the_answers(folder, context):
@@ -158,7 +159,7 @@ def test_without_room_for_answers_there_is_nothing_to_learn(folder, context):
     given = context("supervised", stage_id="supervised", recipe=loaded(folder))
     model = tiny.build("finery", Head("causal_lm"), family="decoder")
     with pytest.raises(DataError, match="no answer is left of any"):
-        Completing().prepare(recipe, recipe.resolved("x"), given, model, copy.deepcopy(tiny.tokenizer()), None)
+        CausalTraining().prepare(recipe, recipe.resolved("x"), given, model, copy.deepcopy(tiny.tokenizer()), None)
 
 
 def test_stops_are_those_of_the_models_generation():

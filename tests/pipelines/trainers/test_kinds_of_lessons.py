@@ -56,9 +56,9 @@ def lesson(tmp_path: Path, context: Any) -> Any:
 
     def make(kind: str, family: str = "bert", **keys: Any) -> Any:
         made = stage(tmp_path, kind, **keys)
-        task, teacher = made.resolved(made.id), made.teacher()
-        model = built(teacher.head(made, task), family).eval()
-        return teacher.prepare(made, task, context(), model, tiny.tokenizer(), 48), model
+        task = made.resolved(made.id)
+        model = built(made.learnt_as().training_head(made, task), family).eval()
+        return made.training().prepare(made, task, context(), model, tiny.tokenizer(), 48), model
 
     return make
 
@@ -135,7 +135,7 @@ def test_answers_that_no_window_holds_cannot_be_learnt(tmp_path: Path, context: 
         json.dumps(row(0) | {"context": long, "answers": {"text": [long], "answer_start": [0]}})
     )
     with pytest.raises(DataError, match="no window of 16 tokens holds a whole answer"):
-        made.teacher().prepare(
+        made.training().prepare(
             made, made.resolved("x"), context(), tiny.build("bert", Head("question_answering")), tiny.tokenizer(), 48
         )
 
