@@ -134,7 +134,9 @@ def test_a_padded_example_does_not_depend_on_its_neighbours(tokenizer: Any):
 def test_real_pairs_equal_transformers_own_bert_tokenizer(mirror: Path, monkeypatch: pytest.MonkeyPatch):
     from transformers import BertTokenizerFast
 
-    from pipelines.tasks.benchmarks import MRPC
+    from pipelines.core.registry import TASKS
+
+    MRPC = TASKS.load("glue/mrpc")
 
     monkeypatch.setenv("FINERY_DATA", str(mirror))
     bert = BertTokenizerFast(str(mirror / "tokenizers" / "bert-base-uncased" / "vocab.txt"))

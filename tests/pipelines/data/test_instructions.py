@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.tasks.benchmarks import ALPACA, GSM8K, SELF_INSTRUCT_SEED
+from pipelines.core.registry import TASKS
+
+ALPACA = TASKS.load("alpaca")
+GSM8K = TASKS.load("gsm8k")
+SELF_INSTRUCT_SEED = TASKS.load("self_instruct_seed")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,11 @@ from pydantic import ValidationError
 
 from pipelines.core.config import flatten
 from pipelines.core.errors import DataError
-from pipelines.tasks.preference.task import ALPACA_EVAL, HH_HARMLESS, Preference, drawn_share
+from pipelines.core.registry import TASKS
+from pipelines.tasks.preference.task import Preference, drawn_share
+
+ALPACA_EVAL = TASKS.load("alpaca_eval_preferences")
+HH_HARMLESS = TASKS.load("hh-rlhf/harmless-base")
 
 ROWS = [{"prompt": f"q {at}", "chosen": f"yes {at}", "rejected": f"no {at}"} for at in range(40)]
 

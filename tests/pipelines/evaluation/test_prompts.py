@@ -4,8 +4,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipelines.core.config import ConfigIssues
+from pipelines.core.registry import TASKS
 from pipelines.evaluation.few_shot.prompts import Prompt, columns_of, fill, lettered, placeholders, unfit
-from pipelines.tasks.benchmarks import MIDDLE, SQUAD, SST2, STSB
+
+MIDDLE = TASKS.load("race/middle")
+SQUAD = TASKS.load("squad")
+SST2 = TASKS.load("glue/sst2")
+STSB = TASKS.load("glue/stsb")
 
 
 def test_the_answer_follows_the_text_or_stands_at_its_mark():
