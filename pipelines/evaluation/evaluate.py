@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import Recipe, Stage
-from pipelines.core.registry import BASELINES
+from pipelines.core.registry import BASELINES, TASK_KINDS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
@@ -198,6 +198,10 @@ class Evaluate(PolicyKeys, Stage):
         if (chosen := self.text_model(recipe)) is not None:
             hashes |= {f"{chosen.id}.{role}": value for role, value in chosen.content(recipe).items()}
         return hashes
+
+    def modules(self, recipe: Recipe) -> set[str]:
+        kinds = {choice.kind for choice in self.choices(recipe)[0]} | settings.kinds(recipe, self)
+        return {TASK_KINDS.module(kind) for kind in kinds}
 
     def special_tokens(self) -> tuple[str, ...]:
         return marks_of(self.chat_template if self.prompts is None else self.prompts.chat_template)

@@ -179,6 +179,11 @@ def subjects(recipe: Recipe, stage: Evaluate) -> list[Subject]:
     return found
 
 
+def kinds(recipe: Recipe, stage: Evaluate) -> set[str]:
+    """The kinds of the tasks that are asked."""
+    return set() if stage.few_shot is None else {each.open_task().kind for each in subjects(recipe, stage)}
+
+
 def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
     """The keys of everything that is asked in metrics.json, with the names of its scores."""
     found: dict[str, list[str]] = {}

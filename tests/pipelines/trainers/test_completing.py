@@ -48,7 +48,12 @@ def prepared(folder, context, keys="", model=None, tokenizer=None):
     model = model or tiny.build("finery", Head("causal_lm"), family="decoder", max_position_embeddings=96)
     tokenizer = tokenizer or copy.deepcopy(tiny.tokenizer())
     given = context("supervised", stage_id=stage.id, recipe=recipe)
-    return CausalTraining().prepare(stage, stage.resolved(stage.id), given, model, tokenizer, 96), model, tokenizer, given
+    return (
+        CausalTraining().prepare(stage, stage.resolved(stage.id), given, model, tokenizer, 96),
+        model,
+        tokenizer,
+        given,
+    )
 
 
 def test_the_loss_is_that_of_transformers_on_the_answers(folder, context):
