@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -29,6 +29,7 @@ from pipelines.core.errors import Mistake, RecipeError
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
+from pipelines.core.task_files import Inserted, TaskFile, insert, moved, origin
 from pipelines.core.yaml_positions import line_of, read_yaml, read_yaml_text, scalar, write_yaml
 
 if TYPE_CHECKING:
@@ -416,6 +417,8 @@ class Source:
     """What relative paths are relative to."""
     overridden: tuple[Position, ...] = ()
     """Places that the command line changed."""
+    files: Mapping[Position, TaskFile] = field(default_factory=dict)
+    """Tasks that were read from files of their own, by their position in `data`."""
 
     @property
     def ids(self) -> list[str | None]:
@@ -424,7 +427,7 @@ class Source:
 
     def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
         """The mistakes with file, line and key, in the order of the file."""
-        return RecipeError(_in_order(list(found), self.ids, self.lines, self.file, list(self.overridden)))
+        return RecipeError(_in_order(list(found), self))
 
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
@@ -436,20 +439,30 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
 
 
 def read_text(
-    text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()
+    text: str,
+    file: str = "recipe.yaml",
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = True,
 ) -> Source:
-    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`."""
+    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`.
+
+    A text that is not `local` came over the network: it names no files with tasks.
+    """
     data, lines = read_yaml_text(text, file)
-    return _source(data, lines, file, folder or Path.cwd(), overrides)
+    return _source(data, lines, file, folder or Path.cwd(), overrides, local)
 
 
-def _source(data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
+def _source(
+    data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str], local: bool = True
+) -> Source:
     if not isinstance(data, dict):
         raise RecipeError(
             [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
         )
     from_command_line: list[Position] = []
-    ids = _name_stages(data)
+    inserted = insert(data, folder) if local else Inserted()  # so that overrides reach into the tasks
+    written = ids = _name_stages(data)
     for override in overrides:
         try:
             from_command_line.append(_override(data, override, ids))
@@ -458,7 +471,12 @@ def _source(data: Any, lines: dict[Position, int], file: str, folder: Path, over
                 [Mistake(key_path(place), message, "command line") for place, message in error.found]
             ) from None
         ids = _name_stages(data)
-    return Source(data, lines, file, folder, tuple(from_command_line))
+    named = insert(data, folder, local)
+    named.files = {**moved(inserted.files, written, ids), **named.files}
+    source = Source(data, lines, file, folder, tuple(from_command_line), named.files)
+    if named.issues:
+        raise source.error(named.issues)
+    return source
 
 
 def checked(source: Source) -> Recipe:
@@ -490,21 +508,27 @@ def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) ->
     return recipe
 
 
-def _in_order(
-    found: list[ConfigIssue], ids: list[str | None], lines: dict[Position, int], file: str, overridden: list[Position]
-) -> list[Mistake]:
-    mistakes = []
+def _in_order(found: list[ConfigIssue], source: Source) -> list[Mistake]:
+    mistakes, ids = [], source.ids
     for place, message in dict.fromkeys(found):
-        line = line_of(place, lines)
+        if any(place[: len(each)] == each for each in source.overridden):
+            line: int | None = -1
+        elif (inserted := origin(place, source.files)) is not None:
+            task, inner = inserted
+            line = line_of(place, source.lines) or 0
+            mistakes.append((line, Mistake(key_path(inner), message, task.path, line_of(inner, task.lines) or 1)))
+            continue
+        else:
+            line = line_of(place, source.lines)
         named: Position = place
         if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
             stage_id = ids[place[1]]
             if stage_id is not None and place[2:] != ("stage",):
                 named = ("stages", stage_id, *place[2:])
-        if any(place[: len(each)] == each for each in overridden):
+        if line == -1:
             mistakes.append((-1, Mistake(key_path(named), message, "command line")))
         else:
-            mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
+            mistakes.append((line or 0, Mistake(key_path(named), message, source.file, line or 1)))
     return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
 
 

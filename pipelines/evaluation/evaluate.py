@@ -12,13 +12,13 @@ predictions only: it stands in `details.json`, not in `metrics.json`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from pipelines.core.config import ConfigIssue, ConfigIssues
+from pipelines.core.config import ConfigIssue, ConfigIssues, Pick
 from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import BASELINES, TASK_KINDS
@@ -50,6 +50,9 @@ class Evaluate(PolicyKeys, Stage):
     benchmarks: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before, or
     none where `datasets` are named."""
+    tasks: Mapping[str, Annotated[Any, Pick(TASK_KINDS, "kind")]] = Field(default_factory=dict)
+    """Tasks of your own that `benchmarks` names, each described as a task in place. A file in `benchmarks`, such as
+    `./my-task.yaml`, becomes one: `my-task`."""
     datasets: tuple[DatasetReference, ...] | None = Field(None, min_length=1)
     """Held-out text to measure the pretraining objective on, beside a unigram and a bigram model: bits per byte
     and more."""
@@ -82,6 +85,9 @@ class Evaluate(PolicyKeys, Stage):
     docs/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
+        unnamed = [name for name in self.tasks if name not in (self.benchmarks or ())]
+        if unnamed:
+            return [(("tasks", name), f"is not scored; add '{name}' to 'benchmarks'") for name in unnamed]
         if policy.asked(self):
             return list(policy.mistakes(self, recipe))
         if self.slices and (self.few_shot is not None or (self.datasets and self.benchmarks is None)):

@@ -12,15 +12,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
+from pipelines.core import task_files
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, flatten, key_path
 from pipelines.core.errors import Mistake, RecipeError
 from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.core.yaml_positions import line_of, read_yaml
-from pipelines.tasks.base import SplitLocation, Task
+from pipelines.tasks.base import SplitLocation, Task, TaskKind
 
 
 class Benchmark(Block):
@@ -62,6 +64,26 @@ def read(name: str) -> Task:
         changes["places"] = {split: SplitLocation(place.path, place.name, split) for split in benchmark.splits}
     known = {field.name for field in fields(task)}
     return replace(task, definition=definition, **{key: value for key, value in changes.items() if key in known})
+
+
+def read_file(path: str) -> TaskKind:
+    """The task that a user's own file describes. Raises RecipeError."""
+    data: dict[str, Any] = {"stages": ({"task": path},)}
+    inserted = task_files.insert(data, Path.cwd())
+    issues = [(position[2:], message) for position, message in inserted.issues]
+    if not issues:
+        (file,) = inserted.files.values()
+        kind = file.task["kind"]
+        try:
+            if kind not in TASK_KINDS:
+                raise ConfigIssues([(("kind",), TASK_KINDS.unknown(kind))])
+            block: TaskKind = TASK_KINDS.load(kind).model_validate(file.task, context={"folder": Path.cwd()})
+            return block
+        except (ValidationError, ConfigIssues) as error:
+            found = flatten(error) if isinstance(error, ValidationError) else error.found
+        lines = file.lines
+        raise RecipeError([Mistake(key_path(place), text, path, line_of(place, lines) or 1) for place, text in found])
+    raise RecipeError([Mistake(key_path(place), message) for place, message in issues])
 
 
 def _validated(data: dict[str, Any], name: str) -> tuple[Task, Benchmark]:

@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core import task_files
+from pipelines.core.config import key_path
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, CommandError
 from pipelines.core.recipe import Source, read
 from service.cli.progress import Progress
@@ -301,7 +303,12 @@ def submit(
     """Upload, submit, and watch if asked to. Returns the exit code."""
     source = read(recipe, overrides)
     with connect(server, token_file) as connection:
-        given = [*overrides, *renamed(source), *with_uploads(connection, source.data, source.folder, say)]
+        given = [
+            *overrides,
+            *described_tasks(source),
+            *renamed(source),
+            *with_uploads(connection, source.data, source.folder, say),
+        ]
         resources = {"gpus": wanted.gpus, "gpu_kind": wanted.gpu_kind, "cpus": wanted.cpus}
         body: dict[str, Any] = {
             "recipe": text_of(recipe),
@@ -332,6 +339,12 @@ def text_of(recipe: Path) -> str:
         return recipe.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{recipe} cannot be read: {error}") from None
+
+
+def described_tasks(source: Source) -> list[str]:
+    """Overrides that put what files of tasks describe in their place: the files themselves do not travel."""
+    changed = task_files.overrides(source.files, source.data)
+    return [f"{key_path(position)}={json.dumps(value, ensure_ascii=False)}" for position, value in changed]
 
 
 def renamed(source: Source) -> list[str]:

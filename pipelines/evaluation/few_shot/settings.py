@@ -174,6 +174,8 @@ def subjects(recipe: Recipe, stage: Evaluate) -> list[Subject]:
     for name in stage.benchmarks or ():
         if name in described and not isinstance(described[name].task, str):
             found.append(Subject(name, described[name].task, name))
+        elif name in stage.tasks:
+            found.append(Subject(name, stage.tasks[name], None))
         elif name in TASKS:
             found.append(Subject(name, name, None))
     return found
