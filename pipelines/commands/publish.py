@@ -16,12 +16,14 @@ from typing import Any
 from pipelines.commands.trained_models import Told
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import CommandError
-from pipelines.core.recipe import TOKENIZER, Recipe, read, validated
+from pipelines.core.files import RECORD
+from pipelines.core.load import read
+from pipelines.core.recipe import TOKENIZER, Recipe, validated
 from pipelines.core.signals import StopSignal
 from pipelines.publishing.publish import Publish
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job
-from pipelines.runs.workspace import RECORD, RunFolder, StageStore
+from pipelines.runs.workspace import RunFolder, StageStore
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from typing import Any
 
 from pipelines.core.errors import CommandError
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import Recipe, Stage, load
+from pipelines.core.load import load
+from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
 
 IGNORED = -100

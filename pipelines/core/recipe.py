@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -24,13 +23,11 @@ from pydantic import (
 )
 
 from pipelines.core import architecture_fields
-from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, Position, flatten, key_path, show
-from pipelines.core.errors import Mistake, RecipeError
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
-from pipelines.core.task_files import Inserted, TaskFile, insert, moved, origin
-from pipelines.core.yaml_positions import line_of, read_yaml, read_yaml_text, scalar, write_yaml
+from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
@@ -40,10 +37,6 @@ ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TOO_SHORT = re.compile(r"^has \d+ entries, must have at least ")
-SHORT_FORMS = ("tuner", "objective", "train", "reward")
-"""Keys whose block may be written as its name alone."""
-MOST_PARTS = 100
-"""Of an override path."""
 START = "model"
 """`from: model` reads the recipe's model as it was before any stage."""
 TOKENIZER = "tokenizer"
@@ -396,101 +389,6 @@ class Recipe(Block):
         return write_yaml(self.plain())
 
 
-def load(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe. Raises RecipeError with every mistake in it; of a study, those of every cell."""
-    return checked(read(path, overrides))
-
-
-def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
-    """As `load`, for a text that is at hand; relative paths in it are relative to `folder`."""
-    return checked(read_text(text, file, folder, overrides))
-
-
-@dataclass(frozen=True)
-class Source:
-    """A recipe as it was written, its overrides applied, not checked yet."""
-
-    data: dict[str, Any]
-    lines: dict[Position, int]
-    file: str
-    folder: Path
-    """What relative paths are relative to."""
-    overridden: tuple[Position, ...] = ()
-    """Places that the command line changed."""
-    files: Mapping[Position, TaskFile] = field(default_factory=dict)
-    """Tasks that were read from files of their own, by their position in `data`."""
-
-    @property
-    def ids(self) -> list[str | None]:
-        """Ids of the stages by position, None where there is none."""
-        return stage_ids(self.data)
-
-    def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
-        """The mistakes with file, line and key, in the order of the file."""
-        return RecipeError(_in_order(list(found), self))
-
-
-def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
-    """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be
-    done."""
-    path = Path(path)
-    data, lines = read_yaml(path)
-    return _source(data, lines, str(path), path.resolve().parent, overrides)
-
-
-def read_text(
-    text: str,
-    file: str = "recipe.yaml",
-    folder: Path | None = None,
-    overrides: Sequence[str] = (),
-    local: bool = True,
-) -> Source:
-    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`.
-
-    A text that is not `local` came over the network: it names no files with tasks.
-    """
-    data, lines = read_yaml_text(text, file)
-    return _source(data, lines, file, folder or Path.cwd(), overrides, local)
-
-
-def _source(
-    data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str], local: bool = True
-) -> Source:
-    if not isinstance(data, dict):
-        raise RecipeError(
-            [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
-        )
-    from_command_line: list[Position] = []
-    inserted = insert(data, folder) if local else Inserted()  # so that overrides reach into the tasks
-    written = ids = _name_stages(data)
-    for override in overrides:
-        try:
-            from_command_line.append(_override(data, override, ids))
-        except ConfigIssues as error:
-            raise RecipeError(
-                [Mistake(key_path(place), message, "command line") for place, message in error.found]
-            ) from None
-        ids = _name_stages(data)
-    named = insert(data, folder, local)
-    named.files = {**moved(inserted.files, written, ids), **named.files}
-    source = Source(data, lines, file, folder, tuple(from_command_line), named.files)
-    if named.issues:
-        raise source.error(named.issues)
-    return source
-
-
-def checked(source: Source) -> Recipe:
-    """The recipe that was read, or RecipeError with every mistake in it; of a study, those of every cell."""
-    if source.data.get("matrix") is not None:
-        from pipelines.core.study_cells import expand
-
-        return expand(source).recipe
-    try:
-        return validated(source.data, source.folder)
-    except ConfigIssues as error:
-        raise source.error(error.found) from None
-
-
 def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) -> Recipe:
     """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
     found = _unfit_sources(data, stage_ids(data))
@@ -508,30 +406,6 @@ def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) ->
     return recipe
 
 
-def _in_order(found: list[ConfigIssue], source: Source) -> list[Mistake]:
-    mistakes, ids = [], source.ids
-    for place, message in dict.fromkeys(found):
-        if any(place[: len(each)] == each for each in source.overridden):
-            line: int | None = -1
-        elif (inserted := origin(place, source.files)) is not None:
-            task, inner = inserted
-            line = line_of(place, source.lines) or 0
-            mistakes.append((line, Mistake(key_path(inner), message, task.path, line_of(inner, task.lines) or 1)))
-            continue
-        else:
-            line = line_of(place, source.lines)
-        named: Position = place
-        if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
-            stage_id = ids[place[1]]
-            if stage_id is not None and place[2:] != ("stage",):
-                named = ("stages", stage_id, *place[2:])
-        if line == -1:
-            mistakes.append((-1, Mistake(key_path(named), message, "command line")))
-        else:
-            mistakes.append((line or 0, Mistake(key_path(named), message, source.file, line or 1)))
-    return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
-
-
 def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
     """Ids of the stages by position, None where there is none."""
     stages = data.get("stages")
@@ -540,33 +414,6 @@ def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
         for stage in (stages if isinstance(stages, tuple | list) else ())
     ]
     return [each if isinstance(each, str) else None for each in known]
-
-
-def _name_stages(data: dict[str, Any]) -> list[str | None]:
-    """Give every stage without an id its default one; returns the ids by position, None where there can be none."""
-    stages = data.get("stages")
-    if not isinstance(stages, tuple | list):
-        return []
-    data["stages"] = stages = tuple(dict(stage) if isinstance(stage, Mapping) else stage for stage in stages)
-    ids: list[str | None] = []
-    counts: dict[str, int] = {}
-    taken = {stage["id"] for stage in stages if isinstance(stage, dict) and isinstance(stage.get("id"), str)}
-    for stage in stages:
-        if not isinstance(stage, dict):
-            ids.append(None)
-            continue
-        kind = stage.get("stage")
-        if "id" not in stage and isinstance(kind, str) and kind in STAGES:
-            name = kind
-            while name in taken or counts.get(name):
-                counts[kind] = counts.get(kind, 1) + 1
-                name = f"{kind}-{counts[kind]}"
-            counts.setdefault(kind, 1)
-            counts.setdefault(name, 1)
-            stage["id"] = name
-            taken.add(name)
-        ids.append(stage.get("id") if isinstance(stage.get("id"), str) else None)
-    return ids
 
 
 def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[ConfigIssue]:
@@ -599,87 +446,6 @@ def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[Confi
                 )
             )
     return found
-
-
-def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Position:
-    """Apply `key.path=value` of the command line to plain data; returns the place it changed."""
-    path, equals, text = override.partition("=")
-    if not equals or not path.strip():
-        raise ConfigIssues([((), f"'{override}' is not an override; write key.path=value, such as stages.mrpc.seed=1")])
-    try:
-        value = scalar(text)
-    except Exception as error:
-        raise ConfigIssues([((path,), f"'{text}' is not a YAML value: {str(error).splitlines()[0]}")]) from None
-    return put_at(data, path, value, ids)
-
-
-def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None]) -> Position:
-    """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
-
-    A stage that is set to null is left out: `stages.pretrain=null`.
-    """
-    parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
-    if len(parts) > MOST_PARTS:
-        raise ConfigIssues([((path[:40],), f"has {len(parts)} parts, an override path at most {MOST_PARTS}")])
-    place: list[str | int] = []
-    here: Any = data
-    while parts:
-        part = parts[0]
-        key: str | int = part
-        if isinstance(here, tuple):
-            of_stages = place == ["stages"]
-            if of_stages and part in ids:
-                key = list(ids).index(part)
-            elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
-                key = int(part)
-            else:
-                known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
-                raise ConfigIssues(
-                    [
-                        (
-                            (path,),
-                            f"'{part}' is not there to be overridden.{nearest(part, known)} Known: {', '.join(known)}",
-                        )
-                    ]
-                )
-            if of_stages and value is None and len(parts) == 1:
-                data["stages"] = tuple(stage for at, stage in enumerate(here) if at != key)
-                return ("stages", part)
-        elif not isinstance(here, dict):
-            raise ConfigIssues([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
-        else:  # keys with dots in them: those of a matrix, and of `require`
-            key = next(
-                (joined for count in range(len(parts), 1, -1) if (joined := ".".join(parts[:count])) in here), part
-            )
-        del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
-        place.append(key)
-        if not parts:
-            _put(data, place, value)
-        else:
-            if isinstance(here, dict) and (key not in here or here[key] is None):
-                _put(data, place, {})
-            here = _get(data, place)
-            if isinstance(here, str) and part in SHORT_FORMS:  # `tuner: lora` grows when `tuner.r` is set
-                here = {"name": here}
-                _put(data, place, here)
-    return tuple(place)
-
-
-def _get(data: Any, place: Sequence[str | int]) -> Any:
-    for key in place:
-        data = data[key]
-    return data
-
-
-def _put(data: Any, place: Sequence[str | int], value: Any) -> Any:
-    """Set `value` at `place`, rebuilding the tuples on the way."""
-    key = place[0]
-    inner = value if len(place) == 1 else _put(data[key], place[1:], value)
-    if isinstance(data, tuple):
-        assert isinstance(key, int)
-        return (*data[:key], inner, *data[key + 1 :])
-    data[key] = inner
-    return data
 
 
 def schema() -> dict[str, Any]:

@@ -20,7 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -33,9 +32,10 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.interfaces import Context, Precision, World
+from pipelines.core.load import load as load_recipe
+from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
 from pipelines.core.signals import StopSignal, stop_on_signals
-from pipelines.core.study_cells import refuse_study
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
 from pipelines.models.checkpoint_content import commit_of
@@ -427,7 +427,7 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> i
     try:
         with stop_on_signals(stop):
             world = distributed.join_world(processes)
-            recipe = recipes.load(run_folder / "recipe.yaml")
+            recipe = load_recipe(run_folder / "recipe.yaml")
             job = Job(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)
             stage = recipe.stage(stage_id)

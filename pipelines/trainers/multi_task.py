@@ -26,6 +26,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick
 from pipelines.core.errors import StageError
+from pipelines.core.files import write_json
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS, nearest
 from pipelines.tasks.subject import Subject
@@ -421,7 +422,7 @@ class MultiTask(Stage):
     ) -> None:
         import shutil
 
-        from pipelines.trainers.checkpoints import name_final_base, write_head, write_json
+        from pipelines.trainers.checkpoints import name_final_base, write_head
         from pipelines.trainers.multi_task_model import linked, save_body, save_tasks
 
         if context.world.is_main:
@@ -441,5 +442,5 @@ class MultiTask(Stage):
             elif self.tuner.merges:
                 save_body(shared, self.tuner, context.folder / "model")
                 tokenizer.save_pretrained(str(context.folder / "model"))
-            write_json(context.folder / "metrics.json", metrics)
+            write_json(context.folder / "metrics.json", metrics, allow_nan=True)
         context.barrier()

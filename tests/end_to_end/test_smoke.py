@@ -20,8 +20,8 @@ import pytest
 import sacrebleu
 
 import pipelines
-from pipelines.core import recipe as recipes
 from pipelines.core.events import read_events
+from pipelines.core.load import load
 from pipelines.core.recipe import START, Stage
 from pipelines.core.scores import text_scores
 from pipelines.models import stage_models
@@ -41,7 +41,7 @@ class Place:
 
     def __init__(self, root: Path, recipe: Path) -> None:
         self.root, self.recipe, self.home = root, recipe, root / "home"
-        self.loaded = recipes.load(recipe)
+        self.loaded = load(recipe)
         self.run = root / "runs" / self.loaded.name
         self.executed: dict[str, set[str]] = {}
         """Modules of ours whose code ran while a stage did its work, by the stage's id."""
@@ -53,7 +53,7 @@ class Place:
             patch.chdir(self.root)
             patch.setenv("FINERY_HOME", str(self.home))
             assert (
-                run(recipes.load(self.recipe, overrides), Path("runs") / self.loaded.name)
+                run(load(self.recipe, overrides), Path("runs") / self.loaded.name)
                 == Path("runs") / self.loaded.name
             )
         return list(read_events(self.run / "events.jsonl", after=max(before, default=0)))
@@ -121,7 +121,7 @@ def test_whatever_a_stage_executes_is_part_of_its_fingerprint(place: Place) -> N
 
 
 def test_the_run_folder_is_laid_out_as_promised(place: Place) -> None:
-    assert recipes.load(place.run / "recipe.yaml").to_yaml() == place.loaded.to_yaml()
+    assert load(place.run / "recipe.yaml").to_yaml() == place.loaded.to_yaml()
     manifest = json.loads((place.run / "manifest.json").read_text())
     assert manifest["name"] == place.loaded.name
     assert {"python", "torch", "transformers", "tokenizers", "datasets"} <= set(manifest["versions"])

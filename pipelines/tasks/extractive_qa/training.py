@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
 CHUNK = 1_000

@@ -11,7 +11,7 @@ from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated,
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
 def lengths_of(subject: Subject) -> tuple[int, int]:

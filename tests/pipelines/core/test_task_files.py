@@ -11,7 +11,7 @@ import pytest
 from pipelines.core import task_files
 from pipelines.core.config import key_path
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import checked, load, read, read_text
+from pipelines.core.load import checked, load, read, read_text
 from pipelines.tasks.benchmarks import read_file
 
 TASK = """\

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import World
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.core.registry import BASELINES
 from pipelines.tasks.predictions import read_predictions
 
@@ -320,7 +320,7 @@ def test_a_baseline_is_named_once():
 
 def test_checking_a_recipe_loads_nothing_heavy():
     code = (
-        "import sys; from pipelines.core.recipe import loads\n"
+        "import sys; from pipelines.core.load import loads\n"
         "loads('''name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
         "  - {stage: supervised, id: nli, task: glue/mnli}\n  - {stage: evaluate, benchmarks: [glue/ax, nli]}\n''')\n"
         "heavy = {'torch', 'transformers', 'datasets', 'evaluate', 'sklearn', 'scipy', 'numpy', 'pyarrow'} & set(sys.modules)\n"

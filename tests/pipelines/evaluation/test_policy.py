@@ -15,7 +15,7 @@ import torch
 
 from pipelines.core.errors import RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation import policy
 from pipelines.evaluation.policy_completions import distinct
 from pipelines.models.sampling import complete

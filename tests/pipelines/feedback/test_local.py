@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.tokenizers.bpe import ByteBPE
 from pipelines.feedback.judges import questions

@@ -15,7 +15,8 @@ import pytest
 
 from pipelines.core.events import EventLog
 from pipelines.core.interfaces import Context, Head, World
-from pipelines.core.recipe import Recipe, loads
+from pipelines.core.load import loads
+from pipelines.core.recipe import Recipe
 
 LABELS = ("not_equivalent", "equivalent")
 PAIRS = [

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.tasks.classification.training import class_weights
 from pipelines.trainers import trainer
 from pipelines.trainers.supervised import Supervised

@@ -11,7 +11,7 @@ import torch
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 

@@ -12,7 +12,7 @@ import torch
 
 from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.models import opening
 from tests import tiny
 

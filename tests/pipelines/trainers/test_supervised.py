@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.models import opening
 from pipelines.tasks.base import Task
 from pipelines.trainers import trainer
