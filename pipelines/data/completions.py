@@ -139,7 +139,7 @@ def opening_of(tokenizer: Any) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenisedText:
     """A text as tokens."""
 
     text: Rendered
@@ -159,7 +159,7 @@ class Row:
         )
 
 
-def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[Row]:
+def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[TokenisedText]:
     """The texts as tokens, prompts split as they would be alone; `opening` stands before those that no template
     made."""
     whole = _encoded(tokenizer, [each.text for each in texts])
@@ -181,7 +181,9 @@ def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> 
                     break
                 learnt[place] = True
         rows.append(
-            Row(text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets])
+            TokenisedText(
+                text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets]
+            )
         )
     return rows
 
@@ -227,7 +229,7 @@ def padding_token(tokenizer: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Together:
+class CompletionCollator:
     """The collator: rows filled up on the right, each label at the place from which it is named."""
 
     pad_id: int

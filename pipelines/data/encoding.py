@@ -62,7 +62,7 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts(Columns):
+class PartedColumns(Columns):
     """Rows that are read in several parts where they are long. Most are one part."""
 
     rows: npt.NDArray[np.int64]
@@ -79,7 +79,7 @@ CHUNK = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examples(Columns):
+class EncodedRows(Columns):
     """Tokenised rows of one split, as columns."""
 
     labels: list[Any] | None
@@ -92,7 +92,7 @@ class Examples(Columns):
         return example if self.labels is None else example | {"labels": self.labels[position]}
 
 
-def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
+def encode(tokenizer: Any, rows: Rows, max_length: int) -> EncodedRows:
     """Tokenise `rows`, special tokens included. Longer rows lose tokens from the end of their longer text."""
     segments = "token_type_ids" in tokenizer.model_input_names
     input_ids: list[list[int]] = []
@@ -116,7 +116,7 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
             if segments:
                 token_type_ids += batch["token_type_ids"]
             truncated += _count_truncated(tokenizer, batch, texts, pairs, max_length)
-    return Examples(
+    return EncodedRows(
         input_ids=input_ids,
         token_type_ids=token_type_ids if segments else None,
         labels=None if rows.labels is None else list(rows.labels),
@@ -184,7 +184,7 @@ def collate(
     return batch
 
 
-def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_length: int) -> Examples:
+def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_length: int) -> EncodedRows:
     """Tokenise the texts of `rows` and, as labels, the texts that they are to become; special tokens included.
 
     The length of an example is that of both together, so that batches of similar length have little padding in
@@ -192,7 +192,7 @@ def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_
     """
     sources, truncated = encode_texts(tokenizer, rows.texts, max_source_length, "text")
     targets, cut = encode_texts(tokenizer, rows.labels or (), max_target_length, "text_target")
-    return Examples(
+    return EncodedRows(
         input_ids=sources,
         token_type_ids=None,
         labels=targets,

@@ -21,7 +21,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import files, hub, mirror
 from pipelines.data.builtin import NAMES, PREFIX
-from pipelines.data.sources import Source, check_columns, find
+from pipelines.data.sources import DataSource, check_columns, find
 from pipelines.data.tables import READERS
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class DatasetReference(Block):
     text: str = Field("text", min_length=1)
     """The column that holds the text."""
 
-    def source(self) -> Source:
+    def source(self) -> DataSource:
         """Where the data lies. Raises DataError."""
         return find(self.path, self.name)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """One data set in one configuration."""
 
     def splits(self) -> list[str]:
@@ -41,10 +41,10 @@ class Source(Protocol):
         """What this is and where it lies, for messages."""
 
 
-def find(path: str, name: str | None = None) -> Source:
+def find(path: str, name: str | None = None) -> DataSource:
     """The data set called `path`, in the configuration `name`. Raises DataError."""
     for kind in SOURCES:
-        source: Source | None = SOURCES.load(kind)(path, name)
+        source: DataSource | None = SOURCES.load(kind)(path, name)
         if source is not None:
             return source
     raise DataError(f"data set '{path}' was not found; looked in {places(path)}")

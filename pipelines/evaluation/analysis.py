@@ -30,9 +30,9 @@ from pipelines.evaluation.calibration import calibration, expected_error, reliab
 from pipelines.evaluation.examples import MOST_CLASSES, Outcomes, mistakes, outcomes_of
 from pipelines.metrics.base import confusion
 from pipelines.metrics.statistics import corpus_intervals, intervals
-from pipelines.tasks.causal.evaluation import Completed, Continued, graded
-from pipelines.tasks.extractive_qa.evaluation import Spanned
-from pipelines.tasks.predictions import Decided, SplitPredictions
+from pipelines.tasks.causal.evaluation import CompletionPredictions, ScoredCompletions, graded
+from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.predictions import LogitPredictions, SplitPredictions
 
 PARTS = 4
 MOST_VALUES = 20
@@ -138,17 +138,17 @@ def _scored(
     said: SplitPredictions, task: Task, score: Score, mine: NDArray[np.int64], seed: int
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
     answers, labels = said.said, said.labels
-    if isinstance(answers, Continued):
+    if isinstance(answers, ScoredCompletions):
         if answers.texts is None:
             return {}, {}
         answers = answers.texts
     try:
         scores = {name: value for name, value in score(answers[mine], labels[mine]).items() if np.isfinite(value)}
-        if isinstance(said, Decided):
+        if isinstance(said, LogitPredictions):
             around = intervals(score, answers[mine], labels[mine], seed, RESAMPLES)
-        elif isinstance(said, Spanned):
+        elif isinstance(said, SpanPredictions):
             around = corpus_intervals(task.metrics, answers[mine], labels[mine], seed, RESAMPLES)
-        elif isinstance(said, Completed):
+        elif isinstance(said, CompletionPredictions):
             around = corpus_intervals(
                 task.metrics, graded(task, answers[mine]), graded(task, labels[mine]), seed, RESAMPLES
             )
@@ -245,7 +245,7 @@ def _without_logits(outcomes: Outcomes) -> dict[str, Any]:
 
 def _overlap(found: Analysis, context: Context, model: str, said: SplitPredictions, score: Score) -> None:
     answers: Any = said.said
-    if isinstance(answers, Continued):
+    if isinstance(answers, ScoredCompletions):
         answers = answers.texts
     told = contamination.checked(
         context, model, said.rows, score, answers if isinstance(answers, np.ndarray) else None, said.labels

@@ -26,15 +26,15 @@ from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
 from pipelines.core.registry import METRICS
 from pipelines.evaluation.calibration import softmax
-from pipelines.tasks.causal.evaluation import Completed, graded
-from pipelines.tasks.extractive_qa.evaluation import Spanned
-from pipelines.tasks.multiple_choice.evaluation import Chosen
+from pipelines.tasks.causal.evaluation import CompletionPredictions, graded
+from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import Predicted, SplitPredictions, Written
-from pipelines.tasks.preference.evaluation import Compared
+from pipelines.tasks.predictions import ClassPredictions, SplitPredictions, TextPredictions
+from pipelines.tasks.preference.evaluation import PairPredictions
 from pipelines.tasks.scoring import decide
 from pipelines.tasks.text_to_text import AsText
-from pipelines.tasks.token_classification.evaluation import Tagged
+from pipelines.tasks.token_classification.evaluation import TagPredictions
 
 NO_ANSWER = "(no answer)"
 MOST_CLASSES = 30
@@ -68,19 +68,19 @@ def outcomes_of(said: SplitPredictions, task: Task) -> Outcomes | None:
     if said.labels is None:
         return None
     kinds: dict[type, Callable[[Any, Any], Outcomes | None]] = {
-        Predicted: _predicted,
-        Chosen: _chosen,
-        Spanned: _spanned,
-        Tagged: _tagged,
-        Written: _written,
-        Completed: _completed,
-        Compared: _preferred,
+        ClassPredictions: _predicted,
+        OptionPredictions: _chosen,
+        SpanPredictions: _spanned,
+        TagPredictions: _tagged,
+        TextPredictions: _written,
+        CompletionPredictions: _completed,
+        PairPredictions: _preferred,
     }
     read = next((kinds[kind] for kind in type(said).__mro__ if kind in kinds), None)
     return None if read is None else read(said, task)
 
 
-def _predicted(said: Predicted, task: Task) -> Outcomes:
+def _predicted(said: ClassPredictions, task: Task) -> Outcomes:
     labels, names = np.asarray(said.labels), task.head.labels
     if said.logits.shape[1] == 1:
         answers = decide(said.logits)
@@ -97,7 +97,7 @@ def _predicted(said: Predicted, task: Task) -> Outcomes:
     )
 
 
-def _chosen(said: Chosen, task: Task) -> Outcomes:
+def _chosen(said: OptionPredictions, task: Task) -> Outcomes:
     labels, options = np.asarray(said.labels), said.rows.options  # type: ignore[attr-defined]
 
     def named(numbers: Any) -> list[str]:
@@ -106,7 +106,7 @@ def _chosen(said: Chosen, task: Task) -> Outcomes:
     return _decided(said.logits, labels, named(labels), named(said.logits.argmax(axis=1)), ())
 
 
-def _preferred(said: Compared, task: Task) -> Outcomes:
+def _preferred(said: PairPredictions, task: Task) -> Outcomes:
     sides = said.rows.chosen, said.rows.rejected  # type: ignore[attr-defined]
     preferred = [sides[side][at].completion for at, side in enumerate(said.logits.argmax(axis=1))]
     return _decided(said.logits, np.asarray(said.labels), [each.completion for each in sides[0]], preferred, ())
@@ -130,7 +130,7 @@ def _decided(
     )
 
 
-def _spanned(said: Spanned, task: Task) -> Outcomes:
+def _spanned(said: SpanPredictions, task: Task) -> Outcomes:
     answers, texts = said.labels, said.said
     assert answers is not None
     counted = _each(task.metrics[0], texts, answers)
@@ -157,7 +157,7 @@ def _sure(found: Any, text: str, may_be_none: bool) -> float:
     return float(softmax(np.array([scores]))[0, names.index(text)])
 
 
-def _tagged(said: Tagged, task: Task) -> Outcomes:
+def _tagged(said: TagPredictions, task: Task) -> Outcomes:
     labels, answers, names = said.labels, said.said, said.names
     assert labels is not None
     gold, spoken, wrong = [], [], []
@@ -175,7 +175,7 @@ def _tagged(said: Tagged, task: Task) -> Outcomes:
     return Outcomes(gold, spoken, count > 0, count, "words with a wrong tag", None, logits[read], flat[read], names)
 
 
-def _written(said: Written, task: Task) -> Outcomes:
+def _written(said: TextPredictions, task: Task) -> Outcomes:
     references = [str(each) for each in np.asarray(said.labels)]
     texts = [str(each) for each in said.texts]
     if isinstance(task, AsText):
@@ -188,7 +188,7 @@ def _written(said: Written, task: Task) -> Outcomes:
     return _compared(texts, references, texts, references, task.metrics)
 
 
-def _completed(said: Completed, task: Task) -> Outcomes | None:
+def _completed(said: CompletionPredictions, task: Task) -> Outcomes | None:
     if said.texts is None or not task.metrics:
         return None
     texts, references = [str(each) for each in said.texts], [str(each) for each in said.labels]

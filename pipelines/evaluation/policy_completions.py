@@ -33,7 +33,7 @@ from pipelines.metrics.statistics import intervals
 from pipelines.models.log_probabilities import completion_log_probabilities
 from pipelines.models.predict import answers, device, progress_events
 from pipelines.models.sampling import complete
-from pipelines.tasks.predictions import Written
+from pipelines.tasks.predictions import TextPredictions
 
 if TYPE_CHECKING:
     from pipelines.data.prompts import PromptRows
@@ -122,7 +122,7 @@ def measured(
 
 
 @dataclass(frozen=True)
-class Completed(Written):
+class Completed(TextPredictions):
     """Completions of one set of prompts. Beside the columns of written answers stand `hypothesis_against` and what
     is measured of each."""
 

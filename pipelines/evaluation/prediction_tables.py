@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from pipelines.core.errors import CommandError
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
-from pipelines.tasks.causal.evaluation import Completed
-from pipelines.tasks.extractive_qa.evaluation import Spanned
-from pipelines.tasks.multiple_choice.evaluation import Chosen
+from pipelines.tasks.causal.evaluation import CompletionPredictions
+from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import Predicted, Written
+from pipelines.tasks.predictions import ClassPredictions, TextPredictions
 from pipelines.tasks.scoring import checked_logits
-from pipelines.tasks.token_classification.evaluation import Tagged, in_words
+from pipelines.tasks.token_classification.evaluation import TagPredictions, in_words
 
 ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
 Columns = dict[str, list[Any]]
@@ -43,7 +43,7 @@ def columns_of(said: Any, task: Task) -> Columns:
     ModelError."""
     rows = said.rows
     found: Columns = {"index": [int(each) for each in rows.index]}
-    if isinstance(said, Tagged):
+    if isinstance(said, TagPredictions):
         found["tokens"] = [list(words) for words in rows.words]
     else:
         found["text"] = list(rows.texts)
@@ -53,12 +53,12 @@ def columns_of(said: Any, task: Task) -> Columns:
 
 
 def _answers(said: Any, task: Task) -> Columns:
-    if isinstance(said, Predicted):
+    if isinstance(said, ClassPredictions):
         return _classes(said, task)
-    if isinstance(said, Chosen):
+    if isinstance(said, OptionPredictions):
         options = [list(row) for row in said.rows.options]  # type: ignore[attr-defined]
         return {"options": options} | _decided(said.logits, list(LETTERS[: said.logits.shape[1]]))
-    if isinstance(said, Tagged):
+    if isinstance(said, TagPredictions):
         likely = [softmax(np.nan_to_num(row)).max(axis=-1) for row in said.logits]
         unread = [np.isnan(row[:, 0]) for row in said.logits]  # words behind the cut
         return {
@@ -68,14 +68,14 @@ def _answers(said: Any, task: Task) -> Columns:
                 for pair in zip(likely, unread, strict=True)
             ],
         }
-    if isinstance(said, Spanned):
+    if isinstance(said, SpanPredictions):
         return _spans(said)
-    if isinstance(said, Written | Completed):
+    if isinstance(said, TextPredictions | CompletionPredictions):
         return {"prediction": [] if said.texts is None else [str(text) for text in said.texts]}
     raise AssertionError(f"no table for {type(said).__name__}")
 
 
-def _classes(said: Predicted, task: Task) -> Columns:
+def _classes(said: ClassPredictions, task: Task) -> Columns:
     names = task.head.labels
     logits = checked_logits(said.logits, len(names) or 1, task.name)
     return _decided(logits, list(names)) if names else {"prediction": [float(value) for value in logits[:, 0]]}
@@ -91,7 +91,7 @@ def _decided(logits: NDArray[Any], names: Sequence[str]) -> Columns:
     return found | {f"probability_{name}": [float(value) for value in likely[:, at]] for at, name in enumerate(names)}
 
 
-def _spans(said: Spanned) -> Columns:
+def _spans(said: SpanPredictions) -> Columns:
     answers = [str(text) for text in said.said]
     likely: list[float | None] = []
     starts: list[int | None] = []

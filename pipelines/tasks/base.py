@@ -32,7 +32,7 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
-from pipelines.data.sources import Source, check_columns, find
+from pipelines.data.sources import DataSource, check_columns, find
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ class SplitLocation:
     split: str | None
     """None: the split named as the role (`train`, `validation`, `test`), or the only one there is."""
 
-    def open(self, role: str) -> tuple[Source, str]:
+    def open(self, role: str) -> tuple[DataSource, str]:
         """The source and its split. Raises DataError."""
         source = find(self.path, self.name)
         if self.split is not None:
@@ -368,6 +368,10 @@ class TaskKind(Block):
     smooths_labels: ClassVar[bool] = False
     """Whether training follows `label_smoothing_factor`."""
 
+    finds_labels: ClassVar[bool] = False
+    """Whether class names are found in the training rows where a task does not give them."""
+    uncounted: ClassVar[str | None] = None
+    """What an estimate of cost leaves out, where a row is more than one sequence."""
     read_as: ClassVar[str | None] = None
     """The kind as which its rows are learnt and evaluated, where that is another one."""
 

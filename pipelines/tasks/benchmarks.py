@@ -25,7 +25,7 @@ from pipelines.core.yaml_positions import line_of, read_yaml
 from pipelines.tasks.base import SplitLocation, Task, TaskKind
 
 
-class Benchmark(Block):
+class BenchmarkFacts(Block):
     """The block `benchmark`: what a task described in place leaves open."""
 
     metrics: tuple[str, ...] | None = Field(None, min_length=1)
@@ -86,7 +86,7 @@ def read_file(path: str) -> TaskKind:
     raise RecipeError([Mistake(key_path(place), message) for place, message in issues])
 
 
-def _validated(data: dict[str, Any], name: str) -> tuple[Task, Benchmark]:
+def _validated(data: dict[str, Any], name: str) -> tuple[Task, BenchmarkFacts]:
     """The task as its kind describes it, and the block `benchmark`. Raises ConfigIssues with every issue."""
     more = data.pop("benchmark", {})
     kind = data.get("kind")
@@ -94,7 +94,7 @@ def _validated(data: dict[str, Any], name: str) -> tuple[Task, Benchmark]:
         raise ConfigIssues([(("kind",), TASK_KINDS.unknown(kind))])
     issues: list[ConfigIssue] = []
     try:
-        benchmark = Benchmark.model_validate(more)
+        benchmark = BenchmarkFacts.model_validate(more)
     except ValidationError as error:
         issues += [(("benchmark", *place), message) for place, message in flatten(error)]
     try:

@@ -177,7 +177,7 @@ class SplitPredictions:
 
 
 @dataclass(frozen=True)
-class Decided(SplitPredictions):
+class LogitPredictions(SplitPredictions):
     """What is told by logits."""
 
     logits: NDArray[Any]
@@ -195,7 +195,7 @@ class Decided(SplitPredictions):
 
 
 @dataclass(frozen=True)
-class Predicted(Decided):
+class ClassPredictions(LogitPredictions):
     """Classes, or numbers."""
 
     def doubt(self, task: Task) -> str | None:
@@ -203,7 +203,7 @@ class Predicted(Decided):
 
 
 @dataclass(frozen=True)
-class Written(SplitPredictions):
+class TextPredictions(SplitPredictions):
     """Texts."""
 
     texts: NDArray[Any]
@@ -252,15 +252,15 @@ def write_predictions(path: Path, predicted: Sequence[SplitPredictions]) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [each.table() for each in predicted if not isinstance(each, Predicted)]
-    decided = [each for each in predicted if isinstance(each, Predicted)]
+    tables = [each.table() for each in predicted if not isinstance(each, ClassPredictions)]
+    decided = [each for each in predicted if isinstance(each, ClassPredictions)]
     if decided or not tables:
         tables.insert(0, _decisions_table(decided))
     with whole_file(path) as temporary:
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
 
 
-def _decisions_table(predicted: Sequence[Predicted]) -> Any:
+def _decisions_table(predicted: Sequence[ClassPredictions]) -> Any:
     import pyarrow as pa
 
     numbers = any(each.logits.shape[1] == 1 for each in predicted)
@@ -281,7 +281,7 @@ def _decisions_table(predicted: Sequence[Predicted]) -> Any:
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _table(predicted: Predicted, schema: Any) -> Any:
+def _table(predicted: ClassPredictions, schema: Any) -> Any:
     import pyarrow as pa
 
     examples = len(predicted.rows)

@@ -27,7 +27,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import FRACTION, SWITCH, Argument
-from pipelines.data.reward_inputs import Reading, Settings
+from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from pipelines.tasks.preference import scores as pair_scores
 from pipelines.tasks.preference.training import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import training_of
@@ -189,9 +189,9 @@ class Told:
             found |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
         return found
 
-    def write(self, folder: Path, reading: Reading) -> None:
+    def write(self, folder: Path, reading: RewardInputFormat) -> None:
         """Put `reward.json` beside the weights."""
-        Settings(reading, self.mean, self.std).write(
+        RewardSettings(reading, self.mean, self.std).write(
             folder, {"train": self.train, **({"held_out": self.held_out} if self.held_out else {})}
         )
 

@@ -26,7 +26,7 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.completions import Together, encode_completions, padding_token
+from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
 from pipelines.metrics.perplexity import Tally, likelihood
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.models.predict import Running, answers
@@ -51,7 +51,7 @@ def likelihoods(
     import torch
 
     examples = encode_completions(tokenizer, dialogues, range(len(dialogues)), max_length)
-    together = Together(padding_token(tokenizer))
+    together = CompletionCollator(padding_token(tokenizer))
     lengths = examples.lengths.tolist()
     fitting = MOST_LOGITS // (max(lengths, default=1) * model.config.get_text_config().vocab_size)
     running["batch_size"] = max(1, min(running.get("batch_size", 32), fitting))
@@ -72,7 +72,7 @@ def likelihoods(
 
 
 @dataclass(frozen=True)
-class Continued:
+class ScoredCompletions:
     """What is scored of a split."""
 
     texts: NDArray[Any] | None
@@ -82,16 +82,16 @@ class Continued:
 
 
 @dataclass(frozen=True)
-class Completed(SplitPredictions):
+class CompletionPredictions(SplitPredictions):
     """Answers in words, and the likelihood of the right ones."""
 
     texts: NDArray[Any] | None
     tally: Tally
 
     @property
-    def said(self) -> Continued:
+    def said(self) -> ScoredCompletions:
         """Texts and likelihood."""
-        return Continued(self.texts, self.tally)
+        return ScoredCompletions(self.texts, self.tally)
 
     @property
     def labels(self) -> NDArray[Any]:
@@ -136,11 +136,11 @@ def score_completions(task: Task) -> Score:
 
 
 def _score(task: Task, said: Any, references: Any) -> dict[str, float]:
-    texts = said.texts if isinstance(said, Continued) else said
+    texts = said.texts if isinstance(said, ScoredCompletions) else said
     scores: dict[str, float] = {}
     if texts is not None and task.metrics:
         scores |= score_texts(task)(graded(task, texts), graded(task, references))
-    return scores | (said.tally.figures(likelihood) if isinstance(said, Continued) else {})
+    return scores | (said.tally.figures(likelihood) if isinstance(said, ScoredCompletions) else {})
 
 
 def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
@@ -177,7 +177,7 @@ class CausalEvaluation(TaskEvaluation):
                 if asks
                 else None
             )
-            said.append(Completed(name, split, suffix, rows, texts, tally))
+            said.append(CompletionPredictions(name, split, suffix, rows, texts, tally))
         details = {"chat_template": called, "train_on": "completions"}
         return Predictions(
             said,

@@ -137,7 +137,7 @@ class CausalTraining(TaskTraining):
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
     ) -> PreparedTask:
-        from pipelines.data.completions import Together, encode_completions, padding_token
+        from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
         from pipelines.tasks.first_batch import examined, tell
 
         words = {"model_type": model.config.model_type, **model.config.to_dict()}
@@ -157,7 +157,7 @@ class CausalTraining(TaskTraining):
         loss = partial(completion_loss, smoothing=subject.label_smoothing_factor)
         if subject.packing:
             return PreparedTask(pack_completions(examples, limit), Packed(pad), loss)
-        return PreparedTask(examples, Together(pad), loss)
+        return PreparedTask(examples, CompletionCollator(pad), loss)
 
 
 def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.models.predict import predict
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
-from pipelines.tasks.predictions import Predicted
+from pipelines.tasks.predictions import ClassPredictions
 from pipelines.tasks.scoring import score_decisions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ClassificationEvaluation(TaskEvaluation):
         predicted = []
         for suffix, split, rows in request.splits():
             logits = predict(request.model, request.tokenizer, rows, length, **request.running(split))
-            predicted.append(Predicted(name, split, suffix, rows, logits if order is None else logits[:, order]))
+            predicted.append(ClassPredictions(name, split, suffix, rows, logits if order is None else logits[:, order]))
         return Predictions(predicted, length, order)
 
     def score(self, task: Task) -> Score:

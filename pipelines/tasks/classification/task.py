@@ -28,6 +28,7 @@ class Classification(TaskKind):
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
     smooths_labels: ClassVar[bool] = True
+    finds_labels: ClassVar[bool] = True
     kind: Literal["classification"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
     """The column of the text, or the two columns of a pair."""

@@ -177,7 +177,7 @@ def grouped(rows: NDArray[np.int64], windows: Sequence[Any]) -> list[list[Any]]:
 
 
 @dataclass(frozen=True)
-class Spanned(SplitPredictions):
+class SpanPredictions(SplitPredictions):
     """Answers to questions. `rows` are QuestionRows."""
 
     found: Sequence[SpanAnswer]
@@ -316,7 +316,7 @@ class ExtractiveQAEvaluation(TaskEvaluation):
             rows: Any = given
             found = find(rows, split)
             questions = questions_in(request.tokenizer, rows.texts, length)
-            said.append(Spanned(name, split, suffix, rows, found, questions, task.version_2, threshold))
+            said.append(SpanPredictions(name, split, suffix, rows, found, questions, task.version_2, threshold))
         details = {
             "spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen
         } | _facts(said)

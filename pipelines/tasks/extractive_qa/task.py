@@ -211,6 +211,7 @@ class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
     head_kind: ClassVar[HeadKind] = "question_answering"
+    uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
     kind: Literal["qa"]
     question: Column = "question"
     """The column of the questions."""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.model_types import looks_back_only
-from pipelines.data.encoding import Parts, check_offsets, collate, settings_kept
+from pipelines.data.encoding import PartedColumns, check_offsets, collate, settings_kept
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
@@ -43,7 +43,7 @@ CHUNK = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows(Parts):
+class ContextWindows(PartedColumns):
     """Windows of tokenised contexts, as columns. `truncated` counts the rows whose context takes several windows."""
 
     blanks: npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ def encode_questions(
     *,
     last_blank: bool = False,
     keep_contexts: bool = False,
-) -> Windows:
+) -> ContextWindows:
     """Tokenise question and context of `rows`, special tokens included, in windows of at most `max_length` tokens.
 
     `last_blank` is for models that see only what comes before a token: their blank is the last token, where it is a
@@ -147,7 +147,7 @@ def encode_questions(
                 if keep_contexts:
                     contexts.append(context)
     place = np.asarray(owners, dtype=np.int64)
-    return Windows(
+    return ContextWindows(
         input_ids=ids,
         token_type_ids=types if segments else None,
         blanks=np.asarray(blanks, dtype=np.int64),

@@ -18,12 +18,12 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.metrics.accuracy import compute as accuracy
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import Decided, constant_prediction
+from pipelines.tasks.predictions import LogitPredictions, constant_prediction
 from pipelines.tasks.scoring import checked_logits
 
 
 @dataclass(frozen=True)
-class Chosen(Decided):
+class OptionPredictions(LogitPredictions):
     """The best option of each question: `logits` (questions, options), `rows` are ChoiceRows, labels the right
     options' numbers."""
 
@@ -93,13 +93,13 @@ class MultipleChoiceEvaluation(TaskEvaluation):
             running = request.running(split)
             if (found := _by_article(request, rows, examples, running)) is not None:
                 logits, shared[split] = found
-                said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
+                said.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
                 continue
             running["batch_size"] = max(
                 1, running["batch_size"] // max(rows.choices, 1)
             )  # as many texts as of other tasks
             logits = forward(request.model, examples, partial(collate_choices, request.tokenizer), _logits, **running)
-            said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
+            said.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
         return Predictions(said, length, details={"articles_read_once": shared} if shared else {})
 
     def score(self, task: Task) -> Score:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.interfaces import Rows
-from pipelines.data.encoding import CHUNK, Examples, collate, encode
+from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.scoring import score
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, training_rows
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceExamples(Examples):
+class EncodedChoices(EncodedRows):
     """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of
     sequences a question.
 
@@ -38,7 +38,7 @@ class ChoiceExamples(Examples):
     """
 
 
-def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceExamples:
+def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> EncodedChoices:
     """Tokenise each option of `rows` beside the text that all of them share, special tokens included.
 
     Sequences longer than `max_length` lose tokens from the end of their longer text, which is the context.
@@ -57,7 +57,7 @@ def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceE
             types += _grouped(found.token_type_ids, choices)
         truncated += found.truncated
     longest = (max(len(sequence) for sequence in question) for question in ids)
-    return ChoiceExamples(
+    return EncodedChoices(
         input_ids=ids,
         token_type_ids=types or None,
         labels=None if rows.labels is None else list(rows.labels),

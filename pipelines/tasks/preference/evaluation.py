@@ -27,15 +27,15 @@ from pipelines.tasks.evaluation import (
     Predictions,
     TaskEvaluation,
 )
-from pipelines.tasks.predictions import Decided
+from pipelines.tasks.predictions import LogitPredictions
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
-    from pipelines.data.reward_inputs import Reading
+    from pipelines.data.reward_inputs import RewardInputFormat
 
 
 @dataclass(frozen=True)
-class Compared(Decided):
+class PairPredictions(LogitPredictions):
     """Pairs of answers. `logits` are the scores (pairs, 2), the chosen answer's first: their softmax is Bradley
     and Terry's model."""
 
@@ -125,7 +125,7 @@ class PreferenceEvaluation(TaskEvaluation):
             rows = rows.in_turns() if reading.templated else rows
             examples, answer = prepared(request.model, tokenizer, rows, reading)
             scores = _stacked(answers(request.model, examples.lengths.tolist(), answer, **request.running(split)))
-            each = Compared(name, split, suffix, rows, scores)
+            each = PairPredictions(name, split, suffix, rows, scores)
             said.append(each)
             histograms[split] = pair_scores.histogram(scores)
             paired[split] = _against(request, rows, scores)
@@ -144,9 +144,9 @@ class PreferenceEvaluation(TaskEvaluation):
         return score_pairs(task)
 
 
-def reading_of(request: EvaluationRequest) -> Reading:
+def reading_of(request: EvaluationRequest) -> RewardInputFormat:
     """How the model reads a prompt and an answer: as it was trained, else as its family does."""
-    from pipelines.data.reward_inputs import Reading, settings_in
+    from pipelines.data.reward_inputs import RewardInputFormat, settings_in
 
     folders = request.context.stage_folders
     checkpoint = request.context.recipe.model.checkpoint
@@ -158,20 +158,20 @@ def reading_of(request: EvaluationRequest) -> Reading:
             if request.stage.max_length is None
             else replace(settings.reading, max_length=request.length())
         )
-    return Reading("text" if looks_back_only(request.model.config.to_dict()) else "pair", request.length())
+    return RewardInputFormat("text" if looks_back_only(request.model.config.to_dict()) else "pair", request.length())
 
 
-def prepared(model: Any, tokenizer: Any, rows: Any, reading: Reading) -> tuple[Any, Any]:
+def prepared(model: Any, tokenizer: Any, rows: Any, reading: RewardInputFormat) -> tuple[Any, Any]:
     """(the pairs, what `answers` asks of them: both scores of each)."""
-    from pipelines.data.reward_inputs import Together
-    from pipelines.tasks.preference.training import ScoredTogether, encode_scored_pairs
+    from pipelines.data.reward_inputs import RewardCollator
+    from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
 
     if getattr(model.config, "pad_token_id", None) is None:
-        model.config.pad_token_id = Together.of(tokenizer).pad_id
+        model.config.pad_token_id = RewardCollator.of(tokenizer).pad_id
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     stops = () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
     examples = encode_scored_pairs(tokenizer, rows, reading, stops, with_margins=False, keep_all=True)
-    return examples, partial(_scores, model, examples, ScoredTogether(Together.of(tokenizer)))
+    return examples, partial(_scores, model, examples, ScoredPairsCollator(RewardCollator.of(tokenizer)))
 
 
 def _scores(model: Any, examples: Any, together: Any, places: list[int], device: Any) -> Any:

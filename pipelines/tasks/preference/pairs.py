@@ -175,7 +175,7 @@ def _pairs(
 
 
 @dataclass(frozen=True)
-class PairsTogether:
+class PreferenceCollator:
     """The collator: of B pairs 2B rows, first the chosen ones, then the rejected ones, filled up on the right."""
 
     pad_id: int

@@ -68,7 +68,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Judged:
+class LabelledAnswer:
     """One answer that is good or bad."""
 
     dialogue: Dialogue
@@ -101,7 +101,7 @@ def columns_of(name: str, columns: Sequence[str], given: Mapping[str, str]) -> d
     return columns_behind(name, COLUMNS[name], columns, given)
 
 
-def read(name: str, cells: Mapping[str, Any]) -> Comparison | Judged:
+def read(name: str, cells: Mapping[str, Any]) -> Comparison | LabelledAnswer:
     """One row. `cells` are by the format's own names. Raises Unreadable."""
     return READERS[name](cells)
 
@@ -182,7 +182,7 @@ def _openai(cells: Mapping[str, Any]) -> Comparison:
     return _compared(chosen, rejected, cells)
 
 
-def _labelled(cells: Mapping[str, Any]) -> Judged:
+def _labelled(cells: Mapping[str, Any]) -> LabelledAnswer:
     said = _answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
     label = cells.get("label")
     good = (
@@ -193,7 +193,7 @@ def _labelled(cells: Mapping[str, Any]) -> Judged:
     if good is None:
         raise Unreadable(f"has the label {str(label)[:40]!r}, must be true (a good answer) or false (a bad one)")
     _refuse_empty(said, "completion")
-    return Judged(said, good)
+    return LabelledAnswer(said, good)
 
 
 def _answered(cells: Mapping[str, Any], prompt: Any, answer: Any, column: str) -> Dialogue:
@@ -283,7 +283,7 @@ def _text(cells: Mapping[str, Any], column: str) -> str:
     return value
 
 
-READERS: dict[str, Callable[[Mapping[str, Any]], Comparison | Judged]] = {
+READERS: dict[str, Callable[[Mapping[str, Any]], Comparison | LabelledAnswer]] = {
     "prompt_chosen_rejected": _explicit,
     "chosen_rejected": _implicit,
     "transcripts": _transcripts,
@@ -356,7 +356,7 @@ def read_rows(
     except Unreadable as problem:
         raise DataError(f"{described} {problem}") from None
     kept: list[int] = []
-    found: list[Comparison | Judged] = []
+    found: list[Comparison | LabelledAnswer] = []
     skipped: dict[int, str] = {}
     for number, cells in zip(index, _cells(data, wanted), strict=True):
         if limit is not None and len(found) == limit:
@@ -374,7 +374,7 @@ def read_rows(
     if skipped and not found:
         raise DataError(f"{described} has no row that can be read: {told(skipped, len(data))}")
     if name == LABELLED:
-        return labelled([each for each in found if isinstance(each, Judged)], kept, skipped)
+        return labelled([each for each in found if isinstance(each, LabelledAnswer)], kept, skipped)
     return compared([each for each in found if isinstance(each, Comparison)], kept, skipped, name)
 
 
@@ -398,7 +398,7 @@ def compared(
     )
 
 
-def labelled(found: Sequence[Judged], index: Sequence[int], skipped: Mapping[int, str]) -> LabelledRows:
+def labelled(found: Sequence[LabelledAnswer], index: Sequence[int], skipped: Mapping[int, str]) -> LabelledRows:
     """Judged answers as rows."""
     return LabelledRows(
         [each.dialogue.prompt for each in found],

@@ -33,7 +33,7 @@ from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data.references import DataPath, resolve_path
-from pipelines.data.sources import Source, find
+from pipelines.data.sources import DataSource, find
 from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, Task, inline_places
 from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
 
@@ -314,7 +314,7 @@ class PreferenceReference(Block):
         """Content hash of the rows; None for those of a stage, whose own fingerprint says it. Raises DataError."""
         return None if self.path is None else find(self.path, self.name).content_hash(self.split)
 
-    def _source(self, folders: Mapping[str, Path]) -> tuple[Source, str]:
+    def _source(self, folders: Mapping[str, Path]) -> tuple[DataSource, str]:
         if self.path is not None:
             return find(self.path, self.name), self.split
         return find(str((folders[str(self.source)] / WRITTEN).resolve())), "train"

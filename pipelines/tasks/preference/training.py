@@ -24,13 +24,13 @@ from torch.nn import functional
 from pipelines.core.errors import DataError, IncompatibleError
 from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import Columns
-from pipelines.data.reward_inputs import Reading, Together, encoded
+from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encoded
 from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
-    from pipelines.data.reward_inputs import Reading
+    from pipelines.data.reward_inputs import RewardInputFormat
     from pipelines.objectives.losses import Meter
 
 
@@ -90,7 +90,7 @@ class ScoredPairs:
 def encode_scored_pairs(
     tokenizer: Any,
     rows: PreferenceRows,
-    reading: Reading,
+    reading: RewardInputFormat,
     stops: Sequence[int] = (),
     with_margins: bool = True,
     with_probabilities: bool = False,
@@ -121,10 +121,10 @@ def encode_scored_pairs(
 
 
 @dataclass(frozen=True)
-class ScoredTogether:
+class ScoredPairsCollator:
     """The collator: of B pairs 2B rows, first the chosen ones, then the rejected ones."""
 
-    together: Together
+    together: RewardCollator
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`labels` (B,), 0 as the first of the two is the better one; the rows (2B, length); `margin` and
@@ -173,9 +173,9 @@ class PreferenceTraining(TaskTraining):
 
     def prepare(
         self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None
-    ) -> ScoringLesson:
+    ) -> PreparedReward:
         from pipelines.data.completions import stops_of
-        from pipelines.data.reward_inputs import Together
+        from pipelines.data.reward_inputs import RewardCollator
         from pipelines.objectives.losses import Meter
         from pipelines.tasks.first_batch import tell_pairs
         from pipelines.trainers.arguments import split
@@ -196,31 +196,31 @@ class PreferenceTraining(TaskTraining):
         loss: Any = partial(
             pair_loss, smoothing=own["label_smoothing"], centring=own["center_rewards_coefficient"] or 0.0, meter=meter
         )
-        together = ScoredTogether(Together.of(tokenizer))
-        return ScoringLesson(
+        together = ScoredPairsCollator(RewardCollator.of(tokenizer))
+        return PreparedReward(
             examples, together, loss, LABELS, score=pair_score, metric="accuracy", reading=reading, meter=meter
         )
 
 
 @dataclass(frozen=True)
-class ScoringLesson(PreparedTask):
+class PreparedReward(PreparedTask):
     """A lesson that says how its model reads, and tells what the scores are like."""
 
-    reading: Reading | None = None
+    reading: RewardInputFormat | None = None
     meter: Meter | None = None
 
 
-def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> Reading:
+def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> RewardInputFormat:
     """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is
     told to."""
-    from pipelines.data.reward_inputs import Reading
+    from pipelines.data.reward_inputs import RewardInputFormat
 
     pair = reads_pairs({"model_type": config.model_type, **config.to_dict()})
     if pair and subject.chat_template is not None:
         raise IncompatibleError(f"chat_template {ONE_TEXT}; leave it out")
     limit = subject.max_length if longest is None else min(subject.max_length, longest)
     templated = any(each.templated for each in dialogues)
-    return Reading("pair" if pair else "text", limit, subject.max_prompt_length, templated and not pair)
+    return RewardInputFormat("pair" if pair else "text", limit, subject.max_prompt_length, templated and not pair)
 
 
 ONE_TEXT = "joins a prompt and its answer to one text, but this model is no decoder and reads them as two"

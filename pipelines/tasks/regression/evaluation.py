@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.models.predict import predict
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
-from pipelines.tasks.predictions import Predicted
+from pipelines.tasks.predictions import ClassPredictions
 from pipelines.tasks.scoring import score_decisions
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class RegressionEvaluation(TaskEvaluation):
         name, length = request.choice.name, request.length()
         columns((), request.model.config, name, request.choice.model)  # refuses a head of classes
         predicted = [
-            Predicted(
+            ClassPredictions(
                 name,
                 split,
                 suffix,

@@ -15,7 +15,7 @@ class Seq2SeqEvaluation(TaskEvaluation):
 
     def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import write
-        from pipelines.tasks.predictions import Written
+        from pipelines.tasks.predictions import TextPredictions
 
         length, generation = request.length(), request.stage.generation
         longest = request.choice.trained_target_length(request.context.recipe)
@@ -30,7 +30,7 @@ class Seq2SeqEvaluation(TaskEvaluation):
                 target_length=longest,
                 **request.running(split),
             )
-            written.append(Written(request.choice.name, split, suffix, rows, texts))
+            written.append(TextPredictions(request.choice.name, split, suffix, rows, texts))
         return Predictions(written, length, generation=generation.model_dump())
 
     def score(self, task: Task) -> Score:

@@ -27,7 +27,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Tagged(SplitPredictions):
+class TagPredictions(SplitPredictions):
     """A class for each word. `rows` are WordRows."""
 
     logits: Sequence[NDArray[np.float32]]
@@ -149,7 +149,9 @@ class TokenClassificationEvaluation(TaskEvaluation):
             )
             found = _of_words(parts, logits, rows, len(names))
             said.append(
-                Tagged(name, split, suffix, rows, [each if order is None else each[:, order] for each in found], names)
+                TagPredictions(
+                    name, split, suffix, rows, [each if order is None else each[:, order] for each in found], names
+                )
             )
         return Predictions(said, length, order)
 

@@ -162,6 +162,7 @@ class TokenClassification(TaskKind):
 
     head_kind: ClassVar[HeadKind] = "token_classification"
     smooths_labels: ClassVar[bool] = True
+    finds_labels: ClassVar[bool] = True
     kind: Literal["token_classification"]
     tokens: Column = "tokens"
     """The column of the words: lists of texts."""

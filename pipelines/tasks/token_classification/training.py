@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pipelines.core.errors import DataError
 from pipelines.core.scores import score_names
-from pipelines.data.encoding import CHUNK, Parts, check_offsets, collate, settings_kept
+from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, settings_kept
 from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
@@ -40,7 +40,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordExamples(Parts):
+class EncodedWords(PartedColumns):
     """Parts of tokenised texts, as columns. `truncated` counts the texts that are read in several parts."""
 
     words: list[npt.NDArray[np.int32]]
@@ -53,7 +53,7 @@ class WordExamples(Parts):
         return example if self.labels is None else example | {"token_labels": self.labels[position]}
 
 
-def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExamples:
+def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> EncodedWords:
     """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises
     ModelError."""
     check_offsets(tokenizer)
@@ -89,7 +89,7 @@ def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExample
         if rows.labels is None
         else [_labelled(words, rows.labels[row]) for words, row in zip(firsts, owners, strict=True)]
     )
-    return WordExamples(
+    return EncodedWords(
         input_ids=ids,
         token_type_ids=types if segments else None,
         words=firsts,

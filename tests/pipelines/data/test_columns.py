@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data.encoding import Columns, Parts
+from pipelines.data.encoding import Columns, PartedColumns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named(Parts):
+class Named(PartedColumns):
     names: list[str]
     left_out: int
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipelines.data.chat_formats import Unreadable
 from pipelines.tasks.preference import rows as formats
-from pipelines.tasks.preference.rows import Comparison, Judged
+from pipelines.tasks.preference.rows import Comparison, LabelledAnswer
 
 
 def user(text):
@@ -224,5 +224,5 @@ def test_margins_are_told_or_follow_from_scores():
 )
 def test_labels_of_single_answers(label, good):
     row = formats.read("prompt_completion_label", {"prompt": "a", "completion": "b", "label": label})
-    assert isinstance(row, Judged)
+    assert isinstance(row, LabelledAnswer)
     assert row.good is good

@@ -12,8 +12,8 @@ from pipelines.core.errors import DataError
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.completions import IGNORED, prompt_room, shortened
-from pipelines.data.reward_inputs import Reading, encode_scored
-from pipelines.tasks.preference.pairs import PairsTogether, encode_preferences
+from pipelines.data.reward_inputs import RewardInputFormat, encode_scored
+from pipelines.tasks.preference.pairs import PreferenceCollator, encode_preferences
 from pipelines.tasks.preference.rows import PreferenceRows
 from tests import tiny
 
@@ -69,7 +69,7 @@ def test_no_end_is_learnt_behind_an_answer_that_was_cut():
 def test_a_reward_model_always_reads_an_end_for_so_it_scores():
     end = tiny.tokenizer().sep_token_id
     chosen = [replace(said, cut=True) for said in PLAIN.chosen]
-    read = encode_scored(tiny.tokenizer(), chosen, Reading("text", 40))
+    read = encode_scored(tiny.tokenizer(), chosen, RewardInputFormat("text", 40))
     assert read.input_ids[0] == [*ids("the cat"), *ids(" runs"), end]
 
 
@@ -130,7 +130,7 @@ def test_a_batch_is_the_chosen_rows_and_then_the_rejected_ones():
         rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"), margins=[0.5, 2.0]),
         40,
     )
-    batch = PairsTogether(0)([pairs[0], pairs[1]])
+    batch = PreferenceCollator(0)([pairs[0], pairs[1]])
     assert batch["input_ids"].shape == (4, 6)
     for row, (side, at) in enumerate((side, at) for side in ("chosen", "rejected") for at in range(2)):
         alone, labels = pairs[at][side], pairs[at][f"{side}_labels"]
@@ -149,7 +149,7 @@ def test_an_encoder_decoder_reads_the_prompt_once_a_side_and_writes_the_answer()
     assert pairs[0]["source"] == tokenizer("the cat")["input_ids"]
     assert pairs[0]["chosen"] == pairs[0]["chosen_labels"] == tokenizer(text_target=" runs")["input_ids"]
     start = pairs[0]["chosen"][0]
-    batch = PairsTogether(0, start)([pairs[0], pairs[1]])
+    batch = PreferenceCollator(0, start)([pairs[0], pairs[1]])
     assert batch["input_ids"].tolist()[:2] == batch["input_ids"].tolist()[2:]
     for row, (side, at) in enumerate((side, at) for side in ("chosen", "rejected") for at in range(2)):
         target = pairs[at][side][1:]  # it begins with what the decoder begins with

@@ -8,8 +8,16 @@ import pytest
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.reward_inputs import FILE, Frame, Reading, Settings, Together, encode_scored, settings_in
-from pipelines.tasks.preference.training import ScoredTogether, encode_scored_pairs
+from pipelines.data.reward_inputs import (
+    FILE,
+    Frame,
+    RewardCollator,
+    RewardInputFormat,
+    RewardSettings,
+    encode_scored,
+    settings_in,
+)
+from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
 from tests import tiny
 from tests.pipelines.data.test_preference_pairs import ids, rows
 
@@ -21,21 +29,21 @@ def tokenizer(segments=False):
 
 
 def test_a_decoder_reads_one_text_whose_end_is_told():
-    reading = Reading("text", 40)
+    reading = RewardInputFormat("text", 40)
     found = encode_scored(tokenizer(), reading.dialogues(["the cat"], [" runs"]), reading)
     assert found.input_ids == [[*ids("the cat"), *ids(" runs"), tiny.tokenizer().sep_token_id]]
     assert found.token_type_ids is None
 
 
 def test_an_empty_answer_is_the_prompt_and_its_end():
-    for reading in (Reading("text", 40), Reading("pair", 40)):
+    for reading in (RewardInputFormat("text", 40), RewardInputFormat("pair", 40)):
         found = encode_scored(tokenizer(), reading.dialogues(["the cat"], [""]), reading)
         assert found.input_ids[0][-1] == tiny.tokenizer().sep_token_id
         assert [token for token in found.input_ids[0] if token > 4] == ids("the cat")
 
 
 def test_a_pair_is_what_the_tokenizer_makes_of_two_texts():
-    reading = Reading("pair", 40)
+    reading = RewardInputFormat("pair", 40)
     for segments in (True, False):
         own = tokenizer(segments)
         found = encode_scored(own, reading.dialogues(["the cat", "a dog"], [" runs", " is good"]), reading)
@@ -46,7 +54,7 @@ def test_a_pair_is_what_the_tokenizer_makes_of_two_texts():
 
 @pytest.mark.parametrize("reads", ["text", "pair"])
 def test_a_prompt_loses_its_beginning_and_an_answer_its_end(reads):
-    reading = Reading(reads, 12, 4)
+    reading = RewardInputFormat(reads, 12, 4)
     words = " ".join(tiny.WORDS)
     found = encode_scored(tokenizer(), reading.dialogues([words, "the"], [f" {words}", " cat"]), reading)
     told = [token for token in found.input_ids[0] if token > 4]
@@ -58,7 +66,7 @@ def test_a_prompt_loses_its_beginning_and_an_answer_its_end(reads):
 def test_what_was_trained_with_a_template_is_scored_with_it():
     own = tokenizer()
     own.chat_template = TEMPLATES["simple"]
-    reading = Reading("text", 40, templated=True)
+    reading = RewardInputFormat("text", 40, templated=True)
     found = encode_scored(own, reading.dialogues(["the cat"], ["runs"]), reading)
     rendered = own.apply_chat_template(
         [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "runs"}], tokenize=False
@@ -78,10 +86,10 @@ def test_the_frame_of_a_tokenizer_that_hides_it_is_refused():
 
 
 def test_texts_are_put_together_with_their_segments():
-    reading = Reading("pair", 40)
+    reading = RewardInputFormat("pair", 40)
     own = tokenizer(segments=True)
     found = encode_scored(own, reading.dialogues(["the cat", "a"], [" runs", " is good and fine"]), reading)
-    batch = Together.of(own)([found[0], found[1]])
+    batch = RewardCollator.of(own)([found[0], found[1]])
     assert set(batch) == {"input_ids", "attention_mask", "token_type_ids"}
     assert batch["attention_mask"].sum(dim=1).tolist() == found.lengths.tolist()
     assert batch["input_ids"][0, int(found.lengths[0]) :].eq(own.pad_token_id).all()
@@ -89,7 +97,7 @@ def test_texts_are_put_together_with_their_segments():
 
 def test_what_stands_beside_a_reward_model_is_read_again(tmp_path):
     assert settings_in(tmp_path) is None
-    settings = Settings(Reading("text", 96, 32, True), 1.5, 0.25)
+    settings = RewardSettings(RewardInputFormat("text", 96, 32, True), 1.5, 0.25)
     settings.write(tmp_path, {"train": {"pairs": 3}})
     assert settings_in(tmp_path) == settings
     assert json.loads((tmp_path / FILE).read_text())["train"] == {"pairs": 3}
@@ -103,9 +111,9 @@ def test_both_sides_of_pairs_in_one_batch():
     pairs = encode_scored_pairs(
         own,
         rows(("the cat", " runs", " sleeps on it"), ("a dog", " is good", " is bad"), margins=[1.0, 2.0]),
-        Reading("pair", 40),
+        RewardInputFormat("pair", 40),
     )
-    batch = ScoredTogether(Together.of(own))([pairs[0], pairs[1]])
+    batch = ScoredPairsCollator(RewardCollator.of(own))([pairs[0], pairs[1]])
     assert next(iter(batch)) == "labels"  # the Trainer counts the examples of a batch by its first entry
     assert batch["labels"].tolist() == [0, 0]
     assert batch["margin"].tolist() == [1.0, 2.0]
@@ -117,23 +125,23 @@ def test_both_sides_of_pairs_in_one_batch():
     assert (
         "margin"
         not in encode_scored_pairs(
-            own, rows(("the cat", " runs", " is"), margins=[1.0]), Reading("pair", 40), with_margins=False
+            own, rows(("the cat", " runs", " is"), margins=[1.0]), RewardInputFormat("pair", 40), with_margins=False
         )[0]
     )
 
 
 def test_probabilities_go_with_their_pairs_where_they_are_asked_for():
     sure = replace(rows(("the cat", " runs", " sleeps"), ("a dog", " is", " was")), probabilities=[0.9, 0.6])
-    own, reading = tokenizer(), Reading("text", 40)
+    own, reading = tokenizer(), RewardInputFormat("text", 40)
     pairs = encode_scored_pairs(own, sure, reading, with_probabilities=True).select([1, 0])
-    batch = ScoredTogether(Together.of(own))([pairs[0], pairs[1]])
+    batch = ScoredPairsCollator(RewardCollator.of(own))([pairs[0], pairs[1]])
     assert batch["probability"].tolist() == pytest.approx([0.6, 0.9])
     assert "probability" not in encode_scored_pairs(own, sure, reading)[0]
 
 
 def test_pairs_that_are_the_same_within_the_limit_teach_nothing_but_are_scored_as_ties():
     same = rows(("the cat", " is good and fine", " is good and dull"), ("a dog", " runs", " sleeps"))
-    reading = Reading("text", 5)
+    reading = RewardInputFormat("text", 5)
     pairs = encode_scored_pairs(tokenizer(), same, reading)
     assert (pairs.index, pairs.left_out, pairs.truncated) == ([11], (10,), 1)
     assert len(encode_scored_pairs(tokenizer(), same, reading, keep_all=True)) == 2

@@ -7,7 +7,7 @@ import torch
 
 from pipelines.core.interfaces import Head
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.completions import Together, encode_completions
+from pipelines.data.completions import CompletionCollator, encode_completions
 from pipelines.tasks.causal.training import Packed, completion_loss, pack_completions
 from tests import tiny
 
@@ -40,7 +40,7 @@ def test_the_losses_and_gradients_of_packed_and_unpacked_batches_are_equal(name)
     taught, given = model(name), examples()
     packs = pack_completions(given, 40)
     assert len(packs) < len(given)
-    batches = Together(0)([given[at] for at in range(12)]), Packed(0)([packs[at] for at in range(len(packs))])
+    batches = CompletionCollator(0)([given[at] for at in range(12)]), Packed(0)([packs[at] for at in range(len(packs))])
     told = []
     for batch in batches:
         taught.zero_grad()
