@@ -103,7 +103,8 @@ def encode_completions(
             sizes.append(row.size_within(max_length))
     if not ids and len(dialogues):
         raise DataError(
-            f"no answer is left of any of the {len(dialogues)} rows: within {max_length} tokens there is only the prompt; raise max_length"
+            f"no answer is left of any of the {len(dialogues)} rows: within {max_length} tokens there is only "
+            "the prompt; raise max_length"
         )
     lengths = np.fromiter((len(each) for each in ids), dtype=np.int64, count=len(ids))
     return Completions(ids, labels, kept, lengths, np.asarray(sizes, dtype=np.int64), truncated, tuple(left_out))

@@ -1,11 +1,7 @@
 """Labelled texts as token ids: tokenised once, kept as columns, padded when a batch is put together.
 
-Tokenised rows as columns: a list or an array for each thing that is known of a row, so that rows are chosen by their
-places.
-
-Labelled texts as token ids: tokenised once, kept as columns, padded only when a batch is put together.
-
-Sources and targets as token ids: tokenised once, each cut to its own length, padded when a batch is put together.
+Columns are lists or arrays, one for each thing that is known of a row, so that rows are chosen by their positions.
+Texts and pairs of texts are cut to one length together; sources and targets each to a length of their own.
 """
 
 from __future__ import annotations
@@ -246,6 +242,7 @@ def check_offsets(tokenizer: Any) -> None:
     """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(
-            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, which this task needs; "
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, "
+            "which this task needs; "
             "use a fast tokenizer"
         )

@@ -159,7 +159,8 @@ class Prompts(Block):
             kept.append(index[place])
         if not ids:
             raise DataError(
-                f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; raise max_length"
+                f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; "
+                "raise max_length"
             )
         return PromptRows(ids, shown, kept, truncated, tuple(left_out))
 

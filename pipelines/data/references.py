@@ -1,9 +1,5 @@
 """How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
 
-The texts of a column: what is not a text is an error, what is empty is left out.
-
-How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
-
 A path is, in this order: an embedded set (`builtin/…`), a set that a FINERY_DATA folder holds, a file, folder or
 pattern relative to the recipe's folder, or a name on the Hub. Paths to files become absolute when a recipe is checked.
 """

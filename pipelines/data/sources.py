@@ -1,11 +1,8 @@
-"""Data sources: each place of the SOURCES table in turn, and data sets that lie in files.
+"""Data sources: where a data set is looked for, and data sets that lie in files.
 
-Where a data set is looked for: each place of the SOURCES table in turn, the first that knows the name answers.
-
-A source module has two functions: `find(path, name)`, which returns a Source or None, and `looked(path)`, which says
-in words where it looked. Nothing is read before `load`.
-
-A data set that lies in files: which files each split has, and the hash of their bytes.
+Each place of the SOURCES table is asked in turn, and the first that knows the name answers. A source module has two
+functions: `find(path, name)`, which returns a DataSource or None, and `looked(path)`, which says in words where it
+looked. Nothing is read before `load`.
 """
 
 from __future__ import annotations

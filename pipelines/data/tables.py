@@ -139,7 +139,8 @@ def most_bytes(file: Path) -> int:
 def _check_size(file: Path, size: int, most: int) -> None:
     if size > most:
         raise DataError(
-            f"{file} has {file.stat().st_size:,} bytes, and its rows take {size:,} bytes in memory or more, where {most:,} are allowed; "
+            f"{file} has {file.stat().st_size:,} bytes, and its rows take {size:,} bytes in memory or more, "
+            f"where {most:,} are allowed; "
             "give fewer rows, or shorter texts, in each file"
         )
 
@@ -354,7 +355,8 @@ def _json_lines(file: Path) -> pa.Table:
 def _json(file: Path) -> pa.Table:
     if file.stat().st_size > MOST_JSON:
         raise DataError(
-            f"{file} has {file.stat().st_size:,} bytes, more than {MOST_JSON:,}, and is read whole; write one object a line and name it .jsonl"
+            f"{file} has {file.stat().st_size:,} bytes, more than {MOST_JSON:,}, and is read whole; write one "
+            "object a line and name it .jsonl"
         )
     try:
         rows = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -387,7 +389,8 @@ def _objects(file: Path, rows: Iterator[dict[str, Any]]) -> pa.Table:
         known.update(names)
         if len(known) > MOST_NAMES:
             raise DataError(
-                f"{file} has {len(known):,} different names in its objects, at most {MOST_NAMES:,} are allowed; each is a column with a cell in every row"
+                f"{file} has {len(known):,} different names in its objects, at most {MOST_NAMES:,} are "
+                "allowed; each is a column with a cell in every row"
             )
         columns = []
         for name in names:

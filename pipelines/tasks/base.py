@@ -1,15 +1,11 @@
 """A labelled task: its columns, its classes, its splits, and which rows are held out.
 
-What a label's cell says: the name of a class however it was written, and the order that class names stand in.
-
-Which training rows are set aside to select models by, and to choose what else must not be chosen on the reported split.
-
-A tenth of the rows, at most 2,000, drawn by the stage's seed.
-
-A labelled task: which columns of which data are the question, which is the answer, and how answers are scored.
-
 `Task` is the one class behind every task: those that a recipe names (`glue/mrpc`, the TASKS table) and those that it
-describes in place (a block of the TASK_KINDS table). `TaskField` is the type of a recipe's key that takes either.
+describes in place. `TaskKind` is the base of the blocks that describe them (the TASK_KINDS table), and `TaskField` the
+type of a recipe's key that takes either.
+
+Rows are held out twice over: as a validation split where a task has none, by a seed that is the same for every run,
+and from the rows of a stage to select models by, by the stage's own seed. Each time a tenth of them, at most 2,000.
 """
 
 from __future__ import annotations
@@ -358,7 +354,8 @@ TaskExample = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class TaskKind(Block):
-    """Base of every kind of task: the keys that describe one in a recipe, and what is known of all of them without torch.
+    """Base of every kind of task: the keys that describe one in a recipe, and what is known of all of them without
+    torch.
 
     `training.py` beside it says how such tasks are learnt, `evaluation.py` how a model is asked and scored.
     """

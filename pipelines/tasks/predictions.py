@@ -1,17 +1,13 @@
 """`predictions.parquet`: what a model predicted for each example, one row an example, and doubts about it.
 
-What a reader should be told before believing a score.
-
-`predictions.parquet`: what the model said about each example, one row an example, in the order of the files.
-
-Columns: benchmark, split, index (row in the split), text, text_pair (null for single texts), label (null where it is
-not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are
-int64, or float64 once one of the benchmarks in the file is a regression. Benchmarks whose answers are texts have
-source, reference (null where it is not public) and hypothesis instead of the columns from text to logits; in a file
-with both kinds the others are null. Tasks on words have tokens, tags, predicted_tags and logits (words by classes,
-one after the other); questions about a context have id, text (the question), text_pair, answers, answer,
-answer_start, window, start_token, end_token and logits (start, end) of the best span, and null_score_difference;
-questions with options have text, options, label, prediction and logits.
+Rows stand in the order of the files. Columns: benchmark, split, index (row in the split), text, text_pair (null for
+single texts), label (null where it is not public), prediction, logits (float32, one an output, in the task's order of
+classes). Labels and predictions are int64, or float64 once one of the benchmarks in the file is a regression.
+Benchmarks whose answers are texts have source, reference (null where it is not public) and hypothesis instead of the
+columns from text to logits; in a file with both kinds the others are null. Tasks on words have tokens, tags,
+predicted_tags and logits (words by classes, one after the other); questions about a context have id, text (the
+question), text_pair, answers, answer, answer_start, window, start_token, end_token and logits (start, end) of the best
+span, and null_score_difference; questions with options have text, options, label, prediction and logits.
 """
 
 from __future__ import annotations
@@ -48,7 +44,8 @@ def constant_text(benchmark: str, split: str, texts: NDArray[Any]) -> str | None
     if len(texts) < 2 or any(text != texts[0] for text in texts):
         return None
     return (
-        f"{benchmark}: the model writes {str(texts[0])[:60]!r} for every one of the {len(texts)} examples of '{split}'; "
+        f"{benchmark}: the model writes {str(texts[0])[:60]!r} for every one of the {len(texts)} examples of "
+        f"'{split}'; "
         "it has not learnt to read its sources (try more steps, another learning rate, or a pretrained model)"
     )
 
@@ -110,7 +107,10 @@ def no_better_than_ngrams(
         if better:
             low, high = intervals[metric]
             what = metric.replace("_", " ")
-            return f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} [{low:.3f}, {high:.3f}] against {', '.join(better)}"
+            return (
+                f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} [{low:.3f}, "
+                f"{high:.3f}] against {', '.join(better)}"
+            )
     return None
 
 
@@ -123,7 +123,10 @@ def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
     ]
     if not same:
         return None
-    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"
+    return (
+        f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name "
+        "another in 'split'"
+    )
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,10 @@ class TextPredictions(SplitPredictions):
         if isinstance(task, AsText) and self.labels is not None:
             unread = task.read(list(self.texts), list(self.labels))[2]
             if unread:
-                return f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and count as wrong"
+                return (
+                    f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and "
+                    "count as wrong"
+                )
         return constant_text(self.benchmark, self.split, self.texts)
 
     def table(self) -> Any:

@@ -1,7 +1,8 @@
-"""What is learnt: a task, and how its examples are cut. The supervised stage is about one subject, multi-task about several.
+"""What is learnt: a task, and how its examples are cut.
 
-`Subject` holds the keys that a stage gives beside its task. Which of them fit, and what is wrong with them for the
-recipe's model, is told without torch: what a kind of task knows of it stands in its `task.py`.
+`Subject` holds the keys that a stage gives beside its task; the supervised stage is about one subject, multi-task
+about several. Which keys fit, and what is wrong with them for the recipe's model, is told without torch: what a kind
+of task knows of it stands in its `task.py`.
 """
 
 from __future__ import annotations

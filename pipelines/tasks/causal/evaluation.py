@@ -1,14 +1,8 @@
 """Evaluating a decoder on answers: how likely it finds the right ones, and what it writes itself.
 
-How likely a decoder finds the right answers, given what is asked.
-
 The bits of an answer include those of the end of the text behind it: they are what it costs to say it, and that it is
 over. Over its bytes they compare whatever the tokenizer; over its tokens, as perplexity, they are what training
 minimises.
-
-What a decoder said about a split: how likely it finds the right answers, and the answers that it writes.
-
-Asking a decoder to go on: how likely it finds the right answers, and what it writes itself.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class Causal(TaskKind):
         if subject.packing and tuner is not None and tuner.name in VIRTUAL:
             yield (
                 ("packing",),
-                f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place in; leave it out",
+                f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place "
+                "in; leave it out",
             )
         shape = recipe.model.architecture
         if shape is None:

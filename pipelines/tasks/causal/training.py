@@ -1,13 +1,8 @@
 """Learning to answer: prompts and their completions, several in one block where they are packed.
 
-Several dialogues in one block, none of which sees another.
-
 Blocks are filled by best fit: the longest first, each into the fullest block that has room for it (Ding et al. 2024,
-"Fewer Truncations Improve Language Modeling", section 3.2, arxiv.org/abs/2404.10830). No dialogue is cut for it.
-
-Batches of packed dialogues: positions start again with each, and the mask lets none see another.
-
-Learning to answer: prompts and completions, instructions and dialogues, for tasks of the kind `causal`.
+"Fewer Truncations Improve Language Modeling", section 3.2, arxiv.org/abs/2404.10830). No dialogue is cut for it, and
+none sees another: positions start again with each, and the mask keeps them apart.
 """
 
 from __future__ import annotations

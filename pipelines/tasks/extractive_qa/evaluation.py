@@ -1,17 +1,11 @@
 """Evaluating extractive question answering: from the logits of windows to the best spans, and their scores.
 
-From the logits of windows to an answer: the n best spans of all windows of a context.
-
 The algorithm is that of BERT's `run_squad.py` (Devlin et al. 2019, section 4.2 and 4.3, arxiv.org/abs/1810.04805):
 the best first and last tokens of each window are combined; a span lies in the context, is no longer than
 `max_answer_length` tokens, and begins in the window where its first token has the most context around it; spans of
 all windows compete by the sum of their two logits, and of spans with the same text the best counts. "No answer" has
 the least sum at the blanks of all windows. Answers are cut out of the context by their characters, so nothing is put
 together from tokens.
-
-What a model said about questions whose answers are spans: texts, where they stand, and how sure it was.
-
-Asking where the answer to a question stands in a text.
 """
 
 from __future__ import annotations
@@ -280,7 +274,8 @@ class ExtractiveQAEvaluation(TaskEvaluation):
         settings, length, name = request.stage.spans, request.length(), request.choice.name
         if length < SHORTEST:
             raise ModelError(
-                f"the model '{request.choice.model}' reads {length} tokens at once, too few for a question and its context"
+                f"the model '{request.choice.model}' reads {length} tokens at once, too few for a question "
+                "and its context"
             )
         stride = stride_of(
             length,

@@ -1,13 +1,11 @@
 """Extractive question answering in the layout of SQuAD, and the sizes of its windows.
 
-How many tokens of a window a question may take, and how many neighbouring windows may share: known before a run.
-
-Tasks of finding the answer to a question in a text, in the layout of SQuAD.
-
 Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", arxiv.org/abs/1606.05250;
 questions without an answer: Rajpurkar et al. 2018, "Know What You Don't Know", arxiv.org/abs/1806.03822. A row's
 answers are `{text: […], answer_start: […]}`, where `answer_start` counts the characters of the context before the
 answer; a list of `{text, answer_start}` says the same.
+
+How many tokens of a window a question may take, and how many neighbouring windows may share, is known before a run.
 """
 
 from __future__ import annotations
@@ -201,8 +199,10 @@ class QuestionTask(Task):
         there = contexts[row][max(start, 0) : max(start, 0) + len(text)]
         numbers = ", ".join(str(index[row] + 1) for row in wrong[:5]) + (", …" if len(wrong) > 5 else "")
         raise DataError(
-            f"{described}: in {len(wrong)} of {len(contexts)} rows an answer does not stand in '{self.columns[1]}' at its answer_start "
-            f"(rows {numbers}; the first is 1): row {index[row] + 1} says '{text[:40]}' at character {start}, where '{there[:40]}' stands; "
+            f"{described}: in {len(wrong)} of {len(contexts)} rows an answer does not stand in "
+            f"'{self.columns[1]}' at its answer_start "
+            f"(rows {numbers}; the first is 1): row {index[row] + 1} says '{text[:40]}' at character {start}, "
+            f"where '{there[:40]}' stands; "
             "answer_start counts characters, from 0"
         )
 
@@ -275,7 +275,8 @@ class ExtractiveQA(TaskKind):
             yield (
                 ("doc_stride",),
                 (
-                    f"is {subject.doc_stride}, must be at most {widest_stride(subject.max_length)} with max_length {subject.max_length}, "
+                    f"is {subject.doc_stride}, must be at most {widest_stride(subject.max_length)} with "
+                    f"max_length {subject.max_length}, "
                     "so that every window moves on beside the longest question"
                 ),
             )

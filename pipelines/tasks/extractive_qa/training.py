@@ -1,17 +1,10 @@
 """Learning where an answer starts and ends: long contexts are read in windows that overlap.
 
-Questions and their contexts as token ids: a long context is read in windows that overlap.
-
 Devlin et al. 2019, "BERT", section 4.2, and its `run_squad.py`: a window is the question and as much of the context
 as fits; the next one begins so far on that both share `doc_stride` tokens, as `--doc_stride` of transformers'
-`run_qa.py` has it. A window that does not hold the whole answer has the answer "not here": its blank, a token that
-stands for no answer.
-
-Learning where an answer starts and ends in a text: tasks of the kind `qa`.
-
-Devlin et al. 2019, "BERT", section 4.2: the loss is the mean of the cross-entropies of the first and of the last
-token of the answer. A window that does not hold it points twice to its blank, as questions without an answer do
-(section 4.3).
+`run_qa.py` has it. The loss is the mean of the cross-entropies of the first and of the last token of the answer. A
+window that does not hold the whole answer points twice to its blank, a token that stands for "no answer here", as
+questions without an answer do (section 4.3).
 """
 
 from __future__ import annotations
@@ -223,7 +216,8 @@ class ExtractiveQATraining(TaskTraining):
         windows = encode_questions(tokenizer, rows, limit, stride_of(limit, subject.doc_stride), last_blank=back)
         if windows.unanswered == len(rows):
             raise DataError(
-                f"task '{task.name}': no window of {limit} tokens holds a whole answer, so there is nothing to learn; raise max_length"
+                f"task '{task.name}': no window of {limit} tokens holds a whole answer, so there is nothing "
+                "to learn; raise max_length"
             )
         self._tell(context, windows, len(rows), limit)
         return PreparedTask(windows, partial(collate_questions, tokenizer), span_loss, LABELS)
@@ -233,7 +227,10 @@ class ExtractiveQATraining(TaskTraining):
         if not context.world.is_main:
             return
         if windows.truncated:
-            what = f"{windows.truncated} of {rows} contexts are read in several windows of {limit} tokens, {len(windows)} in all"
+            what = (
+                f"{windows.truncated} of {rows} contexts are read in several windows of {limit} tokens, "
+                f"{len(windows)} in all"
+            )
             context.events.emit("progress", message=what)
         lost = {"questions lost their end": windows.cut, "answers stand whole in no window": windows.unanswered}
         for what, count in lost.items():

@@ -1,9 +1,4 @@
-"""Evaluating multiple choice: a logit for each option, and the accuracy of the best.
-
-What a model said about questions with options: a logit an option.
-
-Asking for the best of several options.
-"""
+"""Evaluating multiple choice: a logit for each option, and the accuracy of the best."""
 
 from __future__ import annotations
 
@@ -36,12 +31,13 @@ class OptionPredictions(LogitPredictions):
     def table(self) -> Any:
         import pyarrow as pa
 
+        rows: Any = self.rows
         labels = self.labels
         return pa.table(
             {
                 **self.columns(),
                 "text": pa.array(list(self.rows.texts), pa.string()),
-                "options": pa.array([list(row) for row in self.rows.options], pa.list_(pa.string())),  # type: ignore[attr-defined]
+                "options": pa.array([list(row) for row in rows.options], pa.list_(pa.string())),
                 "label": pa.nulls(len(self.rows), pa.int64()) if labels is None else pa.array(labels.astype(np.int64)),
                 "prediction": pa.array(self.logits.argmax(axis=1).astype(np.int64)),
                 "logits": pa.array(list(self.logits.astype(np.float32)), pa.list_(pa.float32())),
@@ -58,7 +54,8 @@ def score_options(task: Task) -> Score:
         logits, labels = np.asarray(logits), np.asarray(labels)
         if logits.ndim != 2:
             raise ModelError(
-                f"'{name}' needs a logit for each option, but the model gives {logits.shape}; evaluate a multiple choice model"
+                f"'{name}' needs a logit for each option, but the model gives {logits.shape}; evaluate a "
+                "multiple choice model"
             )
         logits = checked_logits(logits, logits.shape[1], name)
         if len(labels) != len(logits):
@@ -69,7 +66,8 @@ def score_options(task: Task) -> Score:
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
-                f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … {logits.shape[1] - 1}"
+                f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … "
+                f"{logits.shape[1] - 1}"
             )
         return accuracy(logits.argmax(axis=1), labels)
 
@@ -137,6 +135,7 @@ def _logits(outputs: Any, inputs: Any) -> Any:
     wanted = tuple(inputs["input_ids"].shape[:2])
     if logits.shape != wanted:
         raise ModelError(
-            f"the model gives outputs of shape {logits.shape}, where a multiple choice head gives {wanted}; evaluate one"
+            f"the model gives outputs of shape {logits.shape}, where a multiple choice head gives {wanted}; "
+            "evaluate one"
         )
     return logits

@@ -1,9 +1,4 @@
-"""Learning to choose the best of several options: one sequence an option.
-
-Questions with options as token ids: one sequence an option, tokenised once, padded when a batch is put together.
-
-Learning to choose the best of several options: tasks of the kind `multiple_choice`.
-"""
+"""Learning to choose the best of several options: one sequence an option, tokenised once, padded in the batch."""
 
 from __future__ import annotations
 

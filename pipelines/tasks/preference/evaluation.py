@@ -1,9 +1,4 @@
-"""Evaluating preferences: a score for each of two answers, and how often the better one has the higher.
-
-What a model said about pairs of answers: a score for each, by which the better one is told.
-
-Asking for a score of each of two answers.
-"""
+"""Evaluating preferences: a score for each of two answers, and how often the better one has the higher."""
 
 from __future__ import annotations
 
@@ -41,7 +36,10 @@ class PairPredictions(LogitPredictions):
 
     def doubt(self, task: Task) -> str | None:
         if len(self.logits) > 1 and np.ptp(self.logits) == 0:
-            return f"{self.benchmark}: the model gives every answer of '{self.split}' the same score; it has not learnt to tell them apart"
+            return (
+                f"{self.benchmark}: the model gives every answer of '{self.split}' the same score; it has not "
+                "learnt to tell them apart"
+            )
         return None
 
     def table(self) -> Any:
@@ -78,7 +76,8 @@ def score_pairs(task: Task) -> Score:
         wrong = ~np.isfinite(values).all(axis=1)
         if wrong.any():
             raise ModelError(
-                f"the model gives NaN or infinity for {int(wrong.sum())} of {len(values)} pairs of '{task.name}' (first in row "
+                f"the model gives NaN or infinity for {int(wrong.sum())} of {len(values)} pairs of "
+                f"'{task.name}' (first in row "
                 f"{int(wrong.argmax())}): its training diverged, so lower its learning rate"
             )
         return {"accuracy": pair_scores.accuracy(values)}
@@ -184,7 +183,8 @@ def _scores(model: Any, examples: Any, together: Any, places: list[int], device:
     ).logits
     if tuple(logits.shape) != (2 * len(places), 1):
         raise ModelError(
-            f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a reward model gives one number "
+            f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a "
+            "reward model gives one number "
             "each; evaluate one that a reward stage has trained"
         )
     return logits.float().reshape(2, -1).T.cpu().numpy()

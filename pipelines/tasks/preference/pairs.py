@@ -94,7 +94,8 @@ def encode_preferences(
     found = encoded(tokenizer, rows, max_length, max_prompt_length, stops)
     if not len(found) and len(rows):
         raise DataError(
-            f"no pair of the {len(rows)} rows is left: within {max_length} tokens their answers do not differ; raise max_length"
+            f"no pair of the {len(rows)} rows is left: within {max_length} tokens their answers do not "
+            "differ; raise max_length"
         )
     return found
 

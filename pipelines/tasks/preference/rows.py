@@ -1,15 +1,11 @@
 r"""Preferences as rows: how data sets write down which of two answers is better, and one form for all.
 
-How data sets write down which of two answers people like better, and one form for all of them.
-
 Known formats: `prompt_chosen_rejected` (TRL's explicit prompt, of texts or of lists of messages), `chosen_rejected`
 (TRL's implicit prompt: two lists of messages that begin alike), `transcripts` (Bai et al. 2022, "Training a Helpful
 and Harmless Assistant", arxiv.org/abs/2204.05862: two texts of `\n\nHuman: … \n\nAssistant: …` turns that begin
 alike) and, for single answers that are good or bad, `prompt_completion_label` (TRL's unpaired form); `openai` is what
 OpenAI's API fine-tunes by dpo on: `input` with `messages`, `preferred_output` and `non_preferred_output`, a message
 each. The format is told by the columns, and by the first row where columns leave it open.
-
-Rows of preferences: two answers to a prompt of which one is better, or single answers that are good or bad.
 
 Bad rows (empty texts, the same answer twice, no common prompt, …) stop everything with the row's number and what to do,
 unless the recipe says `skip_bad_rows: true`: then they are counted and named with their reasons.
@@ -87,7 +83,8 @@ def detect(columns: Sequence[str], first: Mapping[str, Any], given: Mapping[str,
         if isinstance(cell, str) and TURN.search(cell):
             return "transcripts"
         raise Unreadable(
-            "has the columns chosen and rejected but no prompt, and the first row is neither a list of messages nor a transcript of "
+            "has the columns chosen and rejected but no prompt, and the first row is neither a list of "
+            "messages nor a transcript of "
             "'\\n\\nHuman:' and '\\n\\nAssistant:' turns; name the column of the prompt: columns: {prompt: question}"
         )
     for name in ("openai", LABELLED):
@@ -367,7 +364,8 @@ def read_rows(
         except Unreadable as problem:
             if not skip_bad_rows:
                 raise DataError(
-                    f"{described}, row {number + 1} (the first is 1), {problem}; correct or remove the row, or leave all such rows "
+                    f"{described}, row {number + 1} (the first is 1), {problem}; correct or remove the row, "
+                    "or leave all such rows "
                     "out with skip_bad_rows: true"
                 ) from None
             skipped[number] = str(problem)

@@ -1,9 +1,7 @@
 """Preferring the better of two answers: the task, and the `data` of stages that learn from preferences.
 
-A task of preferring the better of two answers, described in a recipe.
-
-How a recipe names preferences to learn from: `{path: pairs.jsonl}`, or `{from: STAGE}` for those that a stage has
-written.
+A recipe names preferences to learn from as a task, as a data set (`{path: pairs.jsonl}`), or as what an earlier stage
+has written (`{from: STAGE}`).
 """
 
 from __future__ import annotations
@@ -168,7 +166,8 @@ class Preference(TaskKind):
             kind = recipe.stage(choice.model).stage
             yield (
                 (),
-                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no reward model",
+                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no "
+                "reward model",
             )
 
 
@@ -201,7 +200,8 @@ class PreferenceTask(Task):
         found = self.read(split, limit)
         if isinstance(found, LabelledRows):
             raise DataError(
-                f"task '{self.name}' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected); "
+                f"task '{self.name}' has single answers (prompt, completion, label), and pairs are needed "
+                "(prompt, chosen, rejected); "
                 "single answers are learnt by the stage kto"
             )
         return found
@@ -276,7 +276,8 @@ class PreferenceReference(Block):
                 [
                     (
                         (),
-                        f"needs either 'path' (a file or a data set) or 'from' (a stage that writes preferences); {given}",
+                        "needs either 'path' (a file or a data set) or 'from' (a stage that writes "
+                        f"preferences); {given}",
                     )
                 ]
             )

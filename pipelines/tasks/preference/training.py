@@ -1,12 +1,9 @@
 """Learning to prefer: a number for each answer, by which the better of two can be told.
 
-Pairs of answers as a reward model reads them: both sides in one batch, the chosen rows first.
-
-The loss of a reward model: how surprising the preferences are, given the scores.
-
 Bradley & Terry 1952, "Rank analysis of incomplete block designs: the method of paired comparisons": one answer is
 preferred to another with the probability σ(r_chosen - r_rejected). Stiennon et al. 2020, "Learning to summarize from
-human feedback", section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head.
+human feedback", section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head. Both
+sides of a pair stand in one batch, the chosen rows first.
 """
 
 from __future__ import annotations
@@ -112,7 +109,8 @@ def encode_scored_pairs(
     kept = [at for at in range(len(found)) if chosen.input_ids[at] != rejected.input_ids[at]]
     if not kept and len(found):
         raise DataError(
-            f"no pair of the {len(found)} rows is left: within {reading.max_length} tokens their answers do not differ; raise max_length"
+            f"no pair of the {len(found)} rows is left: within {reading.max_length} tokens their answers do "
+            "not differ; raise max_length"
         )
     if len(kept) == len(found):
         return found
@@ -185,7 +183,8 @@ class PreferenceTraining(TaskTraining):
         reading = reading_of(subject, model.config, rows.chosen, longest)
         if subject.soft_labels and rows.probabilities is None:
             raise DataError(
-                "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave it out, or add the column to every row"
+                "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave "
+                "it out, or add the column to every row"
             )
         examples = encode_scored_pairs(
             tokenizer, rows, reading, stops_of(model), subject.use_margins, subject.soft_labels

@@ -88,7 +88,8 @@ class Seq2Seq(TaskKind):
         if objective.head.kind not in (known := architecture_fields.heads(shape)):
             yield (
                 ("task",),
-                f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this architecture has {', '.join(known)}",
+                f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this "
+                f"architecture has {', '.join(known)}",
             )
             return
         words = architecture_fields.resolve(shape)

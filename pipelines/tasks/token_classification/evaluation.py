@@ -1,9 +1,4 @@
-"""Evaluating token classification: a row of logits for each word, scored as entities or tags.
-
-What a model said about the words of texts: a row of logits a word.
-
-Asking for the class of each word.
-"""
+"""Evaluating token classification: a row of logits for each word, scored as entities or tags."""
 
 from __future__ import annotations
 
@@ -171,7 +166,8 @@ def _of_tokens(outputs: Any, inputs: Any) -> list[Any]:
     real = inputs["attention_mask"].numpy().astype(bool)
     if logits.ndim != 3 or logits.shape[:2] != real.shape:
         raise ModelError(
-            f"the model gives outputs of shape {logits.shape} for {real.shape[0]} texts of {real.shape[1]} tokens, where one row a token "
+            f"the model gives outputs of shape {logits.shape} for {real.shape[0]} texts of {real.shape[1]} "
+            "tokens, where one row a token "
             "is needed; evaluate a model with a token classification head"
         )
     if not np.isfinite(logits[real]).all():

@@ -95,7 +95,8 @@ class TokenTask(Task):
                 self._refuse(
                     described,
                     number,
-                    f"has {len(row)} words in '{self.columns[0]}' but {len(tags)} tags in '{self.label}'; each word needs one tag",
+                    f"has {len(row)} words in '{self.columns[0]}' but {len(tags)} tags in '{self.label}'; "
+                    "each word needs one tag",
                 )
             for place, tag in enumerate(tags):
                 if tag not in ids:
@@ -103,7 +104,8 @@ class TokenTask(Task):
                     self._refuse(
                         described,
                         number,
-                        f"has the tag '{tag}' at word {place + 1} ('{row[place]}'), which is none of those that {origin} "
+                        f"has the tag '{tag}' at word {place + 1} ('{row[place]}'), which is none of those "
+                        f"that {origin} "
                         f"({', '.join(self.head.labels[:20])})",
                         "correct it, or add rows with that tag to the training data",
                     )
@@ -196,7 +198,10 @@ class TokenClassification(TaskKind):
             )
         wrong = [label for label in self.labels if self.scheme == "iob2" and not IOB2.fullmatch(label)]
         if wrong:
-            sentence = f"names '{wrong[0]}', which is not of the scheme IOB2 (O, B-NAME, I-NAME); write 'scheme: plain' for other tags"
+            sentence = (
+                f"names '{wrong[0]}', which is not of the scheme IOB2 (O, B-NAME, I-NAME); write 'scheme: plain' "
+                "for other tags"
+            )
             raise ConfigIssues([(("labels",), sentence)])
         return self
 

@@ -1,13 +1,9 @@
-"""Learning a class for each word: the first token of a word carries its class.
-
-Words with a class each, as token ids: the first token of a word carries its class, the others none.
+"""Learning a class for each word: the first token of a word carries its class, the others none.
 
 Devlin et al. 2019, "BERT", section 5.3: "we use the representation of the first sub-token as the input to the
 token-level classifier". A text is tokenised as what it reads like, its words joined by spaces, so that its tokens are
 those that the model was pretrained on whatever the tokenizer does with spaces. A text longer than the limit is read
 in several parts: no word is lost.
-
-Learning a class for each word: tasks of the kind `token_classification`.
 """
 
 from __future__ import annotations
@@ -177,7 +173,10 @@ class TokenClassificationTraining(TaskTraining):
             )
         if context.world.is_main:
             if examples.truncated:
-                what = f"{examples.truncated} of {len(rows)} texts are longer than {limit} tokens and are read in several parts"
+                what = (
+                    f"{examples.truncated} of {len(rows)} texts are longer than {limit} tokens and are read in "
+                    "several parts"
+                )
                 context.events.emit("progress", message=what)
             if labelled < words:
                 level = "warning" if words - labelled > 0.05 * words else "progress"
