@@ -29,7 +29,7 @@ from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import FRACTION, SWITCH, Argument
 from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from pipelines.tasks.preference import scores as pair_scores
-from pipelines.tasks.preference.training import ONE_TEXT, reads_pairs
+from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import training_of
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import Setting, checked_with, in_todays_names, split

@@ -29,6 +29,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 
 from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import DataError
+from pipelines.core.model_types import looks_back_only
 from pipelines.core.registry import nearest
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import DataSource, find
@@ -319,3 +320,12 @@ class PreferenceReference(Block):
         if self.path is not None:
             return find(self.path, self.name), self.split
         return find(str((folders[str(self.source)] / WRITTEN).resolve())), "train"
+
+
+ONE_TEXT = "joins a prompt and its answer to one text, but this model is no decoder and reads them as two"
+
+
+def reads_pairs(words: Any) -> bool:
+    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but
+    decoders."""
+    return not looks_back_only(words)

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipelines.core.errors import DataError, IncompatibleError
-from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import Columns
 from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encoded
 from pipelines.tasks.preference.rows import PreferenceRows
+from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
 
 if TYPE_CHECKING:
@@ -220,15 +220,6 @@ def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int
     limit = subject.max_length if longest is None else min(subject.max_length, longest)
     templated = any(each.templated for each in dialogues)
     return RewardInputFormat("pair" if pair else "text", limit, subject.max_prompt_length, templated and not pair)
-
-
-ONE_TEXT = "joins a prompt and its answer to one text, but this model is no decoder and reads them as two"
-
-
-def reads_pairs(words: Any) -> bool:
-    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but
-    decoders."""
-    return not looks_back_only(words)
 
 
 def pair_loss(
