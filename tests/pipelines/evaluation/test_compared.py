@@ -8,7 +8,7 @@ from pipelines.core.interfaces import Rows
 from pipelines.evaluation.baselines import NotDefined, longer, shorter
 from pipelines.evaluation.examples import outcomes_of
 from pipelines.tasks.preference.evaluation import PairPredictions, difference, score_pairs
-from tests.pipelines.data.test_preference_pairs import rows
+from tests.pipelines.tasks.preference.test_pairs import rows
 
 
 class Task:

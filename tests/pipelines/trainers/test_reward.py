@@ -16,8 +16,8 @@ from pipelines.core.signals import StopSignal
 from pipelines.data.reward_inputs import settings_in
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
-from pipelines.tasks.preference.training import pair_loss
 from pipelines.tasks.preference.task import reads_pairs
+from pipelines.tasks.preference.training import pair_loss
 from pipelines.tasks.training import training_of
 from pipelines.trainers.reward import describe, scores_of
 from tests import tiny

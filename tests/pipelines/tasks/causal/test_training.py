@@ -1,19 +1,30 @@
+"""What is learnt of answers: the loss of their tokens alone, and packed blocks in which no dialogue sees another."""
+
 from __future__ import annotations
 
 import copy
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
+from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.completions import stops_of
+from pipelines.data.completions import IGNORED, CompletionCollator, Completions, encode_completions, stops_of
 from pipelines.tasks.causal.task import unfit
-from pipelines.tasks.causal.training import CausalTraining, completion_loss
+from pipelines.tasks.causal.training import (
+    CausalTraining,
+    Packed,
+    completion_loss,
+    named_next,
+    numbered,
+    pack_completions,
+)
 from tests import tiny
 
 ROWS = [
@@ -176,3 +187,102 @@ def test_stops_are_those_of_the_models_generation():
 def test_a_decoder_fits_and_nothing_else():
     assert unfit({"model_type": "gpt2"}, ("causal_lm",)) is None
     assert "instruction_pairs" in str(unfit({"model_type": "t5"}, ("seq2seq_lm",)))
+
+
+def completions(lengths):
+    rows = [[100 * at + place for place in range(length)] for at, length in enumerate(lengths)]
+    return Completions(rows, rows, list(range(len(rows))), np.asarray(lengths), np.asarray(lengths), 0, ())
+
+
+def test_best_fit_by_hand():
+    # by length 7 5 4 3 1 in blocks of 8: 7 | 5 | 4 | 3 joins 5 (room 3, the tightest) | 1 joins 7 (room 1)
+    packs = pack_completions(completions([3, 7, 1, 5, 4]), 8)
+    assert packs.members == [[1, 2], [3, 0], [4]]
+    assert packs.lengths.tolist() == [8, 8, 4]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_example_is_in_one_block_and_no_block_is_too_long(seed):
+    lengths = np.random.default_rng(seed).integers(1, 65, 200).tolist()
+    packs = pack_completions(completions(lengths), 64)
+    assert sorted(member for each in packs.members for member in each) == list(range(200))
+    assert packs.lengths.max() <= 64
+    assert packs.lengths.sum() == sum(lengths)
+    assert len(packs) <= sum(lengths) / 64 * 11 / 9 + 1  # the bound of best fit decreasing (Johnson et al. 1974)
+
+
+def test_numbers_and_labels_by_hand():
+    parts = [{"parts": [{"ids": [1, 2, 3]}, {"ids": [4, 5]}]}, {"parts": [{"ids": [6, 7]}]}]
+    ids, numbers = numbered(parts, "ids", 0)
+    assert ids.tolist() == [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]
+    assert numbers.tolist() == [[0, 0, 0, 1, 1], [0, 0, -1, -1, -1]]
+    labels = np.where(numbers < 0, IGNORED, ids)
+    assert named_next(labels, numbers).tolist() == [
+        [2, 3, IGNORED, 5, IGNORED],
+        [7, IGNORED, IGNORED, IGNORED, IGNORED],
+    ]
+
+
+def test_a_choice_of_blocks():
+    packs = pack_completions(completions([3, 7, 1, 5, 4]), 8)
+    chosen = packs.select([2, 0])
+    assert [part["index"] for part in chosen[1]["parts"]] == [1, 2]
+    assert chosen.lengths.tolist() == [4, 8]
+
+
+SHAPES = {
+    "learned": {"family": "decoder", "position": "learned"},
+    "rotary": {"family": "decoder", "position": "rotary"},
+    "alibi": {"family": "decoder", "position": "alibi"},
+    "relative": {"family": "decoder", "position": "relative"},
+}
+
+
+def examples():
+    dialogues = [
+        Dialogue(
+            ({"role": "user", "content": one}, {"role": "assistant", "content": other}), (False, True), templated=False
+        )
+        for one, other in zip(tiny.TEXTS[:12], tiny.TEXTS[12:24], strict=True)
+    ]
+    return encode_completions(tiny.tokenizer(), dialogues, range(12), 40)
+
+
+def model(name):
+    if name in SHAPES:
+        return tiny.build("finery", Head("causal_lm"), **SHAPES[name]).eval()
+    return tiny.build(name, Head("causal_lm")).eval()
+
+
+@pytest.mark.parametrize("name", [*SHAPES, "gpt2"])
+def test_the_losses_and_gradients_of_packed_and_unpacked_batches_are_equal(name):
+    taught, given = model(name), examples()
+    packs = pack_completions(given, 40)
+    assert len(packs) < len(given)
+    batches = CompletionCollator(0)([given[at] for at in range(12)]), Packed(0)([packs[at] for at in range(len(packs))])
+    told = []
+    for batch in batches:
+        taught.zero_grad()
+        loss, _ = completion_loss(taught, batch)
+        loss.backward()
+        gradients = torch.cat([each.grad.flatten() for each in taught.parameters() if each.grad is not None])
+        told.append((loss.item(), gradients, int((batch["labels"] != -100).sum())))
+    assert told[0][2] == told[1][2]
+    assert told[0][0] == pytest.approx(told[1][0], rel=1e-5)
+    torch.testing.assert_close(told[0][1], told[1][1], rtol=1e-3, atol=2e-5)
+
+
+def test_no_example_of_a_block_sees_another():
+    taught, given = model("rotary"), examples()
+    packs = pack_completions(given, 40)
+    pack = next(packs[at] for at in range(len(packs)) if len(packs.members[at]) > 1)
+    batch = Packed(0)([pack])
+    batch.pop("labels")
+    first = len(pack["parts"][0]["input_ids"])
+    changed = batch | {"input_ids": batch["input_ids"].clone()}
+    changed["input_ids"][0, first - 1] = 7 if batch["input_ids"][0, first - 1] != 7 else 8
+    with torch.no_grad():
+        before, after = taught(**batch).logits, taught(**changed).logits
+    assert torch.equal(before[0, first:], after[0, first:])
+    assert not torch.equal(before[0, first - 1], after[0, first - 1])
+    assert batch["position_ids"][0, first].item() == 0

@@ -1,6 +1,9 @@
+"""Preferences as a task and as the `data` of a stage."""
+
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from pydantic import ValidationError
@@ -8,7 +11,7 @@ from pydantic import ValidationError
 from pipelines.core.config import flatten
 from pipelines.core.errors import DataError
 from pipelines.core.registry import TASKS
-from pipelines.tasks.preference.task import Preference, drawn_share
+from pipelines.tasks.preference.task import WRITTEN, Preference, PreferenceReference, drawn_share
 
 ALPACA_EVAL = TASKS.load("alpaca_eval_preferences")
 HH_HARMLESS = TASKS.load("hh-rlhf/harmless-base")
@@ -95,3 +98,52 @@ def test_the_real_sets_are_read_and_split(mirror, monkeypatch):
     assert len(held) + len(held.skipped) == 362  # a fifth
     assert not set(train.index) & set(held.index)
     assert set((train.skipped | held.skipped).values()) == {"has an empty answer in the column 'chosen'"}
+
+
+REFERENCE_ROWS = [{"prompt": f"q {at}", "chosen": f"yes {at}", "rejected": f"no {at}"} for at in range(6)]
+
+
+def reference(folder, **keys):
+    return PreferenceReference.model_validate(keys, context={"folder": folder})
+
+
+def test_a_file_and_what_a_stage_has_written(tmp_path):
+    for place in (tmp_path / "mine.jsonl", tmp_path / "stage" / WRITTEN):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("\n".join(map(json.dumps, REFERENCE_ROWS)))
+    of_file = reference(tmp_path, path="mine.jsonl")
+    of_stage = reference(tmp_path, **{"from": "feedback"})
+    folders = {"feedback": tmp_path / "stage"}
+    assert of_file.rows({}).texts == of_stage.rows(folders).texts == [row["prompt"] for row in REFERENCE_ROWS]
+    assert len(of_stage.rows(folders, limit=2)) == 2
+    assert of_stage.content() is None
+    assert of_file.content() == reference(tmp_path, path="mine.jsonl").content()
+
+
+def test_columns_of_other_names_and_another_split(tmp_path):
+    (tmp_path / "test.jsonl").write_text(
+        "\n".join(json.dumps({"a": row["prompt"], "b": row["chosen"], "c": row["rejected"]}) for row in REFERENCE_ROWS)
+    )
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, REFERENCE_ROWS[:1])))
+    found = reference(
+        tmp_path, path=str(tmp_path), split="test", columns={"prompt": "a", "chosen": "b", "rejected": "c"}
+    )
+    assert len(found.rows({})) == 6
+    with pytest.raises(DataError, match=r"no split 'tset'\. Did you mean 'test'"):
+        reference(tmp_path, path=str(tmp_path), split="tset").rows({})
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "words"),
+    [
+        ({}, (), "needs either 'path' .* or 'from' .*; neither was given"),
+        ({"path": "mine.jsonl", "from": "feedback"}, (), "both were given"),
+        ({"from": "feedback", "split": "test"}, ("split",), "'from' reads what a stage has written; leave it out"),
+        ({"path": "mine.jsonl", "columns": {"chosn": "x"}}, ("columns", "chosn"), "Did you mean 'chosen'"),
+    ],
+)
+def test_mistakes_stand_at_their_key(tmp_path, keys, place, words):
+    (tmp_path / "mine.jsonl").write_text(json.dumps(REFERENCE_ROWS[0]))
+    with pytest.raises(ValidationError) as caught:
+        reference(tmp_path, **keys)
+    assert re.search(words, dict(flatten(caught.value))[place])

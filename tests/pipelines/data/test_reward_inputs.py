@@ -19,7 +19,7 @@ from pipelines.data.reward_inputs import (
 )
 from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
 from tests import tiny
-from tests.pipelines.data.test_preference_pairs import ids, rows
+from tests.pipelines.tasks.preference.test_pairs import ids, rows
 
 
 def tokenizer(segments=False):
