@@ -295,12 +295,14 @@ def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
     from pipelines.trainers.preferences import pairs_for
 
     if stage.scores:
-        from pipelines.tasks.training import training_of
-        from pipelines.trainers.reward import HEAD, KIND
+        from pipelines.tasks.preference.training import PreferenceTraining
+        from pipelines.trainers.reward import HEAD
 
         model = context.open_model(HEAD)
         return (
-            training_of(KIND).prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
+            PreferenceTraining()
+            .prepare(stage, None, context, model, tokenizer, usable_positions(model.config))
+            .examples
         )
     from pipelines.trainers import tuning
 

@@ -33,9 +33,9 @@ def choose(
     """What `stage` scores, and what is wrong with asking for it. Places of mistakes are relative to the stage."""
     earlier = recipe.stages[: recipe.stages.index(stage)]
     trained = trained_by(earlier)
-    found = _unfit_source(recipe, stage, earlier, trained)
-    if found:
-        return [], found
+    issues = _unfit_source(recipe, stage, earlier, trained)
+    if issues:
+        return [], issues
     if benchmarks is None:
         return _everything(recipe, stage, trained)
     choices: list[BenchmarkChoice] = []
@@ -44,13 +44,13 @@ def choose(
         if isinstance(choice, BenchmarkChoice):
             choice = _unfit(choice, trained) or choice
         if isinstance(choice, str):
-            found.append((("benchmarks", position), choice))
+            issues.append((("benchmarks", position), choice))
         elif choice.name in (each.name for each in choices):
             again = f"'{name}' scores '{choice.name}' a second time; use another evaluate stage to compare two models"
-            found.append((("benchmarks", position), again))
+            issues.append((("benchmarks", position), again))
         else:
             choices.append(choice)
-    return choices, found
+    return choices, issues
 
 
 def _task_name(subject: Any, model: str) -> str:
@@ -166,14 +166,19 @@ def _unfit(choice: BenchmarkChoice, trained: dict[str, Any]) -> str | None:
     subject = trained.get(choice.model)
     if subject is None or _task_name(subject, choice.model) == choice.name:
         return None
-    learnt: Any = _choice(choice.model, subject, choice.model).open_task()
-    asked: Any = choice.open_task()
-    known = learnt.labels and asked.labels  # otherwise the training rows tell them, when the model is opened
-    if learnt.kind == asked.kind and (not known or same_classes(learnt.labels, asked.labels)):
+    trained_task: Any = _choice(choice.model, subject, choice.model).open_task()
+    asked_task: Any = choice.open_task()
+    both_known = (
+        trained_task.labels and asked_task.labels
+    )  # otherwise the training rows tell them, when the model is opened
+    if trained_task.kind == asked_task.kind and (
+        not both_known or same_classes(trained_task.labels, asked_task.labels)
+    ):
         return None
     return (
-        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt '{_task_name(subject, choice.model)}' "
-        f"({_outputs(learnt)}, needed: {_outputs(asked)}); name a stage that was trained on it in 'from'"
+        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt "
+        f"'{_task_name(subject, choice.model)}' "
+        f"({_outputs(trained_task)}, needed: {_outputs(asked_task)}); name a stage that was trained on it in 'from'"
     )
 
 

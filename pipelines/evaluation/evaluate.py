@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Task
     from pipelines.evaluation.report import Report
+    from pipelines.tasks.evaluation import Predictions
 
 
 def _baseline(name: str) -> str:
@@ -117,7 +118,8 @@ class Evaluate(PolicyKeys, Stage):
             found = [
                 (
                     ("spans",),
-                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out",
+                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; "
+                    "leave it out",
                 )
             ]
         found = [*found, *evaluation.issues(self, choices, recipe)]
@@ -136,7 +138,8 @@ class Evaluate(PolicyKeys, Stage):
             found.append(
                 (
                     ("baselines",),
-                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out",
+                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram "
+                    "model; leave it out",
                 )
             )
         if self.datasets:

@@ -1,8 +1,8 @@
-"""What an evaluate stage is asked about a model that writes: how a reward likes its completions.
+"""The keys of an evaluate stage about a model that writes, and what is wrong with them.
 
 `{stage: evaluate, prompts: {path: …}, reward: {from: reward}, against: sft}` samples one completion of each prompt
-from the model and from that of `against`. The keys stand here, with what is wrong with them; `policy_asking` does the
-work.
+from the model and from that of `against`, and scores both by the reward: `policy_completions` does the work. Imports
+without numpy: checks of recipes need it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterator[ConfigIssue]:
     if stage.reward is None:
         yield (
             ("reward",),
-            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: keyword, words: […]}",
+            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: "
+            "keyword, words: […]}",
         )
     else:
         yield from reward_mistakes(stage.reward, recipe, stage)
@@ -148,7 +149,8 @@ def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) ->
     elif (why := writes(recipe, stage.against)) is not None:
         yield (
             ("against",),
-            f"'{stage.against}' {why}. Allowed: {', '.join(each for each in known if each not in (model, stage.against))}",
+            f"'{stage.against}' {why}. Allowed: "
+            f"{', '.join(each for each in known if each not in (model, stage.against))}",
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.registry import METRICS
+from pipelines.metrics.base import load_metric
 from pipelines.tasks.evaluation import evaluation_of
 from pipelines.tasks.text_to_text import AsText
 
@@ -100,8 +99,7 @@ def checked_logits(logits: NDArray[Any], outputs: int, name: str) -> NDArray[Any
 
 
 def _compute(metric: str) -> Callable[..., dict[str, float]]:
-    function: Callable[..., dict[str, float]] = import_module(METRICS.module(metric)).compute
-    return function
+    return load_metric(metric).compute
 
 
 def _merged(scores: Any) -> dict[str, float]:

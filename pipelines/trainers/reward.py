@@ -30,7 +30,6 @@ from pipelines.core.training_arguments import FRACTION, SWITCH, Argument
 from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from pipelines.tasks.preference import scores as pair_scores
 from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
-from pipelines.tasks.training import training_of
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.arguments import Setting, checked_with, in_todays_names, split
 from pipelines.trainers.preferences import KIND, PreferenceSubject
@@ -120,6 +119,7 @@ class Reward(PreferenceSubject, Stage):
         """Encode, train, look at the scores, save."""
         from pipelines.data.completions import padding_token
         from pipelines.models.log_probabilities import without_dropout
+        from pipelines.tasks.preference.training import PreferenceTraining
         from pipelines.trainers.checkpoints import save_stage
         from pipelines.trainers.trainer import fit
 
@@ -132,7 +132,7 @@ class Reward(PreferenceSubject, Stage):
         own, arguments = split(self.arguments, SETTINGS)
         if own["disable_dropout"]:
             without_dropout(model)
-        lesson = training_of(KIND).prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
+        lesson = PreferenceTraining().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
         examples, selection, arguments = model_selection.divided(
             lesson.examples, arguments, lesson.metric, context.seed, self.max_eval_samples
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Score, Task
-from pipelines.metrics.squad_v2 import at_threshold, best_threshold, by_answerability
+from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.extractive_qa.task import SHORTEST
@@ -208,6 +208,7 @@ class SpanPredictions(SplitPredictions):
         return at_threshold(self.best, self.differences, self.threshold) if self.may_be_none else self.best
 
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        assert self.labels is not None
         return corpus_intervals(task.metrics, self.said, self.labels, seed)
 
     def doubt(self, task: Task) -> str | None:
@@ -351,7 +352,7 @@ def set_aside(request: EvaluationRequest) -> Any:
 
 def best_of(found: list[Any], rows: Any) -> float:
     """The threshold that gives the best F1 on these rows: nothing is answered above it."""
-    from pipelines.metrics.squad_v2 import best_threshold
+    from pipelines.metrics.squad import best_threshold
 
     differences = [each.difference for each in found]
     best = best_threshold([each.answer for each in found], differences, rows.labels)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
-from pipelines.metrics.accuracy import compute as accuracy
+from pipelines.metrics.classification import Accuracy
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import LogitPredictions, constant_prediction
@@ -69,7 +69,7 @@ def score_options(task: Task) -> Score:
                 f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … "
                 f"{logits.shape[1] - 1}"
             )
-        return accuracy(logits.argmax(axis=1), labels)
+        return Accuracy().compute(logits.argmax(axis=1), labels)
 
     return of
 

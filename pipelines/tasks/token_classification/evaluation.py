@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.scores import score_names
-from pipelines.metrics.seqeval import OUTSIDE, counts, of_counts
+from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
@@ -50,12 +50,12 @@ class TagPredictions(SplitPredictions):
 
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
         assert self.labels is not None
-        each = counts(in_words(self.said, self.names), in_words(self.labels, self.names))
+        each = Seqeval().counts(in_words(self.said, self.names), in_words(self.labels, self.names))
         random = np.random.default_rng(seed)
         times = np.stack(
             [np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(RESAMPLES)]
         )
-        drawn = [of_counts(sums) for sums in times @ each]
+        drawn = [Seqeval().of_counts(sums) for sums in times @ each]
         tail = (1 - LEVEL) / 2
         ends = {
             name: np.quantile([scores[name] for scores in drawn], [tail, 1 - tail])
@@ -112,7 +112,7 @@ def score_tags(task: Task) -> Score:
             raise DataError(f"'{called}' has {len(said)} predictions but {len(labels)} labels; they must be as many")
         if not sum(len(row) for row in labels):
             raise DataError(f"'{called}' has no word to score; choose a split with rows, or raise max_eval_samples")
-        scores = of_counts(counts(in_words(said, classes), in_words(labels, classes)).sum(axis=0))
+        scores = Seqeval().compute(in_words(said, classes), in_words(labels, classes))
         return {name: scores[name] for name in names}
 
     return of
