@@ -192,7 +192,7 @@ def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
 
 def foreign_task(model: Trained) -> Any:
     """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
-    from pipelines.models.opening import saved_head
+    from pipelines.models.heads import saved_head
 
     config = checkpoint.config_of(model.checkpoint)
     head = saved_head(Path(model.checkpoint.source))

@@ -292,7 +292,7 @@ class Recipe(Block):
     """How processes are started."""
     matrix: Annotated[Matrix, WithJsonSchema(matrix_schema())] = Field(None, validate_default=False)
     """Makes the recipe a study: override paths with the values they take, or words with named entries; see
-    docs/studies.md."""
+    docs/how-to/studies.md."""
     study: StudyOptions | None = None
     """How the cells of `matrix` are compared, and how each method gets its learning rate."""
 
