@@ -1,14 +1,11 @@
-"""A recipe block is the keyword arguments of one frozen pydantic class; values are checked in one set of words.
+"""A recipe block is the keyword arguments of one frozen pydantic class; nothing else happens between YAML and Python.
 
-A recipe block is the keyword arguments of one frozen pydantic class; nothing else happens between YAML and Python.
+`Block` collects every issue inside it instead of stopping at the first; `Pick` chooses the class of a nested block from
+a registry by its name. Both say in the same words what was given, what is allowed, and the nearest name.
 
-`Block` collects every mistake inside it instead of stopping at the first; `Pick` chooses the class of a nested
-block from a registry by its name. Both speak in the same words: what was given, what is allowed, the nearest name.
-
-Types of plain values as short words, such as `int|float|null`, and what a recipe says when a value has another.
-
-Words: `int`, `float`, `str`, `bool`, `list`, `dict`, `null`, `any`, and `=choice` for one allowed text. A whole number
-stands where `float` is asked for; a boolean never stands for a number.
+Where no class stands behind a value, words name its type, such as `int|float|null`: `int`, `float`, `str`, `bool`,
+`list`, `dict`, `null`, `any`, and `=choice` for one allowed text. A whole number stands where `float` is asked for; a
+boolean never stands for a number.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from pipelines.core.registry import Registry, UnknownName, nearest
+from pipelines.core.registry import Registry, nearest
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
@@ -216,7 +213,8 @@ class Pick:
                 [
                     (
                         (),
-                        f"is {show(value)}, must be the name of {_article(self.registry.kind)} or a mapping with '{self.key}'",
+                        f"is {show(value)}, must be the name of {_article(self.registry.kind)} or a mapping "
+                        f"with '{self.key}'",
                     )
                 ]
             )
@@ -331,17 +329,3 @@ def json_type(kind: str) -> dict[str, object]:
     if not choices:
         return {"type": types[0] if len(types) == 1 else types}
     return {"anyOf": [{"enum": choices}, *({"type": each} for each in types)]} if types else {"enum": choices}
-
-
-__all__ = [
-    "Block",
-    "ConfigIssue",
-    "ConfigIssues",
-    "Pick",
-    "Position",
-    "UnknownName",
-    "flatten",
-    "key_path",
-    "show",
-    "unknown_key",
-]

@@ -23,7 +23,10 @@ EVENTS = {
     "progress": "how far a stage is: step, total, what",
     "metric": "numbers of a training step: step, metrics",
     "checkpoint": "a checkpoint is complete: step, path",
-    "cell": "a run of a study changed: cell, status (running, done, reused, failed, refused, stopped), labels, message, seconds",
+    "cell": (
+        "a run of a study changed: cell, status (running, done, reused, failed, refused, stopped), labels, "
+        "message, seconds"
+    ),
     "stage_finished": "a stage is complete: seconds, reused, metrics",
     "sample": "text or predictions worth a look",
     "warning": "something the user should know: message",

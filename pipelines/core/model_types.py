@@ -1,12 +1,7 @@
 """What is known of transformers' own text models: their words, heads, positions, and which look back only.
 
-The words of transformers' own text models, read from model_types.json when one of them is first asked for.
-
-The file is written by `python -m pipelines.core.generate_model_types` from the pinned transformers.
-
-Which models see only what comes before a token, by the words of their config.
-
-How many tokens a model has positions for, which its config does not say in one way.
+The table of words and heads is read from model_types.json when one of them is first asked for; the file is written by
+`python -m pipelines.core.generate_model_types` from the pinned transformers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The recipe: what a user writes, checked completely before anything else happens.
+"""The recipe: what a user writes, as frozen blocks that check themselves and each other.
 
-`load` reads a YAML file, applies the overrides of the command line, and either returns a frozen `Recipe` or raises
-one RecipeError that names every mistake with its file, line and key. It imports neither torch nor a data library.
+`validated` turns plain data into a `Recipe`; `pipelines.core.load` reads it from a file. Nothing here imports torch or
+a data library.
 """
 
 from __future__ import annotations

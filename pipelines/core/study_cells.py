@@ -385,7 +385,8 @@ def _unfit_metric(search: Search, stage: Any) -> list[ConfigIssue]:
     return [
         (
             ("study", "search", "metric"),
-            f"'{search.metric}' is not measured on the rows that '{stage.id}' sets aside.{hint} Known: {', '.join(known)}",
+            f"'{search.metric}' is not measured on the rows that '{stage.id}' sets aside.{hint} Known: "
+            f"{', '.join(known)}",
         )
     ]
 
@@ -424,7 +425,8 @@ def _unfit_budgets(study: StudyRecipe) -> list[ConfigIssue]:
             found.append(
                 (
                     ("study", "budget"),
-                    f"works out the steps of the cell {named(cell.labels)}, but '{path}' sets them; leave one of the two out",
+                    f"works out the steps of the cell {named(cell.labels)}, but '{path}' sets them; leave one "
+                    "of the two out",
                 )
             )
     return list(dict.fromkeys(found))
@@ -441,7 +443,9 @@ def _same_destination(cells: Sequence[Cell]) -> list[ConfigIssue]:
                 return [
                     (
                         ("stages", position, "to"),
-                        f"is {to} in every cell, so each would replace the last one's checkpoint; set stages.{stage.id}.to in the matrix, or publish the best cell with a recipe of its own",
+                        f"is {to} in every cell, so each would replace the last one's checkpoint; set "
+                        f"stages.{stage.id}.to in the matrix, or publish the best cell with a recipe of its "
+                        "own",
                     )
                 ]
     return []

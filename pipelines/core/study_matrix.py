@@ -145,14 +145,16 @@ def _named(key: str, value: Any) -> tuple[MatrixValue, ...]:
         texts = labels_of(
             [next(iter(each.values())) if isinstance(each, Mapping) and len(each) == 1 else each for each in value]
         )
-        named = [(text, each, (at,)) for at, (text, each) in enumerate(zip(texts, value, strict=True))]  # type: ignore[misc]
+        pairs = enumerate(zip(texts, value, strict=True))
+        named = [(text, each, (at,)) for at, (text, each) in pairs]  # type: ignore[misc]
     else:
         hint = nearest(key, TOP)
         raise ConfigIssues(
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from names to override paths with their values; '{key}' is no key of a recipe.{hint}",
+                    f"is {show(value)}, must be a mapping from names to override paths with their values; "
+                    f"'{key}' is no key of a recipe.{hint}",
                 )
             ]
         )
@@ -163,7 +165,8 @@ def _named(key: str, value: Any) -> tuple[MatrixValue, ...]:
             found.append(
                 (
                     place,
-                    f"is {show(each)}, must be a mapping from override paths to values, such as {{stages.mrpc.tuner: lora}}",
+                    f"is {show(each)}, must be a mapping from override paths to values, such as "
+                    f"{{stages.mrpc.tuner: lora}}",
                 )
             )
             continue
@@ -189,7 +192,10 @@ def _unfit_path(path: str) -> str | None:
     if first in FIXED:
         return f"'{first}' is the same for every cell of a study, so the matrix cannot change it"
     if first not in TOP:
-        return f"'{path}' is no override path: it must begin with one of {', '.join(set(TOP) - set(FIXED))}.{nearest(first, TOP)}"
+        return (
+            f"'{path}' is no override path: it must begin with one of "
+            f"{', '.join(set(TOP) - set(FIXED))}.{nearest(first, TOP)}"
+        )
     return None
 
 
@@ -209,7 +215,8 @@ def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
                         found.append(
                             (
                                 entry.place_of(path)[1:],
-                                f"'{path}' is set by '{earlier.key}' too, and one would undo the other; name them together under one word",
+                                f"'{path}' is set by '{earlier.key}' too, and one would undo the other; name "
+                                "them together under one word",
                             )
                         )
     return found
@@ -295,7 +302,8 @@ def checked_matrix(value: Any) -> Any:
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as {{stages.mrpc.seed: [1, 2, 3]}}",
+                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as "
+                    f"{{stages.mrpc.seed: [1, 2, 3]}}",
                 )
             ]
         )
@@ -310,7 +318,8 @@ def _grids(value: Any) -> dict[str, tuple[Any, ...]]:
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as {{stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}}",
+                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as "
+                    f"{{stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}}",
                 )
             ]
         )
@@ -338,7 +347,8 @@ def _budget(value: Any) -> Any:
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from override paths to values, such as {{stages.mrpc.arguments.num_train_epochs: 1}}",
+                    f"is {show(value)}, must be a mapping from override paths to values, such as "
+                    f"{{stages.mrpc.arguments.num_train_epochs: 1}}",
                 )
             ]
         )
@@ -501,7 +511,8 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
                 found.append(
                     (
                         (*entry.place, SEARCH, path),
-                        f"has {len(values)} values, but study.search.over has {len(search.over[path])}: every method gets as many trials",
+                        f"has {len(values)} values, but study.search.over has {len(search.over[path])}: every "
+                        "method gets as many trials",
                     )
                 )
     return found
@@ -526,7 +537,8 @@ def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
         found.append(
             (
                 ("study", "budget", "reference"),
-                f"'{budget.reference}' is no entry of one key of the matrix.{nearest(budget.reference, labels)} Known: {', '.join(labels)}",
+                f"'{budget.reference}' is no entry of one key of the "
+                f"matrix.{nearest(budget.reference, labels)} Known: {', '.join(labels)}",
             )
         )
     if "probe_steps" in budget.model_fields_set and budget.match != "time":
