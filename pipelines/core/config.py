@@ -56,7 +56,7 @@ def key_path(place: Position) -> str:
     return text
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value as it stands in a recipe, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -151,7 +151,7 @@ class Block(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _every_mistake(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _every_mistake(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
@@ -203,7 +203,7 @@ class Pick:
         self.registry = registry
         self.key = key
 
-    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+    def __call__(self, value: object, info: ValidationInfo) -> Any:
         if isinstance(value, Block):
             return value
         if isinstance(value, str):
@@ -228,12 +228,12 @@ class Pick:
         except ValidationError as error:
             raise ConfigIssues(flatten(error)) from None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
             self, serialization=core_schema.plain_serializer_function_ser_schema(self._serialize)
         )
 
-    def _serialize(self, value: Any) -> Any:
+    def _serialize(self, value: object) -> Any:
         if not isinstance(value, Block):
             return value
         return {self.key: getattr(value, self.key), **value.plain()}

@@ -37,7 +37,7 @@ EVENTS = {
 """Every kind of event, and what its fields say."""
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """JSON has no NaN or infinity: they become strings, so that every line stays valid JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

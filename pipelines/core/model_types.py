@@ -36,7 +36,7 @@ def model_types() -> dict[str, ModelType]:
     return {name: ModelType(entry["keys"], entry["aliases"], tuple(entry["heads"])) for name, entry in types.items()}
 
 
-def looks_back_only(words: Mapping[str, Any]) -> bool:
+def looks_back_only(words: Mapping[str, object]) -> bool:
     """Whether the first token of a text knows nothing of the others.
 
     A decoder alone does; in an encoder-decoder each token of the decoder sees the whole text through the encoder.
@@ -61,7 +61,7 @@ AFTER_PADDING = frozenset(
 """Families of RoBERTa's kind: their first token stands at `pad_token_id + 1`, so that 514 positions hold 512 tokens."""
 
 
-def usable_positions(config: Any) -> int | None:
+def usable_positions(config: object) -> int | None:
     """Tokens of the longest text that a model of this transformers config can read; None where there is no bound."""
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:  # XLNet says -1

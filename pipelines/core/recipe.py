@@ -44,7 +44,7 @@ TOKENIZER = "tokenizer"
 """The tokenizer is made like a stage, before all others."""
 
 
-def _architecture(value: Any) -> Any:
+def _architecture(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{preset: bert-mini}}")])
     found = architecture_fields.mistakes(value)
@@ -158,7 +158,7 @@ class Tokenizer(Block):
         return self
 
 
-def _processes(value: Any) -> Any:
+def _processes(value: object) -> Any:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
         return value
     raise ValueError(f"is {show(value)}, must be auto or a whole number from 1 to 1024")
@@ -398,7 +398,7 @@ class Recipe(Block):
         return write_yaml(self.plain())
 
 
-def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) -> Recipe:
+def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True) -> Recipe:
     """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
     found = _unfit_sources(data, stage_ids(data))
     recipe = None
@@ -415,7 +415,7 @@ def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) ->
     return recipe
 
 
-def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
+def stage_ids(data: Mapping[str, object]) -> list[str | None]:
     """Ids of the stages by position, None where there is none."""
     stages = data.get("stages")
     known = [
@@ -425,7 +425,7 @@ def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
     return [each if isinstance(each, str) else None for each in known]
 
 
-def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[ConfigIssue]:
+def _unfit_sources(data: Mapping[str, object], ids: list[str | None]) -> list[ConfigIssue]:
     """Repeated ids, and `from` that names no earlier stage."""
     found: list[ConfigIssue] = []
     stages = data.get("stages")

@@ -49,7 +49,7 @@ class Draft:
     written: Mapping[Position, Position] = field(default_factory=dict)
     """Place in the recipe, stages by their ids, -> place in the study's file."""
 
-    def put(self, path: str, value: Any, written: Position) -> Draft:
+    def put(self, path: str, value: object, written: Position) -> Draft:
         """With one value more. Raises Mistakes, with the place in the study's file."""
         data = deepcopy(self.data)
         try:
@@ -75,7 +75,7 @@ class Draft:
         return place
 
 
-def by_id(place: Position, data: Mapping[str, Any]) -> Position:
+def by_id(place: Position, data: Mapping[str, object]) -> Position:
     """A place with its stage named by id, so that it stays true when an earlier stage is left out."""
     if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int):
         ids = stage_ids(data)
@@ -304,7 +304,7 @@ def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOpti
     return found
 
 
-def _left_out_in_some(path: str, value: Any, axis: Axis) -> bool:
+def _left_out_in_some(path: str, value: object, axis: Axis) -> bool:
     """Whether a stage is left out, but not in all cells: what is set in it holds in the others."""
     return leaves_out_stage(path, value) and not all(path in entry.values for entry in axis.entries)
 
@@ -463,7 +463,7 @@ def _base(source: Source, axes: Sequence[Axis], cells: Sequence[Cell], first: Ce
     raise AssertionError("a cell that is right alone is wrong with its matrix")
 
 
-def _absolute(matrix: Mapping[str, Any], axes: Sequence[Axis], cells: Sequence[Cell]) -> dict[str, Any]:
+def _absolute(matrix: Mapping[str, object], axes: Sequence[Axis], cells: Sequence[Cell]) -> dict[str, Any]:
     """The matrix with texts that the check resolved, such as folders beside the recipe, as they were resolved."""
     found: dict[str, Any] = deepcopy(dict(matrix))
     for axis in axes:
@@ -482,7 +482,7 @@ def _absolute(matrix: Mapping[str, Any], axes: Sequence[Axis], cells: Sequence[C
     return resolved_matrix
 
 
-def _look_up(plain: Any, path: str) -> Any:
+def _look_up(plain: object, path: str) -> Any:
     here = plain
     for part in path.replace("[", ".").replace("]", "").split("."):
         if isinstance(here, list):
@@ -501,7 +501,7 @@ def _look_up(plain: Any, path: str) -> Any:
     return here
 
 
-def _resolved(written: Any, checked: Any) -> Any:
+def _resolved(written: object, checked: object) -> Any:
     if isinstance(written, str) and isinstance(checked, str):
         return checked
     if isinstance(written, Mapping) and isinstance(checked, Mapping):
@@ -511,7 +511,7 @@ def _resolved(written: Any, checked: Any) -> Any:
     return written
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _tuples(entry) for key, entry in value.items()}
     return tuple(_tuples(entry) for entry in value) if isinstance(value, tuple | list) else value

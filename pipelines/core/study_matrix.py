@@ -87,7 +87,7 @@ def is_path(key: str) -> bool:
     return "." in key or "[" in key or key in TOP
 
 
-def axes_of(matrix: Mapping[str, Any]) -> tuple[Axis, ...]:
+def axes_of(matrix: Mapping[str, object]) -> tuple[Axis, ...]:
     """The axes of a matrix, in its order. Raises Mistakes, places relative to the matrix."""
     found: list[ConfigIssue] = []
     axes: list[Axis] = []
@@ -117,7 +117,7 @@ def combinations(axes: tuple[Axis, ...]) -> Iterator[tuple[MatrixValue, ...]]:
     return product(*(axis.entries for axis in axes))
 
 
-def _values(key: str, value: Any) -> tuple[MatrixValue, ...]:
+def _values(key: str, value: object) -> tuple[MatrixValue, ...]:
     """The entries of an override path."""
     if (wrong := _unfit_path(key)) is not None:
         raise ConfigIssues([((), wrong)])
@@ -133,7 +133,7 @@ def _values(key: str, value: Any) -> tuple[MatrixValue, ...]:
     )
 
 
-def _named(key: str, value: Any) -> tuple[MatrixValue, ...]:
+def _named(key: str, value: object) -> tuple[MatrixValue, ...]:
     """The entries of a word of one's own: a mapping by name, or a list of mappings."""
     if not WORD.match(key):
         raise ConfigIssues(
@@ -222,12 +222,12 @@ def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
     return found
 
 
-def _left_out(path: str, value: Any, other: str) -> bool:
+def _left_out(path: str, value: object, other: str) -> bool:
     """Whether a whole stage is left out, and `other` is a key of it."""
     return leaves_out_stage(path, value) and len(_parts(other)) > 2
 
 
-def leaves_out_stage(path: str, value: Any) -> bool:
+def leaves_out_stage(path: str, value: object) -> bool:
     """Whether this override leaves a whole stage out."""
     parts = _parts(path)
     return value is None and len(parts) == 2 and parts[0] == "stages"
@@ -243,7 +243,7 @@ def _parts(path: str) -> list[str]:
     return re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
 
 
-def _same(value: Any, others: tuple[Any, ...]) -> bool:
+def _same(value: object, others: tuple[object, ...]) -> bool:
     return any(type(value) is type(other) and value == other for other in others)
 
 
@@ -270,7 +270,7 @@ def labels_of(values: Any) -> list[str]:
     ]
 
 
-def label(value: Any, whole: bool = False) -> str:
+def label(value: object, whole: bool = False) -> str:
     """`lora` for `{name: lora, r: 8}`, `lora r=8` when the `whole` is asked for."""
     if isinstance(value, Mapping):
         name = next((key for key in MEANT if isinstance(value.get(key), str)), None)
@@ -293,7 +293,7 @@ def label(value: Any, whole: bool = False) -> str:
     )
 
 
-def checked_matrix(value: Any) -> Any:
+def checked_matrix(value: object) -> Any:
     """Validator of the key `matrix`."""
     if value is None:
         return None
@@ -311,7 +311,7 @@ def checked_matrix(value: Any) -> Any:
     return dict(value)
 
 
-def _grids(value: Any) -> dict[str, tuple[Any, ...]]:
+def _grids(value: object) -> dict[str, tuple[Any, ...]]:
     """Validator of paths with a list of values each."""
     if not isinstance(value, Mapping) or not value:
         raise ConfigIssues(
@@ -341,7 +341,7 @@ def _grids(value: Any) -> dict[str, tuple[Any, ...]]:
     return dict(value)
 
 
-def _budget(value: Any) -> Any:
+def _budget(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigIssues(
             [
@@ -358,7 +358,7 @@ def _budget(value: Any) -> Any:
     return dict(value)
 
 
-def _halving(value: Any) -> Any:
+def _halving(value: object) -> Any:
     grids = _grids(value)
     if len(grids) != 1:
         raise ConfigIssues([((), f"names {len(grids)} paths, must name one: the budget that grows")])

@@ -37,7 +37,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "datase
 """Packages whose version can change a result."""
 
 
-def digest(data: Any) -> str:
+def digest(data: object) -> str:
     """SHA-256 of canonical JSON, shortened to 32 hexadecimal digits."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 
 
 def mark_of(
-    identity: Mapping[str, Any], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
+    identity: Mapping[str, object], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
 ) -> tuple[str, str]:
     """(the fingerprint of a stage, the hash of its code), from its block, what it reads, its data and its modules."""
     code_hash = code_of(code)
@@ -72,7 +72,7 @@ def modules_of(block: Block) -> set[str]:
     return found
 
 
-def _blocks(value: Any) -> Iterable[Block]:
+def _blocks(value: object) -> Iterable[Block]:
     if isinstance(value, Block):
         yield value
     elif isinstance(value, Mapping):

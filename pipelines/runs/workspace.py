@@ -87,7 +87,7 @@ class StageStore:
             folder.mkdir(parents=True, exist_ok=True)
             yield folder
 
-    def finish(self, fingerprint: str, record: Mapping[str, Any]) -> Path:
+    def finish(self, fingerprint: str, record: Mapping[str, object]) -> Path:
         """Declare an attempt complete; returns its final folder."""
         partial, final = self.stages / f"{fingerprint}.partial", self.stages / fingerprint
         files = {

@@ -136,7 +136,7 @@ class Shape(ModelSize, Protocol):
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
 
-    def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
         """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it
         does not fit."""
 
@@ -152,7 +152,7 @@ def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:
 class OwnShape:
     """A model of our own family."""
 
-    def __init__(self, words: Mapping[str, Any]) -> None:
+    def __init__(self, words: Mapping[str, object]) -> None:
         self.config: dict[str, Any] = {
             key: words.get(key, value) for key, value in architecture_fields.DEFAULTS.items()
         }
@@ -205,7 +205,7 @@ class OwnShape:
 class ForeignShape:
     """Any transformers model, without weights. Raises what transformers raises when it cannot be built."""
 
-    def __init__(self, words: Mapping[str, Any]) -> None:
+    def __init__(self, words: Mapping[str, object]) -> None:
         decided_by_head = ("architectures", "auto_map", "id2label", "label2id", "num_labels", "problem_type")
         self.config = {key: value for key, value in words.items() if key not in decided_by_head}
         self.family = _family_of(self.config)
@@ -280,7 +280,7 @@ class ForeignShape:
             brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
         return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
-    def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
         return applied(self.config, tuner, head, fresh)
 
     def _model(self, head: Head) -> Any:
@@ -292,7 +292,7 @@ class ForeignShape:
         return without_weights(self.config, head)
 
 
-def without_weights(words: Mapping[str, Any], head: Head) -> Any:
+def without_weights(words: Mapping[str, object], head: Head) -> Any:
     """A model on the meta device. Raises what transformers raises when it cannot be built."""
     import torch
     from transformers import AutoConfig
@@ -326,7 +326,7 @@ def applied(words: Mapping[str, Any], tuner: Any, head: Head, fresh: Sequence[st
     return replace(of_tuned(before, tuned, body), packed=packed)
 
 
-def _family_of(words: Mapping[str, Any]) -> str:
+def _family_of(words: Mapping[str, object]) -> str:
     """The family that a transformers model belongs to, by the heads that transformers has for it."""
     known = model_types().get(str(words["model_type"]))
     heads = () if known is None else known.heads

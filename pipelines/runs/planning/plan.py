@@ -242,7 +242,7 @@ class _Planner:
         return (None if stage is None else stage.head_left()) or self.model.plain_head
 
 
-def packed_bytes(quantization: Mapping[str, Any]) -> float:
+def packed_bytes(quantization: Mapping[str, object]) -> float:
     """Of a weight of 4 bits: itself, and the scale of its block of 64, of 32 bits or, quantized in blocks of 256,
     about 8.
 
