@@ -118,16 +118,16 @@ def sentence(error: Mapping[str, Any]) -> str:
 
 def flatten(error: ValidationError) -> list[ConfigIssue]:
     """Every mistake in a pydantic error, those of nested blocks at their own place."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for entry in error.errors(include_url=False):
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, ConfigIssues):
-            found += [(entry["loc"] + place, message) for place, message in cause.found]
+            issues += [(entry["loc"] + place, message) for place, message in cause.found]
         elif isinstance(cause, ValidationError):
-            found += [(entry["loc"] + place, message) for place, message in flatten(cause)]
+            issues += [(entry["loc"] + place, message) for place, message in flatten(cause)]
         else:
-            found.append((entry["loc"], sentence(entry)))
-    return found
+            issues.append((entry["loc"], sentence(entry)))
+    return issues
 
 
 class Block(BaseModel):
@@ -157,13 +157,13 @@ class Block(BaseModel):
         if not isinstance(data, Mapping):
             raise ConfigIssues([((), f"is {show(data)}, must be a mapping with the keys {', '.join(cls.keys())}")])
         allowed = {*cls.keys(), *cls.model_fields}
-        found: list[ConfigIssue] = [((str(key),), unknown_key(key, cls.keys())) for key in data if key not in allowed]
+        issues: list[ConfigIssue] = [((str(key),), unknown_key(key, cls.keys())) for key in data if key not in allowed]
         try:
             block = handler({key: value for key, value in data.items() if key in allowed})
         except ValidationError as error:
-            raise ConfigIssues(found + flatten(error)) from None
-        if found:
-            raise ConfigIssues(found)
+            raise ConfigIssues(issues + flatten(error)) from None
+        if issues:
+            raise ConfigIssues(issues)
         return block
 
     def plain(self) -> dict[str, Any]:

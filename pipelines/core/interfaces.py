@@ -95,7 +95,8 @@ Precision = Literal["no", "bf16", "fp16"]
 """What a stage computes in: `mixed_precision` where `auto` is resolved."""
 
 Score = Callable[[Any, Any], dict[str, float]]
-"""`score(logits (examples, outputs), labels (examples,)) -> {"accuracy": …}`: arrays or sequences in, plain floats out."""
+"""`score(logits (examples, outputs), labels (examples,)) -> {"accuracy": …}`: arrays or sequences in, plain floats
+out."""
 
 Value = TypeVar("Value")
 

@@ -47,9 +47,9 @@ TOKENIZER = "tokenizer"
 def _architecture(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{preset: bert-mini}}")])
-    found = architecture_fields.mistakes(value)
-    if found:
-        raise ConfigIssues(found)
+    issues = architecture_fields.mistakes(value)
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
 
 
@@ -298,27 +298,27 @@ class Recipe(Block):
 
     @model_validator(mode="after")
     def _stages_fit(self, info: ValidationInfo) -> Recipe:
-        found: list[ConfigIssue] = self._unfit_study()
-        if found:
-            raise ConfigIssues(found)
+        issues: list[ConfigIssue] = self._unfit_study()
+        if issues:
+            raise ConfigIssues(issues)
         if not (info.context or {}).get("stages_fit", True):
             return self
-        found += self._unfit_models()
-        if found:
-            raise ConfigIssues(found)
+        issues += self._unfit_models()
+        if issues:
+            raise ConfigIssues(issues)
         if self._lost_sources():  # `validated` says so; the stages could not find their models
             return self
         for position, stage in enumerate(self.stages):
-            found += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
+            issues += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
         if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
-            found.append(
+            issues.append(
                 (
                     ("tokenizer",),
                     "is missing: a model from scratch with its own vocab_size needs to be told its tokenizer",
                 )
             )
-        if found:
-            raise ConfigIssues(found)
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def _unfit_study(self) -> list[ConfigIssue]:
@@ -337,14 +337,16 @@ class Recipe(Block):
             named = next((each for each in self.stages[:position] if each.id == owner), None)
             if named is None:  # the recipe's own model, or an id that `validated` reports
                 continue
-            known = [name for name in named.subjects() if "/" in name]
-            if slash and stage.source not in known:
+            own_models = [name for name in named.subjects() if "/" in name]
+            if slash and stage.source not in own_models:
                 allowed = (
-                    f"Allowed: {', '.join(known)}" if known else f"'{owner}' leaves one model: write from: {owner}"
+                    f"Allowed: {', '.join(own_models)}"
+                    if own_models
+                    else f"'{owner}' leaves one model: write from: {owner}"
                 )
                 yield (
                     ("stages", position, "from"),
-                    f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', known)} {allowed}",
+                    f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', own_models)} {allowed}",
                 )
             elif stage.trains and not named.trains:
                 models = [START, *(each.id for each in self.stages[:position] if each.trains)]
@@ -366,8 +368,8 @@ class Recipe(Block):
         stage_id = stage_id.partition("/")[0]
         for stage in self.stages:
             if stage.id == stage_id:
-                found: Stage = stage
-                return found
+                match: Stage = stage
+                return match
         raise KeyError(stage_id)
 
     def model_of(self, stage: Stage) -> str:
@@ -400,18 +402,18 @@ class Recipe(Block):
 
 def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True) -> Recipe:
     """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
-    found = _unfit_sources(data, stage_ids(data))
+    issues = _unfit_sources(data, stage_ids(data))
     recipe = None
     try:
         recipe = Recipe.model_validate(data, context={"folder": folder, "stages_fit": stages_fit})
     except ValidationError as error:
-        found += flatten(error)
-    places = {place for place, _ in found}
+        issues += flatten(error)
+    places = {place for place, _ in issues}
     within = {place[:depth] for place in places for depth in range(1, len(place))}
     # A list with wrong entries is not too short for them: pydantic says both.
-    found = [(place, text) for place, text in found if not (place in within and TOO_SHORT.match(text))]
-    if found or recipe is None:
-        raise ConfigIssues(found)
+    issues = [(place, text) for place, text in issues if not (place in within and TOO_SHORT.match(text))]
+    if issues or recipe is None:
+        raise ConfigIssues(issues)
     return recipe
 
 
@@ -427,17 +429,17 @@ def stage_ids(data: Mapping[str, object]) -> list[str | None]:
 
 def _unfit_sources(data: Mapping[str, object], ids: list[str | None]) -> list[ConfigIssue]:
     """Repeated ids, and `from` that names no earlier stage."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     stages = data.get("stages")
     for position, stage in enumerate(stages if isinstance(stages, tuple) else ()):
         if not isinstance(stage, dict):
             continue
         if ids[position] is not None and ids[position] in ids[:position]:
-            found.append(
+            issues.append(
                 (("stages", position, "id"), f"'{ids[position]}' is the id of an earlier stage too; ids must differ")
             )
         if ids[position] == START:
-            found.append(
+            issues.append(
                 (("stages", position, "id"), f"'{START}' stands for the recipe's own model; choose another id")
             )
         source = stage.get("from")
@@ -448,13 +450,13 @@ def _unfit_sources(data: Mapping[str, object], ids: list[str | None]) -> list[Co
             owner = source.partition("/")[0]
             later = " (it is this stage)" if owner == ids[position] else " (it comes later)" if owner in ids else ""
             hint = nearest(source, earlier)
-            found.append(
+            issues.append(
                 (
                     ("stages", position, "from"),
                     f"'{source}' is no earlier stage{later}.{hint} Allowed: {', '.join((*earlier, START))}",
                 )
             )
-    return found
+    return issues
 
 
 def schema() -> dict[str, Any]:

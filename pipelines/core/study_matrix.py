@@ -89,26 +89,26 @@ def is_path(key: str) -> bool:
 
 def axes_of(matrix: Mapping[str, object]) -> tuple[Axis, ...]:
     """The axes of a matrix, in its order. Raises Mistakes, places relative to the matrix."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     axes: list[Axis] = []
     names = _short_names([key for key in matrix if is_path(key)])
     if not matrix:
-        found.append(((), "is empty, must have at least one key with the values to try"))
+        issues.append(((), "is empty, must have at least one key with the values to try"))
     for key, value in matrix.items():
         try:
             entries = _values(key, value) if is_path(key) else _named(key, value)
         except ConfigIssues as error:
-            found += [((key, *place), message) for place, message in error.found]
+            issues += [((key, *place), message) for place, message in error.found]
             continue
         axes.append(Axis(names.get(key, key), key, entries))
-    found += _set_twice(axes)
+    issues += _set_twice(axes)
     cells = 1
     for axis in axes:
         cells *= len(axis.entries)
     if cells > MOST_CELLS:
-        found.append(((), f"has {cells:,} cells, at most {MOST_CELLS:,} are allowed; leave some values out"))
-    if found:
-        raise ConfigIssues(found)
+        issues.append(((), f"has {cells:,} cells, at most {MOST_CELLS:,} are allowed; leave some values out"))
+    if issues:
+        raise ConfigIssues(issues)
     return tuple(axes)
 
 
@@ -158,11 +158,11 @@ def _named(key: str, value: object) -> tuple[MatrixValue, ...]:
                 )
             ]
         )
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     entries = []
     for label, each, place in named:
         if not isinstance(each, Mapping):
-            found.append(
+            issues.append(
                 (
                     place,
                     f"is {show(each)}, must be a mapping from override paths to values, such as "
@@ -171,19 +171,19 @@ def _named(key: str, value: object) -> tuple[MatrixValue, ...]:
             )
             continue
         values = {path: entry for path, entry in each.items() if path != SEARCH}
-        found += [((*place, path), wrong) for path in values if (wrong := _unfit_path(path)) is not None]
+        issues += [((*place, path), wrong) for path in values if (wrong := _unfit_path(path)) is not None]
         if isinstance(values.get("stages"), Mapping):
-            found.append(
+            issues.append(
                 ((*place, "stages"), "is a mapping, but stages are a list; name the stage in the path: stages.ID.key")
             )
         try:
             grids = _grids(each[SEARCH]) if SEARCH in each else {}
         except ConfigIssues as error:
-            found += [((*place, SEARCH, *below), message) for below, message in error.found]
+            issues += [((*place, SEARCH, *below), message) for below, message in error.found]
             continue
         entries.append(MatrixValue(label, values, ("matrix", key, *place), grids, named=True))
-    if found:
-        raise ConfigIssues(found)
+    if issues:
+        raise ConfigIssues(issues)
     return tuple(entries)
 
 
@@ -202,7 +202,7 @@ def _unfit_path(path: str) -> str | None:
 def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
     """Two axes that set the same path would undo each other; one that leaves a stage out does not undo what
     another sets in it."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for position, axis in enumerate(axes):
         for earlier in axes[:position]:
             for entry in axis.entries:
@@ -212,14 +212,14 @@ def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
                         within(path, each) and not _left_out(path, value, each) and not _left_out(each, own, path)
                         for each, own in others
                     ):
-                        found.append(
+                        issues.append(
                             (
                                 entry.place_of(path)[1:],
                                 f"'{path}' is set by '{earlier.key}' too, and one would undo the other; name "
                                 "them together under one word",
                             )
                         )
-    return found
+    return issues
 
 
 def _left_out(path: str, value: object, other: str) -> bool:
@@ -264,9 +264,9 @@ def labels_of(values: Any) -> list[str]:
     """What values are called in tables: as short as keeps them apart."""
     short = [label(value) for value in values]
     full = [label(value, whole=True) for value in values]
-    found = [one if short.count(one) == 1 else other for one, other in zip(short, full, strict=True)]
+    texts = [one if short.count(one) == 1 else other for one, other in zip(short, full, strict=True)]
     return [
-        each if found.count(each) == 1 else f"{each} #{found[: at + 1].count(each)}" for at, each in enumerate(found)
+        each if texts.count(each) == 1 else f"{each} #{texts[: at + 1].count(each)}" for at, each in enumerate(texts)
     ]
 
 
@@ -323,21 +323,21 @@ def _grids(value: object) -> dict[str, tuple[Any, ...]]:
                 )
             ]
         )
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for path, values in value.items():
         if not path.startswith("stages."):
-            found.append(
+            issues.append(
                 (
                     (path,),
                     "is searched over, so it must be a path into a stage, such as stages.mrpc.arguments.learning_rate",
                 )
             )
         elif not isinstance(values, tuple) or not values:
-            found.append(((path,), f"is {show(values)}, must be a list of values"))
+            issues.append(((path,), f"is {show(values)}, must be a list of values"))
         elif any(_same(each, values[:at]) for at, each in enumerate(values)):
-            found.append(((path,), f"is {show(values)}: a value stands there twice"))
-    if found:
-        raise ConfigIssues(found)
+            issues.append(((path,), f"is {show(values)}: a value stands there twice"))
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
 
 
@@ -352,9 +352,9 @@ def _budget(value: object) -> Any:
                 )
             ]
         )
-    found: list[ConfigIssue] = [((path,), wrong) for path in value if (wrong := _unfit_path(path)) is not None]
-    if found:
-        raise ConfigIssues(found)
+    issues: list[ConfigIssue] = [((path,), wrong) for path in value if (wrong := _unfit_path(path)) is not None]
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
 
 
@@ -394,19 +394,19 @@ class Search(Block):
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> Search:
-        found: list[ConfigIssue] = []
+        issues: list[ConfigIssue] = []
         for name, paths in (("budget", self.budget), ("halving", self.halving or {})):
             clash = [(path, other) for path in paths for other in self.over if within(path, other)]
-            found += [
+            issues += [
                 ((name, path), f"is searched over as '{other}'; leave one of the two out") for path, other in clash
             ]
-        found += [
+        issues += [
             (("halving", path), "stands in 'budget' too; leave one of the two out")
             for path in self.halving or {}
             if path in self.budget
         ]
-        if found:
-            raise ConfigIssues(found)
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     @property
@@ -450,7 +450,7 @@ Matrix = Annotated[dict[str, Any] | None, BeforeValidator(checked_matrix)]
 
 def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
     """What in `study` does not fit the axes; places relative to the recipe."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     names = [axis.name for axis in axes]
     if options.reference is not None and reference_axis(options.reference, axes) is None:
         labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
@@ -460,17 +460,17 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
             if several
             else f"is no entry of the matrix.{nearest(options.reference, labels)} Known: {', '.join(labels)}"
         )
-        found.append((("study", "reference"), f"'{options.reference}' {why}"))
-    found += _unfit_budget(options, axes)
+        issues.append((("study", "reference"), f"'{options.reference}' {why}"))
+    issues += _unfit_budget(options, axes)
     search = options.search
     grids = [(axis, entry) for axis in axes for entry in axis.entries if entry.search]
     if search is None:
-        return found + [
+        return issues + [
             ((*entry.place, SEARCH), "needs study.search.over to say what is searched") for _, entry in grids
         ]
     for position, name in enumerate(search.per or ()):
         if name not in names:
-            found.append(
+            issues.append(
                 (
                     ("study", "search", "per", position),
                     f"'{name}' is no key of the matrix.{nearest(name, names)} Known: {', '.join(names)}",
@@ -481,14 +481,14 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
             if any(
                 _parts(other)[: len(_parts(path))] == _parts(path) for entry in axis.entries for other in entry.values
             ):
-                found.append(
+                issues.append(
                     (
                         ("study", "search", "over", path),
                         f"is set by the matrix too ('{axis.key}'); leave one of the two out",
                     )
                 )
         if _parts(path)[1] != search.target:
-            found.append(
+            issues.append(
                 (
                     ("study", "search", "over", path),
                     f"is of another stage than '{search.target}'; one stage is searched over at a time",
@@ -496,26 +496,26 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
             )
     for axis, entry in grids:
         if search.per is not None and axis.name not in search.per:
-            found.append(
+            issues.append(
                 ((*entry.place, SEARCH), f"brings values of its own, so '{axis.name}' must stand in study.search.per")
             )
         for path, values in entry.search.items():
             if path not in search.over:
-                found.append(
+                issues.append(
                     (
                         (*entry.place, SEARCH, path),
                         f"is not searched over.{nearest(path, search.over)} Known: {', '.join(search.over)}",
                     )
                 )
             elif len(values) != len(search.over[path]):
-                found.append(
+                issues.append(
                     (
                         (*entry.place, SEARCH, path),
                         f"has {len(values)} values, but study.search.over has {len(search.over[path])}: every "
                         "method gets as many trials",
                     )
                 )
-    return found
+    return issues
 
 
 def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
@@ -532,9 +532,9 @@ def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
                 f"is missing: name the entry whose training says how much. Known: {', '.join(labels)}",
             )
         ]
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     if budget.reference is not None and reference_axis(budget.reference, axes) is None:
-        found.append(
+        issues.append(
             (
                 ("study", "budget", "reference"),
                 f"'{budget.reference}' is no entry of one key of the "
@@ -542,13 +542,13 @@ def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
             )
         )
     if "probe_steps" in budget.model_fields_set and budget.match != "time":
-        found.append(
+        issues.append(
             (
                 ("study", "budget", "probe_steps"),
                 f"is for 'match: time', but {budget.match} are counted, not measured; leave it out",
             )
         )
-    return found
+    return issues
 
 
 def reference_axis(reference: str, axes: tuple[Axis, ...]) -> Axis | None:

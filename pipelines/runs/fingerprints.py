@@ -46,16 +46,16 @@ def digest(data: object) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that change results."""
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    versions_by_name = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            versions_by_name[package] = "absent"
+    return versions_by_name
 
 
-def mark_of(
+def fingerprint_of(
     identity: Mapping[str, object], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
 ) -> tuple[str, str]:
     """(the fingerprint of a stage, the hash of its code), from its block, what it reads, its data and its modules."""
@@ -65,11 +65,11 @@ def mark_of(
 
 def modules_of(block: Block) -> set[str]:
     """Modules that hold the classes of a block and of every block inside it."""
-    found = {type(block).__module__}
+    modules = {type(block).__module__}
     for name in type(block).model_fields:
         for value in _blocks(getattr(block, name)):
-            found |= modules_of(value)
-    return found
+            modules |= modules_of(value)
+    return modules
 
 
 def _blocks(value: object) -> Iterable[Block]:

@@ -63,7 +63,7 @@ def describe() -> dict[str, Any]:
     import psutil
     import torch
 
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "platform": platform.platform(),
         "processor": processor_name(),
         "cores": cores(),
@@ -73,17 +73,17 @@ def describe() -> dict[str, Any]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            found["gpus"].append({"name": properties.name, "memory_bytes": properties.total_memory})
-    return found
+            description["gpus"].append({"name": properties.name, "memory_bytes": properties.total_memory})
+    return description
 
 
 def energy_joules() -> float | None:
     """A counter of the energy used so far, where the machine tells (Intel and AMD RAPL, NVIDIA); None elsewhere."""
-    total, told = 0.0, False
+    total, counted = 0.0, False
     for path in Path("/sys/class/powercap").glob("intel-rapl:?"):
         try:
             total += int((path / "energy_uj").read_text()) / 1e6
-            told = True
+            counted = True
         except (OSError, ValueError):
             continue
     try:
@@ -92,10 +92,10 @@ def energy_joules() -> float | None:
         pynvml.nvmlInit()
         for index in range(pynvml.nvmlDeviceGetCount()):
             total += pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index)) / 1e3
-            told = True
+            counted = True
     except Exception:  # an optional package, a driver that is absent or says no: there is no counter then
         pass
-    return total if told else None
+    return total if counted else None
 
 
 CORE = {"no": 50e9, "bf16": 80e9}
@@ -154,8 +154,8 @@ def this_machine(proc: Path = Path("/proc"), visible: str | None = None) -> Devi
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     names = _gpus(proc)
     if visible is not None:
-        asked = [each for each in visible.split(",") if each.strip() not in ("", "-1")]
-        names = names[: len(asked)]
+        indices = [each for each in visible.split(",") if each.strip() not in ("", "-1")]
+        names = names[: len(indices)]
     if names:
         return gpu(names[0], len(names))
     flags, count = processor_flags(proc), cores()

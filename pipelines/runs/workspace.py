@@ -127,19 +127,19 @@ class StageStore:
 def holds(folder: Path) -> bool:
     """Whether a stage that a server took over has the files of its record, all of them and no others, byte for byte."""
     try:
-        said = json.loads((folder / HASHES).read_bytes())
-        files = {str(name): (int(size), str(hashed)) for name, (size, hashed) in said["files"].items()}
+        record = json.loads((folder / HASHES).read_bytes())
+        files = {str(name): (int(size), str(hashed)) for name, (size, hashed) in record["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    found = {
+    present = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    found.pop(HASHES, None)
-    if said.get("fingerprint") != folder.name or found.keys() != files.keys():
+    present.pop(HASHES, None)
+    if record.get("fingerprint") != folder.name or present.keys() != files.keys():
         return False
-    return all(not path.is_symlink() and path.is_file() and _same(path, *files[name]) for name, path in found.items())
+    return all(not path.is_symlink() and path.is_file() and _same(path, *files[name]) for name, path in present.items())
 
 
 def _same(path: Path, size: int, hashed: str) -> bool:
@@ -198,9 +198,9 @@ class RunFolder:
         if old.is_dir() and not old.name.endswith(".partial"):
             history = self.folder / "history"
             history.mkdir(exist_ok=True)
-            kept = history / f"{path.name}-{old.name[:8]}"
-            kept.unlink(missing_ok=True)
-            path.rename(kept)
+            older = history / f"{path.name}-{old.name[:8]}"
+            older.unlink(missing_ok=True)
+            path.rename(older)
         else:
             path.unlink()
 

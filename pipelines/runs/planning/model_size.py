@@ -73,8 +73,8 @@ def lora(
     def named(layer: Linear, names: Sequence[str]) -> bool:
         return any(layer.name == name or layer.name.endswith(f".{name}") for name in names)
 
-    kept = [layer for layer in layers if named(layer, whole)]
-    free = [layer for layer in layers if layer not in kept]
+    trained_whole = [layer for layer in layers if named(layer, whole)]
+    free = [layer for layer in layers if layer not in trained_whole]
     if isinstance(target_modules, str):
         targets = [layer for layer in free if layer.name.startswith("model.")]
     else:
@@ -82,10 +82,10 @@ def lora(
     by_layer = {layer.name: r * (layer.inputs + layer.outputs) for layer in targets}
     products = sum(by_layer.values())
     updates = products + (sum(layer.outputs for layer in targets) if use_dora else 0)
-    copies = sum(layer.parameters for layer in kept)
+    copies = sum(layer.parameters for layer in trained_whole)
     with_bias = {"none": [], "lora_only": targets, "all": free}[bias]
     biases = sum(layer.outputs for layer in with_bias if layer.bias) + (other_biases if bias == "all" else 0)
-    by_layer |= {layer.name: layer.parameters for layer in kept}
+    by_layer |= {layer.name: layer.parameters for layer in trained_whole}
     return Adapter(updates + copies + biases, updates + copies, 2 * products, by_layer)
 
 
@@ -187,7 +187,7 @@ class OwnShape:
             register()
             return applied({"model_type": architecture_fields.OURS, **self.config}, tuner, head, fresh)
         layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
-        found = lora(
+        adapter = lora(
             layers,
             r=tuner.r,
             target_modules=tuner.target_modules,
@@ -197,9 +197,9 @@ class OwnShape:
             other_biases=arithmetic.other_biases(self.config, head.kind),
         )
         if tuner.quantization is None:
-            return found
+            return adapter
         body = [layer for layer in layers if layer.name.startswith("model.") and layer.part not in ("pooler", "head")]
-        return replace(found, packed=sum(layer.inputs * layer.outputs for layer in body))
+        return replace(adapter, packed=sum(layer.inputs * layer.outputs for layer in body))
 
 
 class ForeignShape:
@@ -299,9 +299,9 @@ def without_weights(words: Mapping[str, object], head: Head) -> Any:
 
     from pipelines.models.heads import auto_class, head_settings
 
-    known = {key: value for key, value in words.items() if key != "model_type"}
+    settings = {key: value for key, value in words.items() if key != "model_type"}
     kind = auto_class(head)
-    config = AutoConfig.for_model(words["model_type"], **known, **head_settings(head))
+    config = AutoConfig.for_model(words["model_type"], **settings, **head_settings(head))
     with torch.device("meta"):
         return kind.from_config(config, attn_implementation="eager").eval()
 
@@ -328,8 +328,8 @@ def applied(words: Mapping[str, Any], tuner: Any, head: Head, fresh: Sequence[st
 
 def _family_of(words: Mapping[str, object]) -> str:
     """The family that a transformers model belongs to, by the heads that transformers has for it."""
-    known = model_types().get(str(words["model_type"]))
-    heads = () if known is None else known.heads
+    model_type = model_types().get(str(words["model_type"]))
+    heads = () if model_type is None else model_type.heads
     if words.get("is_encoder_decoder") or "seq2seq_lm" in heads:
         return "encoder-decoder"
     return "encoder" if "masked_lm" in heads else "decoder"
@@ -407,12 +407,12 @@ def _words(recipe: Recipe) -> tuple[dict[str, Any] | None, list[str]]:
     local = Path(source) / "config.json"
     try:
         if local.is_file():
-            found: dict[str, Any] = json.loads(local.read_text(encoding="utf-8"))
-            return {**found, "model_type": found["model_type"]}, []  # a KeyError says that it is no config
+            config: dict[str, Any] = json.loads(local.read_text(encoding="utf-8"))
+            return {**config, "model_type": config["model_type"]}, []  # a KeyError says that it is no config
         from transformers import AutoConfig
 
-        found = AutoConfig.from_pretrained(source, revision=recipe.model.revision, trust_remote_code=False).to_dict()
-        return found, []
+        config = AutoConfig.from_pretrained(source, revision=recipe.model.revision, trust_remote_code=False).to_dict()
+        return config, []
     except (OSError, ValueError, KeyError) as error:
         return None, [f"the checkpoint '{source}' could not be looked at: {first_line(error)}"]
 
