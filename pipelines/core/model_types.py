@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -31,7 +31,7 @@ class ModelType(NamedTuple):
 @cache
 def model_types() -> dict[str, ModelType]:
     """Every known `model_type`."""
-    text = files("pipelines.core").joinpath("model_types.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("model_types.json").read_text(encoding="utf-8")
     types = json.loads(text)["types"]
     return {name: ModelType(entry["keys"], entry["aliases"], tuple(entry["heads"])) for name, entry in types.items()}
 

@@ -27,7 +27,8 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatte
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
-from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
+from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
+from pipelines.core.study_options import StudyOptions, unfit_options
 from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:

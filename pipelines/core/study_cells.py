@@ -23,16 +23,13 @@ from pipelines.core.scores import score_names
 from pipelines.core.study_matrix import (
     Axis,
     MatrixValue,
-    Search,
-    StudyOptions,
     axes_of,
     checked_matrix,
     combinations,
     label,
     leaves_out_stage,
-    reference_axis,
-    unfit_options,
 )
+from pipelines.core.study_options import Search, StudyOptions, reference_axis, unfit_options
 
 BY_LOSS = ("seq2seq", "causal", "instruction_pairs", "qa")
 """Kinds of tasks that are not scored while they are learnt: there the loss decides."""

@@ -19,12 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pipelines.core import model_types, registry
 from pipelines.core.config import Block
 from pipelines.core.registry import REGISTRIES
 
 AROUND = {"core", "runs"}
 """Rooms that compute nothing that could change a result: what a recipe may say, and what stands around its stages,"""
-COUNTED = {"pipelines.core.model_types"}
+COUNTED = {model_types.__name__}
 """but for these: how long a text a model can read decides what is cut off."""
 
 CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "task_kinds"}
@@ -155,7 +156,7 @@ def _parsed(module: str, origin: Path, package: str, size: int, changed: int) ->
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *([node.module] if node.module else [])])
             used |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-            if base == "pipelines.core.registry":
+            if base == registry.__name__:
                 used |= {module for alias in node.names for module in _entries(alias.name.lower())}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := MODULE.fullmatch(node.value)):
             used.add(named.group(1))

@@ -24,7 +24,7 @@ from typing import Any
 
 from pipelines.core.errors import Busy
 from pipelines.core.events import EventLog
-from pipelines.core.files import RECORD, home, lock, write_json, write_text
+from pipelines.core.files import RECORD, UNFINISHED, home, lock, write_json, write_text
 
 HASHES = "server.json"
 """In a stage that a server took over: size and SHA-256 of every file."""
@@ -93,7 +93,10 @@ class StageStore:
         files = {
             str(path.relative_to(partial)): path.stat().st_size
             for path in sorted(partial.rglob("*"))
-            if path.is_file() and path.name != RECORD and "checkpoints" not in path.relative_to(partial).parts
+            if path.is_file()
+            and path.name != RECORD
+            and path.suffix != UNFINISHED
+            and "checkpoints" not in path.relative_to(partial).parts
         }
         write_json(partial / RECORD, {**record, "files": files})
         if final.is_symlink():  # to a shared stage that is gone
