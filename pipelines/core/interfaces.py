@@ -105,11 +105,11 @@ class Tuner(Protocol):
         """How many of the model's positions the tuner takes for itself."""
 
     @property
-    def leaves_base(self) -> bool:
+    def keeps_base(self) -> bool:
         """Whether the tuned model with its adapter disabled is the model that `apply` was given."""
 
     @property
-    def thaws(self) -> bool:
+    def unfreezes(self) -> bool:
         """Whether `unfreeze` changes what learns while training."""
 
     @property

@@ -141,7 +141,7 @@ class PPO(Stage):
                 ("tuner",),
                 f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is sampled behind it; use full, lora, ia3 or adapter",
             )
-        if self.tuner.thaws:
+        if self.tuner.unfreezes:
             yield (
                 ("tuner",),
                 f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one that learns the same weights throughout",

@@ -169,7 +169,7 @@ def fit(
     reset_peak_memory()
     set_seed(context.seed)
     live = training_arguments(context, arguments)
-    thaws = tuner is not None and tuner.thaws
+    thaws = tuner is not None and tuner.unfreezes
     live.ddp_find_unused_parameters = (
         thaws or trainer_of is not None
     )  # what is frozen or unused has no gradients to share

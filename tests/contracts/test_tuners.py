@@ -276,7 +276,7 @@ def test_learning_rates_and_schedules_are_for_what_is_there(tuner: str, bases: c
     assert all(rate > 0 for rate in block.rates(model).values())
     learning = Counter(weight.requires_grad for weight in model.parameters())
     block.unfreeze(model, 0)
-    assert block.thaws or Counter(weight.requires_grad for weight in model.parameters()) == learning
+    assert block.unfreezes or Counter(weight.requires_grad for weight in model.parameters()) == learning
     assert block.factor(1, 10) is None or block.factor(1, 10) >= 0
 
 

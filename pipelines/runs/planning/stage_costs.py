@@ -119,7 +119,7 @@ def asked(stage: Any, recipe: Recipe) -> Asked:
         return Asked(
             head, rows, 2, 0, source, notes=("the reference's one pass over the data before training is not counted",)
         )
-    return Asked(head, rows, 2, 1, source, stage.reference is not None or not stage.tuner.leaves_base)
+    return Asked(head, rows, 2, 1, source, stage.reference is not None or not stage.tuner.keeps_base)
 
 
 def _rows(stage: Any) -> int | None:
@@ -187,6 +187,6 @@ def sampled_plan_ppo(stage: Any, recipe: Recipe) -> Asked:
         FORWARDS + bodies - 1 + PASSES * (learnt - 1),
         length,
         target=s.response_length,
-        copies=not stage.tuner.leaves_base,
+        copies=not stage.tuner.keeps_base,
         notes=tuple(notes),
     )
