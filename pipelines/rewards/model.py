@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,10 @@ class RewardModel(RewardBlock):
     policy."""
 
     name: Literal["model"] = "model"
+    examples: ClassVar[tuple[str, ...]] = (
+        "{from: scores}",
+        "{checkpoint: a/b, max_length: 32}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage of the kind `reward`."""
     checkpoint: FolderOrName | None = None

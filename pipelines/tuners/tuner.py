@@ -20,6 +20,8 @@ class TunerBlock(Block):
     name: str
     adapts: ClassVar[bool] = False
     """Whether `apply` leaves the base alone and returns an adapter around it."""
+    begins_at_base: ClassVar[bool] = True
+    """Whether the tuned model answers as its base does until the first step."""
     merges: ClassVar[bool] = True
     """Whether what was learnt can be folded into the weights of the base."""
     merges_into_code: ClassVar[bool] = False

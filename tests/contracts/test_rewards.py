@@ -20,21 +20,6 @@ from pipelines.rewards.reward import RewardBlock
 from tests import tiny
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLES: dict[str, list[str]] = {
-    "keyword": ["{name: keyword, words: [good, great]}"],
-    "length": ["length", "{name: length, unit: characters, target: 20}"],
-    "pattern": ["{name: pattern, pattern: 'a.', measure: share, ignore_case: true}"],
-    "classifier": [
-        "{name: classifier, from: judge, label: 'yes'}",
-        "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}",
-    ],
-    "model": ["{from: scores}", "{checkpoint: a/b, max_length: 32}"],
-    "judge": ["{name: judge, judge: {name: rule, prefer: {name: keyword, words: [good]}}}"],
-    "weighted": [
-        "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}, {reward: {from: scores}}]}"
-    ],
-}
-"""Each reward at its shortest, and with keys of its own."""
 RECIPE = """\
 name: every-reward
 model: {{checkpoint: some/model}}
@@ -46,7 +31,9 @@ stages:
 PROMPTS = ["the film", "a", "a book was", "dog"]
 COMPLETIONS = [" is good", " cat reads and the dog runs", "", " in the dull book it saw"]
 
-every_reward = pytest.mark.parametrize("example", [each for name in REWARDS for each in EXAMPLES[name]])
+every_reward = pytest.mark.parametrize(
+    "example", [each for name in REWARDS for each in REWARDS.load(name).examples or (f"{{name: {name}}}",)]
+)
 
 
 @pytest.fixture
@@ -74,10 +61,6 @@ def context(tmp_path: Path) -> Any:
         seed=0,
         cache=tmp_path,
     )
-
-
-def test_every_reward_has_an_example() -> None:
-    assert EXAMPLES.keys() == set(REWARDS)
 
 
 @every_reward
@@ -168,8 +151,3 @@ def test_a_reward_inside_a_reward_ends_the_schema() -> None:
     described = schema()
     assert depth(described) < 60
     assert "keyword" in str(described)
-
-
-@pytest.mark.parametrize("name", list(REWARDS))
-def test_the_guide_names_every_reward(name: str) -> None:
-    assert f"`{name}`" in (REPOSITORY / "docs" / "rewards.md").read_text()
