@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core.files import write_text
 from pipelines.core.recipe import Recipe
 from pipelines.core.scores import OF_A_HUNDRED, score_names, smaller_is_better
 from pipelines.reports import plots, run_plots
 from pipelines.reports.results import RunResults, Scored, Stage, run_results
-from pipelines.runs.workspace import write_text
 from pipelines.studies.readme import count, seconds, size
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core.files import whole_file, write_json, write_text
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis, reference_axis
 from pipelines.evaluation.resampling import Estimate, mean_interval, paired_difference
 from pipelines.metrics.statistics import LEVEL_CORRECTIONS as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected
 from pipelines.reports.results import SEED, Result, curve_of, results_of
-from pipelines.runs.workspace import write_json, write_text
 from pipelines.studies.budget import UNITS, sentence
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def write_results(study: Study, code: int, seconds: float) -> None:
     data = as_data(study, rows, code, seconds)
     glances = overviews(blocks(data, rows), data["reference"], data["correction"])
     data["overviews"] = [each.to_json() for each in glances]
-    write_json(study.folder / "study.json", data)
+    write_json(study.folder / "study.json", data, allow_nan=True)
     _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
     write_text(study.folder / "README.md", readme(data, rows, glances))
     write_text(study.folder / "report.html", page(data, rows, glances))
@@ -434,6 +434,5 @@ def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[Row], study
             )
     table = pa.Table.from_pylist(lines)
     for name, write in (("table.parquet", pq.write_table), ("table.csv", csv.write_csv)):
-        temporary = folder / f".{name}.tmp"
-        write(table, temporary)
-        temporary.rename(folder / name)
+        with whole_file(folder / name) as temporary:
+            write(table, temporary)

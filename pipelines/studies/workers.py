@@ -10,7 +10,6 @@ them, and each saves first; when the study itself is killed, the kernel hands th
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -24,8 +23,9 @@ from typing import IO, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED
 from pipelines.core.events import read_events
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.files import is_locked
 from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.signals import StopSignal
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job
 from pipelines.runs.workspace import RunFolder, StageStore
@@ -185,7 +185,7 @@ class Workers:
                         (
                             at
                             for at, (_, folder) in enumerate(waiting)
-                            if not _held(folder) or time.monotonic() > patience
+                            if not is_locked(folder / ".lock") or time.monotonic() > patience
                         ),
                         None,
                     )
@@ -208,16 +208,6 @@ class Workers:
                 run.process.wait()
                 run.said.close()
             self.running.clear()
-
-
-def _held(folder: Path) -> bool:
-    """Whether another process writes the run folder."""
-    try:
-        with open(folder / ".lock", "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _start(name: str, folder: Path, slot: Slot) -> _Run:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from pipelines.core.events import EventLog
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.reports.results import run_results
 from pipelines.reports.run_page import write_run_report
 from tests.pipelines.test_report import Balanced

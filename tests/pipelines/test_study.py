@@ -7,8 +7,8 @@ import pytest
 
 from pipelines.core.errors import Busy
 from pipelines.core.events import read_events
-from pipelines.core.study_cells import load_study
-from pipelines.runs.workspace import lock
+from pipelines.core.files import lock
+from pipelines.core.load import load_study
 from pipelines.studies.study import is_study, recorded, run_study
 from pipelines.studies.workers import Ended
 from tests.pipelines.studies import RECIPE, PretendWorkers, right, survey  # noqa: F401

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.core.interfaces import Rows
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.policy_completions import Completed
 from pipelines.evaluation.resampling import resamples
 from pipelines.reports.results import SEED, curve_of, results_of

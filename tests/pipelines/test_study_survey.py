@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.runs.run import run
 from pipelines.studies import workers
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.signals import StopSignal
 from pipelines.studies import workers as study_workers
 from pipelines.studies.workers import Slot, Workers, slots
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.publishing.assemble import bake
 
 ADAPTER = "{name: adapter, reduction_factor: 4}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.benchmark_selection import choose
 from pipelines.publishing.requirements import metrics_of, scored_before
 

@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.publishing.card import card
 from pipelines.publishing.destinations.destination import destination_of
 from pipelines.publishing.requirements import Scored
