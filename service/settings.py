@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.core.errors import CommandError
+from service.executors.registry import EXECUTORS
 from service.safety.remote_code import MOST, PINNED
 from service.safety.secrets import binding_of
 
@@ -43,8 +44,8 @@ class Settings(BaseModel):
     """0 takes a free one."""
     database_url: str = ""
     """`postgresql://user@host/name` or `sqlite:////path`; empty for `sqlite:///HOME/finery.db`."""
-    executor: Literal["local", "docker", "ray"] = "local"
-    """What runs the attempts."""
+    executor: str = "local"
+    """What runs the attempts: a name of `service.executors.registry`."""
     docker_host: str = "unix:///var/run/docker.sock"
     """Where the Docker engine listens, for the docker executor: `unix:///path` or `tcp://host:port`."""
     image: str = "finery:latest"
@@ -131,6 +132,13 @@ class Settings(BaseModel):
     """How the lines of the log are written."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least important lines that are written; `info` has one for each request."""
+
+    @field_validator("executor")
+    @classmethod
+    def _executor_exists(cls, name: str) -> str:
+        if name not in EXECUTORS:
+            raise ValueError(f"there is no executor '{name}'; there are: {', '.join(EXECUTORS)}")
+        return name
 
     @field_validator("server_secrets")
     @classmethod

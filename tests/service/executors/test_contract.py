@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,17 @@ import pytest
 from service.executors.isolation import Isolation
 from service.executors.landlock import abi
 from service.executors.protocol import Executor, ExecutorError, Exited, Lost, Running
-from tests.service.executors.worlds import alive, docker_world, ended, local_world, printed, ray_world, until
+from service.executors.registry import EXECUTORS
+from tests.service.executors.worlds import (
+    alive,
+    docker_world,
+    ended,
+    local_world,
+    plain_world,
+    printed,
+    ray_world,
+    until,
+)
 
 WORLDS = {
     "local": lambda folder: local_world(cgroups=True),
@@ -22,7 +33,9 @@ WORLDS = {
         cgroups=False, isolation=Isolation("landlock", (), abi())
     ),
     "docker-on-a-recorded-engine": docker_world,
+    **{name: partial(plain_world, name) for name in EXECUTORS if name not in ("local", "docker", "ray")},
 }
+"""What stands in for the machines around an executor; one without a line here runs as the settings make it."""
 
 
 @pytest.fixture(params=[*WORLDS, pytest.param("ray", marks=pytest.mark.long)])
@@ -169,6 +182,8 @@ def test_what_an_attempt_leaves_behind_ends_with_it(world, start):
 def test_an_attempt_whose_keeper_vanished_is_lost_and_can_be_proven_dead(world, start):
     spec, handle = start(TREE)
     until(lambda: len(alive(spec.attempt_id)) >= 4)
+    if world.lose is None:
+        pytest.skip("it is not known how an attempt of this executor is lost")
     world.lose(handle)
     assert isinstance(ended(world.executor, handle), Lost)
     assert world.executor.kill(handle) is True

@@ -13,6 +13,8 @@ from service.executors.local import Local, marked
 from service.executors.process_tree import start_time
 from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
 from service.executors.ray import Link, Ray
+from service.executors.registry import executor_of
+from service.settings import Settings
 from tests.service.executors.engine_stand_in import EngineStandIn
 
 HOST = "here"
@@ -85,6 +87,16 @@ def local_world(cgroups, isolation=NONE):
         until(lambda: start_time(handle.record["launcher_pid"]) == 0)
 
     yield World(lambda: Local(host, cgroups=cgroups, isolation=isolation), lose)
+
+
+@contextmanager
+def plain_world(name, folder):
+    """Of an executor that needs nothing around it, as the settings make it; how to lose an attempt is not known."""
+
+    def make():
+        return executor_of(Settings(home=folder, executor=name))
+
+    yield World(make, None, host=make().capacity()[0].name)
 
 
 def ray_world(cluster):
