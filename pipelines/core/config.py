@@ -146,7 +146,7 @@ class Block(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
-    examples: ClassVar[tuple[str, ...]] = ()
+    recipe_examples: ClassVar[tuple[str, ...]] = ()
     """How the block is written in a recipe, as YAML; where there are none, its name alone is enough."""
 
     @classmethod

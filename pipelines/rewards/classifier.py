@@ -28,7 +28,7 @@ class Classifier(RewardBlock):
     """One label of a text classifier: `{name: classifier, checkpoint: sentiment, label: positive}`."""
 
     name: Literal["classifier"] = "classifier"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: classifier, from: judge, label: 'yes'}",
         "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}",
     )
@@ -54,7 +54,8 @@ class Classifier(RewardBlock):
                 [
                     (
                         ("output",),
-                        "is that of a 'label', and none is named; name one, or leave 'output' out for a model with one output",
+                        "is that of a 'label', and none is named; name one, or leave 'output' out for a "
+                        "model with one output",
                     )
                 ]
             )
@@ -79,7 +80,8 @@ class Classifier(RewardBlock):
         if kind is not None and kind not in ("classification", "regression"):
             yield (
                 ("from",),
-                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: one of the kind classification or regression",
+                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: one of the "
+                "kind classification or regression",
             )
 
     def content(self) -> dict[str, str]:
@@ -120,7 +122,8 @@ class Classifier(RewardBlock):
             if model.config.num_labels == 1:
                 return None
             raise ModelError(
-                f"the classifier of the reward has the labels {', '.join(names)}; say which is rewarded: label: {next(iter(names))}"
+                f"the classifier of the reward has the labels {', '.join(names)}; say which is rewarded: "
+                f"label: {next(iter(names))}"
             )
         if model.config.num_labels == 1:
             raise ModelError(
@@ -128,7 +131,8 @@ class Classifier(RewardBlock):
             )
         if self.label not in names:
             raise ModelError(
-                f"the classifier of the reward has no label '{self.label}'.{nearest(self.label, names)} Its labels: {', '.join(names)}"
+                f"the classifier of the reward has no label '{self.label}'.{nearest(self.label, names)} Its "
+                f"labels: {', '.join(names)}"
             )
         return names[self.label]
 

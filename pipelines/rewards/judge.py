@@ -22,7 +22,7 @@ class JudgeReward(RewardBlock):
     """What a judge says a completion is worth: `{name: judge, judge: {name: local, checkpoint: …}}`."""
 
     name: Literal["judge"] = "judge"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: judge, judge: {name: rule, prefer: {name: keyword, words: [good]}}}",
     )
     judge: Annotated[Any, Pick(JUDGES, "name")]

@@ -31,7 +31,7 @@ class RewardModel(RewardBlock):
     policy."""
 
     name: Literal["model"] = "model"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{from: scores}",
         "{checkpoint: a/b, max_length: 32}",
     )
@@ -74,7 +74,8 @@ class RewardModel(RewardBlock):
         model = context.open_model(Head("reward"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True)
         if model.config.num_labels != 1:
             raise ModelError(
-                f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a classifier; write {{name: classifier, label: …}}"
+                f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a "
+                f"classifier; write {{name: classifier, label: …}}"
             )
         tokenizer = context.open_tokenizer(self.source, checkpoint=self.checkpoint)
         settings = settings_in(self.checkpoint or context.stage_folders[str(self.source)] / "model")

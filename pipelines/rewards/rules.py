@@ -54,7 +54,7 @@ class Keyword(RewardBlock):
     great]}`."""
 
     name: Literal["keyword"] = "keyword"
-    examples: ClassVar[tuple[str, ...]] = ("{name: keyword, words: [good, great]}",)
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: keyword, words: [good, great]}",)
     words: tuple[Annotated[str, AfterValidator(_one_word)], ...] = Field(min_length=1)
     """The words that are rewarded."""
 
@@ -85,7 +85,7 @@ class Length(RewardBlock):
     40."""
 
     name: Literal["length"] = "length"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: length}",
         "{name: length, unit: characters, target: 20}",
     )
@@ -138,7 +138,7 @@ class Pattern(RewardBlock):
     """Matches of a regular expression: `{name: pattern, pattern: '\\d+', measure: any}`."""
 
     name: Literal["pattern"] = "pattern"
-    examples: ClassVar[tuple[str, ...]] = ("{name: pattern, pattern: 'a.', measure: share, ignore_case: true}",)
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: pattern, pattern: 'a.', measure: share, ignore_case: true}",)
     pattern: Annotated[str, AfterValidator(_expression)] = Field(min_length=1, max_length=500)
     """A regular expression in Python's words."""
     measure: Measure = "any"
@@ -159,7 +159,8 @@ class Pattern(RewardBlock):
                 return [measured(expression, completion, self.measure) for completion in completions]
             except TimeoutError:
                 raise StageError(
-                    f"the reward's pattern '{self.pattern}' takes more than {SECONDS:g} s for a completion; write it without repeats inside repeats"
+                    f"the reward's pattern '{self.pattern}' takes more than {SECONDS:g} s for a completion; "
+                    "write it without repeats inside repeats"
                 ) from None
 
         return scores

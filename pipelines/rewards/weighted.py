@@ -29,7 +29,7 @@ class Weighted(RewardBlock):
     """A sum: `{name: weighted, rewards: [{reward: {from: reward}}, {reward: {name: length}, weight: -0.01}]}`."""
 
     name: Literal["weighted"] = "weighted"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}]}",
         "{name: weighted, rewards: [{reward: {from: scores}}, {reward: {name: length}, weight: -0.1}]}",
     )

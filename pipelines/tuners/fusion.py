@@ -32,7 +32,7 @@ class Fusion(TunerBlock):
     """Learn to mix the adapters of earlier stages; the adapters and the model stay frozen."""
 
     name: Literal["fusion"] = "fusion"
-    examples: ClassVar[tuple[str, ...]] = ("{name: fusion, adapters: [first, second]}",)
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: fusion, adapters: [first, second]}",)
     adapts: ClassVar[bool] = True
     begins_at_base: ClassVar[bool] = False
     merges: ClassVar[bool] = False

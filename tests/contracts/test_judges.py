@@ -23,7 +23,7 @@ from tests.pipelines.feedback.test_local import writing_context
 
 def examples_of(name: str) -> tuple[str, ...]:
     """How a recipe writes the judge."""
-    return JUDGES.load(name).examples or (f"{{name: {name}}}",)
+    return JUDGES.load(name).recipe_examples or (f"{{name: {name}}}",)
 
 
 RECIPE = """\

@@ -33,7 +33,7 @@ PROMPTS = ["the film", "a", "a book was", "dog"]
 COMPLETIONS = [" is good", " cat reads and the dog runs", "", " in the dull book it saw"]
 
 every_reward = pytest.mark.parametrize(
-    "example", [each for name in REWARDS for each in REWARDS.load(name).examples or (f"{{name: {name}}}",)]
+    "example", [each for name in REWARDS for each in REWARDS.load(name).recipe_examples or (f"{{name: {name}}}",)]
 )
 
 
@@ -102,7 +102,8 @@ def test_each_pair_gets_a_finite_number_of_its_own(recipe_with: Any, context: An
         ),
         (
             "{from: judge}",
-            "'judge' is a supervised stage, which leaves no reward model. Allowed: scores; a classifier is read by name: classifier",
+            "'judge' is a supervised stage, which leaves no reward model. Allowed: scores; a classifier is "
+            "read by name: classifier",
         ),
         (
             "{name: classifier, from: scores, label: good}",
@@ -129,7 +130,7 @@ def test_what_is_wrong_is_said_before_anything_is_opened(recipe_with: Any, rewar
 
 
 def test_rewards_are_checked_without_torch() -> None:
-    code = "import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = ("import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; " "print('torch' in sys.modules, 'transformers' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout.split() == ["False", "False"]
 

@@ -55,7 +55,7 @@ GRID = [
 
 def block(tuner: str) -> Any:
     """The tuner as its first example writes it; without one, with its defaults."""
-    example = next(iter(TUNERS.load(tuner).examples), f"{{name: {tuner}}}")
+    example = next(iter(TUNERS.load(tuner).recipe_examples), f"{{name: {tuner}}}")
     keys = YAML(typ="safe").load(example)
     return TUNERS.load(tuner)(**{key: tuple(each) if isinstance(each, list) else each for key, each in keys.items()})
 

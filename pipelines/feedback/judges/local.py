@@ -38,7 +38,7 @@ class Local(JudgeBlock):
     """A language model that is opened here: `{name: local, from: STAGE}` or `{name: local, checkpoint: NAME}`."""
 
     name: Literal["local"] = "local"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: local, from: text}",
         "{name: local, checkpoint: a/b, thought: true, thought_length: 9, temperature: 0.5, both_orders: false}",
     )

@@ -25,7 +25,9 @@ class RewardAsJudge(JudgeBlock):
     """Prefers by the scores of a reward: `{name: reward, reward: {from: STAGE}}`."""
 
     name: Literal["reward"] = "reward"
-    examples: ClassVar[tuple[str, ...]] = ("{name: reward, reward: {name: keyword, words: [good]}, temperature: 2.0}",)
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: reward, reward: {name: keyword, words: [good]}, temperature: 2.0}",
+    )
     reward: RewardField
     """A reward model, a classifier, or any other reward."""
     temperature: float = Field(1.0, gt=0)

@@ -27,7 +27,7 @@ class Rule(JudgeBlock):
     0.1}`."""
 
     name: Literal["rule"] = "rule"
-    examples: ClassVar[tuple[str, ...]] = (
+    recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: rule, prefer: length}",
         "{name: rule, prefer: {name: keyword, words: [good]}, noise: 0.1, position_bias: 0.2, seed: 4}",
     )
