@@ -130,7 +130,10 @@ def test_what_is_wrong_is_said_before_anything_is_opened(recipe_with: Any, rewar
 
 
 def test_rewards_are_checked_without_torch() -> None:
-    code = ("import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; " "print('torch' in sys.modules, 'transformers' in sys.modules)")
+    code = (
+        "import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; "
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout.split() == ["False", "False"]
 

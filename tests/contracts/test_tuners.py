@@ -26,14 +26,16 @@ ADAPTERS = [name for name in TUNERS if TUNERS.load(name).adapts]
 every_case = pytest.mark.parametrize(
     ("tuner", "family", "head"), cases.CASES, ids=["-".join(case) for case in cases.CASES]
 )
+CLASSIFIERS = [case for case in cases.CASES if case[2] == "sequences"]
+every_classifier = pytest.mark.parametrize(
+    ("tuner", "family", "head"), CLASSIFIERS, ids=["-".join(case) for case in CLASSIFIERS]
+)
 every_adapter = pytest.mark.parametrize(
     ("tuner", "family", "head"),
-    adapting := [case for case in cases.CASES if case[0] in ADAPTERS],
+    adapting := [case for case in CLASSIFIERS if case[0] in ADAPTERS],
     ids=["-".join(case) for case in adapting],
 )
-ONE_HEAD = [
-    case for case in cases.CASES if case[2] == "sequences" and case[1] in ("finery-decoder", "bert", "gpt2", "t5")
-]
+ONE_HEAD = [case for case in CLASSIFIERS if case[1] in ("finery-decoder", "bert", "gpt2", "t5")]
 one_head = pytest.mark.parametrize(("tuner", "family", "head"), ONE_HEAD, ids=["-".join(case) for case in ONE_HEAD])
 
 
@@ -65,7 +67,7 @@ def test_it_serves_a_classifier_or_says_in_a_sentence_why_not(tuner: str) -> Non
         assert sentence is None or (sentence.strip() == sentence and not sentence.endswith("."))
 
 
-@every_case
+@every_classifier
 def test_what_learns_is_what_asks_for_gradients(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     _, model = bases.tuned(tuner, family, head)
     claimed = {name for name, weight in model.named_parameters() if weight.requires_grad}
@@ -183,31 +185,36 @@ def test_it_learns_in_bfloat16(tuner: str, family: str, head: str, bases: cases.
     assert torch.cosine_similarity(found, expected, dim=0) > 0.98
 
 
+READ_ALONE = """
+import sys, torch
+from importlib import import_module
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+for base, folder, modules in {cases!r}:
+    sys.path.insert(0, folder)
+    for name in modules:
+        import_module(name)
+    base = AutoModelForSequenceClassification.from_pretrained(base, attn_implementation="eager")
+    model = PeftModel.from_pretrained(base, folder).eval()
+    batch, expected = torch.load(folder + "/expected.pt")
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, expected), folder
+assert not [name for name in sys.modules if name.startswith("pipelines")]
+"""
+
+
 @pytest.mark.parametrize("tuner", ADAPTERS)
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_an_adapter_is_read_by_peft_alone(tuner: str, family: str, bases: cases.Bases, tmp_path: Path) -> None:
-    """PEFT runs no code of an adapter: where it does not know the method, one module beside the adapter is imported
-    first.
-    """
-    block, model = bases.tuned(tuner, family, "sequences")
-    three_steps(model, "sequences")
-    folder = saved(block, model, cases.HEADS["sequences"], tmp_path / "tuned")
-    torch.save((cases.batch(model, "sequences"), cases.answers(model, "sequences")), tmp_path / "expected.pt")
-    modules = [path.stem for path in folder.glob("*.py")]
-    code = (
-        f"import sys, torch\nsys.path.insert(0, {str(folder)!r})\n"
-        + "".join(f"import {name}\n" for name in modules)
-        + "from peft import PeftModel\n"
-        "from transformers import AutoModelForSequenceClassification\n"
-        "base = "
-        f"AutoModelForSequenceClassification.from_pretrained({str(bases.folder / f'{family}-sequences')!r}, "
-        "attn_implementation='eager')\n"
-        f"model = PeftModel.from_pretrained(base, {str(folder)!r}).eval()\n"
-        f"batch, expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
-        "with torch.no_grad():\n    assert torch.equal(model(**batch).logits, expected)\n"
-        "assert not [name for name in sys.modules if name.startswith('pipelines')]\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+def test_an_adapter_is_read_by_peft_alone(tuner: str, bases: cases.Bases, tmp_path: Path) -> None:
+    """PEFT runs no code of an adapter: where it does not know the method, one module beside it is imported first."""
+    read = []
+    for family in ("bert", "gpt2"):
+        block, model = bases.tuned(tuner, family, "sequences")
+        three_steps(model, "sequences")
+        folder = saved(block, model, cases.HEADS["sequences"], tmp_path / family)
+        torch.save((cases.batch(model, "sequences"), cases.answers(model, "sequences")), folder / "expected.pt")
+        modules = [path.stem for path in folder.glob("*.py")]
+        read.append((str(bases.folder / f"{family}-sequences"), str(folder), modules))
+    subprocess.run([sys.executable, "-c", READ_ALONE.format(cases=read)], check=True, cwd=tmp_path)
 
 
 FROM_NOTHING = [case for case in ONE_HEAD if not cases.block(case[0]).stages and case[1] in ("bert", "t5")]

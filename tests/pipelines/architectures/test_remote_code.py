@@ -14,13 +14,8 @@ import transformers
 
 import pipelines.architectures
 from pipelines.architectures import (
-    FineryForCausalLM,
-    FineryForCausalLMWithValueHead,
-    FineryForConditionalGeneration,
     FineryForMaskedLM,
-    FineryForReward,
     FineryForSequenceClassification,
-    FineryForTokenClassification,
     FineryModel,
 )
 from pipelines.architectures.configuration_finery import AUTO_MAP
@@ -128,31 +123,6 @@ def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny
 
     again = stranger(tokens=tokens, load={"masked": ("AutoModelForMaskedLM", copies["masked"])})
     torch.testing.assert_close(torch.tensor(again["masked"][1]), masked_lm(ids)[0], rtol=0, atol=1e-6)
-
-
-HEADS = {
-    "AutoModelForCausalLM": (FineryForCausalLM, {"family": "decoder", "position": "relative"}),
-    "AutoModelForCausalLMWithValueHead": (FineryForCausalLMWithValueHead, {"family": "decoder"}),
-    "AutoModelForSeq2SeqLM": (FineryForConditionalGeneration, {"family": "encoder-decoder", "position": "alibi"}),
-    "AutoModelForReward": (FineryForReward, {"family": "decoder", "attention_scoring": "general"}),
-    "AutoModelForTokenClassification": (FineryForTokenClassification, {"attention_pattern": "linear"}),
-}
-
-
-@torch.no_grad()
-def test_a_stranger_loads_every_family_and_heads_that_transformers_has_no_auto_class_for(tiny, stranger, tmp_path):
-    tokens = [[5, 6, 7, 8], [9, 10, 11, 12]]
-    models = {}
-    for name, (head, fields) in HEADS.items():
-        torch.manual_seed(0)
-        models[name] = head(tiny(**fields)).eval()
-        models[name].save_pretrained(tmp_path / name)
-        assert_complete(tmp_path / name)
-    answers = stranger(tokens=tokens, load={name: (name, str(tmp_path / name)) for name in HEADS})
-    for name, model in models.items():
-        class_name, output = answers[name]
-        assert class_name == type(model).__name__
-        torch.testing.assert_close(torch.tensor(output), model(torch.tensor(tokens)).logits, rtol=0, atol=1e-6)
 
 
 @pytest.fixture
