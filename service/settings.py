@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.core.errors import CommandError
-from service.executors.registry import EXECUTORS
+from service.executors.registry import EXECUTORS, either
 from service.safety.remote_code import MOST, PINNED
 from service.safety.secrets import binding_of
 
@@ -133,13 +133,6 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least important lines that are written; `info` has one for each request."""
 
-    @field_validator("executor")
-    @classmethod
-    def _executor_exists(cls, name: str) -> str:
-        if name not in EXECUTORS:
-            raise ValueError(f"there is no executor '{name}'; there are: {', '.join(EXECUTORS)}")
-        return name
-
     @field_validator("server_secrets")
     @classmethod
     def _bound(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,6 +142,13 @@ class Settings(BaseModel):
             except CommandError as error:
                 raise ValueError(str(error)) from None
         return value
+
+    @field_validator("executor")
+    @classmethod
+    def _a_known_executor(cls, name: str) -> str:
+        if name not in EXECUTORS:
+            raise ValueError(f"input should be {either(map(repr, EXECUTORS))}")
+        return name
 
     @field_validator("database_url")
     @classmethod
@@ -169,7 +169,7 @@ class Settings(BaseModel):
 
     @field_validator("allow_remote_code", "server_secrets", "trusted_proxies", "allowed_hosts", mode="before")
     @classmethod
-    def _listed(cls, value: Any) -> Any:
+    def _listed(cls, value: object) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("allow_remote_code")

@@ -7,7 +7,7 @@ one RecipeError that names every mistake with its file, line and key. It imports
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -24,13 +24,14 @@ from pydantic import (
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
+from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
 from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Context
+    from pipelines.core.interfaces import Context, Head
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
@@ -253,12 +254,25 @@ class Stage(Block):
         """Do the work in `context.folder`."""
         raise NotImplementedError
 
+    def cost(self, planning: Planning) -> StagePlan:
+        """What the stage costs, told before anything is loaded."""
+        return StagePlan(self.id, self.stage, notes=(f"the costs of a '{self.stage}' stage are not known",))
+
+    def head_left(self) -> Head | None:
+        """The head of the model that the stage leaves; None where it is the language model of the model's family."""
+        return None
+
     def identity(self) -> dict[str, Any]:
         """The block without what does not change its result: its part of the fingerprint."""
         plain = self.plain()
         for key in ("id", "from", "seed"):
             plain.pop(key, None)
         return plain
+
+
+def trained_by(stages: Sequence[Stage]) -> dict[str, Any]:
+    """What each model learnt that these stages trained on a task, by the model's id."""
+    return {model: subject for stage in stages for model, subject in stage.subjects().items()}
 
 
 class Recipe(Block):

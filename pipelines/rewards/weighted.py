@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
 
 
-class Part(Block):
+class WeightedPart(Block):
     """One reward of a sum."""
 
     reward: RewardField
@@ -33,7 +33,7 @@ class Weighted(RewardBlock):
         "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}]}",
         "{name: weighted, rewards: [{reward: {from: scores}}, {reward: {name: length}, weight: -0.1}]}",
     )
-    rewards: tuple[Part, ...] = Field(min_length=1)
+    rewards: tuple[WeightedPart, ...] = Field(min_length=1)
     """What is added up."""
 
     @property

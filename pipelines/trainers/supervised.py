@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.costs import Example
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import LESSONS, TUNERS
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data import stage_files
+from pipelines.tasks.known import head_without_rows, task_rows
 from pipelines.tasks.training import Subject
 from pipelines.trainers import input_formats, model_selection, tuning
-from pipelines.trainers.arguments import checked, in_todays_names
 from pipelines.trainers.input_formats import InputFormat
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Context
+    from pipelines.core.costs import Planning, StagePlan
+    from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
 
 
@@ -33,7 +37,7 @@ class Supervised(Subject, Stage):
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which training ends; needs `eval_strategy` and
     `load_best_model_at_end`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    arguments: TrainingArguments = TrainingArguments()
     """transformers TrainingArguments by name, and `global_batch_size`."""
 
     trains: ClassVar[bool] = True
@@ -42,8 +46,8 @@ class Supervised(Subject, Stage):
         yield from self.learning_mistakes(self.id, recipe)
         yield from stage_files.mistakes(self.task, self, recipe)
         yield from input_formats.mistakes(self, recipe)
-        yield from model_selection.mistakes(self.early_stopping_patience, self.arguments)
-        yield from tuning.mistakes(self, recipe, self.teacher().head_kind, self.max_length)
+        yield from model_selection.issues(self.early_stopping_patience, self.arguments)
+        yield from tuning.issues(self, recipe, self.teacher().head_kind, self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.training_content(self.id)
@@ -68,6 +72,23 @@ class Supervised(Subject, Stage):
     def special_tokens(self) -> tuple[str, ...]:
         return (*self.needed_tokens(), *input_formats.tokens_of(self.input_format))
 
+    def cost(self, planning: Planning) -> StagePlan:
+        notes, task = [*planning.notes], self.resolved(self.id)
+        head = head_without_rows(task, notes)
+        rows = task_rows(task, "train")
+        if self.max_train_samples is not None:
+            rows = self.max_train_samples if rows is None else min(rows, self.max_train_samples)
+        rows = planning.rows_to_learn(self, rows, notes)
+        notes.append(f"at most: every sequence is counted with max_length {self.max_length}")
+        if self.auxiliary_lm is not None:
+            notes.append("the scores of the auxiliary language model are not counted")
+        length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
+        example = Example(length, target, target if head.kind in WORD_HEADS else 0)
+        return planning.training(self, head, example, rows, notes)
+
+    def head_left(self) -> Head:
+        return head_without_rows(self.resolved(self.id), [])
+
     def run(self, context: Context) -> None:
         """Encode, train, save."""
         from pipelines.trainers.checkpoints import save_stage
@@ -78,7 +99,7 @@ class Supervised(Subject, Stage):
         model = tuning.opened(self, context, head)
         input_formats.prepare(model, tokenizer, self.input_format, context.seed)
         lesson = teacher.prepare(self, task, context, model, tokenizer, tuning.room_for_text(self, model))
-        examples, selection, arguments = model_selection.divided(
+        examples, selection, overrides = model_selection.divided(
             lesson.examples, self.arguments, lesson.metric, context.seed, self.max_eval_samples, f"task '{task.name}'"
         )
         tuner, model = tuning.adapted(self, context, model)
@@ -90,8 +111,9 @@ class Supervised(Subject, Stage):
             collate=lesson.collate,
             loss=lesson.loss,
             label_names=lesson.label_names,
-            arguments=arguments,
-            lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
+            arguments=self.arguments,
+            overrides=overrides,
+            lengths=None if self.arguments.train_sampling_strategy == "random" else examples.lengths,
             marked=lesson.marked,
             selection=selection,
             score=lesson.score if selection is not None else None,

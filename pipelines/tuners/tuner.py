@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pipelines.core.config import Block
 
@@ -12,6 +12,38 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from torch import Tensor
     from transformers import PreTrainedModel
+
+
+class Tuner(Protocol):
+    """What a training loop asks of a tuner: a TunerBlock, or one that answers for a model of several parts."""
+
+    name: str
+
+    @property
+    def keeps_base(self) -> bool:
+        """As `TunerBlock.keeps_base`."""
+
+    @property
+    def unfreezes(self) -> bool:
+        """As `TunerBlock.unfreezes`."""
+
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
+        """As `TunerBlock.rates`."""
+
+    def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
+        """As `TunerBlock.unfreeze`."""
+
+    def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
+        """As `TunerBlock.never_unfrozen`."""
+
+    def factor(self, step: int, steps: int) -> float | None:
+        """As `TunerBlock.factor`."""
+
+    def penalty(self, model: PreTrainedModel) -> Tensor | None:
+        """As `TunerBlock.penalty`."""
+
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
+        """As `TunerBlock.save`."""
 
 
 class TunerBlock(Block):

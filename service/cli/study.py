@@ -1,11 +1,8 @@
 """`finery study` and `finery compare`: run every cell of a recipe with a matrix, and show how far they are.
 
-How far a study is: a bar and the runs under way on a terminal, one line an ended run anywhere else.
-
-`finery study`: run every cell of a recipe with a matrix, show how far they are, and the table at the end.
-
 The recipe and all its cells are checked here first. The work is a child process, which starts the cells; what it
-reports is read from the study folder's `events.jsonl`, and the table from its `study.json`.
+reports is read from the study folder's `events.jsonl`, and the table from its `study.json`. A terminal shows a bar and
+the runs under way, anything else one line an ended run.
 """
 
 from __future__ import annotations
@@ -310,7 +307,8 @@ def compare(folders: Sequence[Path], as_json: bool, test: str = "all", correctio
             )
         if is_study(folder):
             raise CommandError(
-                f"{folder} is a study, whose {folder / 'README.md'} compares its cells; give runs, such as {folder}/cells/01"
+                f"{folder} is a study, whose {folder / 'README.md'} compares its cells; give runs, such as "
+                f"{folder}/cells/01"
             )
     if len(folders) < 2:
         raise CommandError("compare needs at least two run folders")

@@ -162,7 +162,10 @@ def compare(outcome: Outcome, benchmark: str) -> str:
         return f"On {benchmark}, {whose} does not beat {opponent}: {against}."
     around = best.intervals.get(metric)
     if around is None:
-        return f"On {benchmark}, {whose} is ahead of {opponent}: {against}, without an interval to judge the difference by."
+        return (
+            f"On {benchmark}, {whose} is ahead of {opponent}: {against}, without an interval to judge the difference "
+            "by."
+        )
     if around[0] <= bar <= around[1]:
         return f"On {benchmark}, {whose} is ahead of {opponent}, but within its 95 % interval: {against}."
     return f"On {benchmark}, {whose} beats {opponent}: {against}."

@@ -4,7 +4,6 @@ import json
 import os
 import tempfile
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,9 @@ from tests.service.executors.worlds import (
     docker_world,
     ended,
     local_world,
-    plain_world,
     printed,
     ray_world,
+    registered_world,
     until,
 )
 
@@ -33,17 +32,19 @@ WORLDS = {
         cgroups=False, isolation=Isolation("landlock", (), abi())
     ),
     "docker-on-a-recorded-engine": docker_world,
-    **{name: partial(plain_world, name) for name in EXECUTORS if name not in ("local", "docker", "ray")},
 }
-"""What stands in for the machines around an executor; one without a line here runs as the settings make it."""
+AS_THEY_ARE = [name for name in EXECUTORS if name not in ("local", "docker", "ray")]
+"""Executors that need nothing around them."""
 
 
-@pytest.fixture(params=[*WORLDS, pytest.param("ray", marks=pytest.mark.long)])
+@pytest.fixture(params=[*WORLDS, *AS_THEY_ARE, pytest.param("ray", marks=pytest.mark.long)])
 def world(request):
     # a unix socket's path may have 107 characters at most; pytest's folders are longer
     with tempfile.TemporaryDirectory(prefix="finery-") as folder, ExitStack() as stack:
         if request.param == "ray":
             world = ray_world(request.getfixturevalue("ray_cluster"))
+        elif request.param in AS_THEY_ARE:
+            world = registered_world(Path(folder), request.param)
         else:
             world = stack.enter_context(WORLDS[request.param](Path(folder)))
         world.folder = Path(folder)
@@ -183,7 +184,7 @@ def test_an_attempt_whose_keeper_vanished_is_lost_and_can_be_proven_dead(world, 
     spec, handle = start(TREE)
     until(lambda: len(alive(spec.attempt_id)) >= 4)
     if world.lose is None:
-        pytest.skip("it is not known how an attempt of this executor is lost")
+        pytest.skip("nothing here can lose an attempt of it")
     world.lose(handle)
     assert isinstance(ended(world.executor, handle), Lost)
     assert world.executor.kill(handle) is True
