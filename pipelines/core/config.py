@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from sys import float_info
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -143,6 +143,8 @@ class Block(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+    recipe_examples: ClassVar[tuple[str, ...]] = ()
+    """How the block is written in a recipe, as YAML; where there are none, its name alone is enough."""
 
     @classmethod
     def keys(cls) -> list[str]:

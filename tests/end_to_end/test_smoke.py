@@ -52,10 +52,7 @@ class Place:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.root)
             patch.setenv("FINERY_HOME", str(self.home))
-            assert (
-                run(load(self.recipe, overrides), Path("runs") / self.loaded.name)
-                == Path("runs") / self.loaded.name
-            )
+            assert run(load(self.recipe, overrides), Path("runs") / self.loaded.name) == Path("runs") / self.loaded.name
         return list(read_events(self.run / "events.jsonl", after=max(before, default=0)))
 
     def folder(self, number: int) -> Path:
