@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pipelines.core.config import ConfigIssues, Position, key_path, show
 from pipelines.core.errors import Mistake, RecipeError
@@ -79,7 +78,7 @@ def read_text(
 
 
 def _source(
-    data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str], local: bool = True
+    data: object, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str], local: bool = True
 ) -> Source:
     if not isinstance(data, dict):
         raise RecipeError(
