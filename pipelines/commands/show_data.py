@@ -18,12 +18,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.core.errors import CommandError
-from pipelines.core.interfaces import Context, Head
+from pipelines.core.interfaces import IGNORED, Context, Head
 from pipelines.core.load import load
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
 
-IGNORED = -100
 MOST_ROWS = 100
 
 

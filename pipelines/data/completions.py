@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import Rendered, TrainOn, render
 from pipelines.data.encoding import CHUNK
@@ -24,9 +25,6 @@ from pipelines.data.packing import end_of_text
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-IGNORED = -100
-"""The label of a token that is not learnt."""
 
 
 @dataclass(frozen=True)

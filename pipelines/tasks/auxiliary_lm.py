@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
-from pipelines.models.log_probabilities import IGNORED, without_wrappers
+from pipelines.core.interfaces import IGNORED, Head
+from pipelines.models.log_probabilities import without_wrappers
 from pipelines.tasks.subject import Subject, unfit_for_auxiliary_lm
 from pipelines.tasks.training import LABELS, PreparedTask
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_templates import prompt_of, render
-from pipelines.data.completions import IGNORED, Completions
+from pipelines.data.completions import Completions
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Score, Task
+from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
@@ -34,7 +34,6 @@ from pipelines.tasks.scoring import score_texts
 
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
-IGNORED = -100
 
 
 def likelihoods(

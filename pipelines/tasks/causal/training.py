@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
-from pipelines.data.completions import IGNORED, Completions, stops_of
+from pipelines.data.completions import Completions, stops_of
 from pipelines.objectives.attention_masks import additive, earlier, restarted
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
@@ -157,7 +158,7 @@ class CausalTraining(TaskTraining):
 
 def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
     """Cross-entropy summed over the learnt tokens (); the head computes logits for these alone: (learnt, vocab)."""
-    from pipelines.models.log_probabilities import IGNORED, logits_of
+    from pipelines.models.log_probabilities import logits_of
     from pipelines.objectives.losses import cross_entropy
 
     inputs = dict(inputs)

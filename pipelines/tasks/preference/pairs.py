@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError
-from pipelines.data.completions import IGNORED, opening_of, parted, prompt_room, shortened, unended
+from pipelines.core.interfaces import IGNORED
+from pipelines.data.completions import opening_of, parted, prompt_room, shortened, unended
 from pipelines.data.encoding import encode_texts
 from pipelines.data.packing import end_of_text
 from pipelines.tasks.preference.rows import PreferenceRows

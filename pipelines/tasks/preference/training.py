@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipelines.core.errors import DataError, IncompatibleError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.encoding import Columns
 from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encoded
 from pipelines.tasks.preference.rows import PreferenceRows
@@ -233,8 +234,6 @@ def pair_loss(
     and the mean score.
     """
     import torch
-
-    from pipelines.models.log_probabilities import IGNORED
 
     inputs = dict(inputs)
     labels, margin, probability = inputs.pop("labels"), inputs.pop("margin", None), inputs.pop("probability", None)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
-from pipelines.data.completions import IGNORED
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.encoding import collate, encode
 from pipelines.objectives.losses import regression_loss
 from pipelines.tasks import auxiliary_lm

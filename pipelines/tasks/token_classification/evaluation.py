@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Score, Task
+from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.scores import score_names
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)

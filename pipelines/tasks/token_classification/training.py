@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, settings_kept
 from pipelines.tasks.scoring import score
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
     from pipelines.tasks.subject import Subject
-
-
-IGNORED = -100
-"""The label of a token that is not learnt from. `pipelines.models.log_probabilities` has the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
