@@ -24,6 +24,7 @@ from pipelines.data.sources import DataSource, check_columns, find
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 OF_MESSAGES = ("messages", "conversations", "prompt")
 """Columns of questions, in the order in which they are looked for."""
@@ -102,7 +103,7 @@ class Prompts(Block):
         column, rows, described = self._rows()
         return [_words(cell, described, number, column, system) for number, cell, system in rows if not _empty(cell)]
 
-    def read(self, tokenizer: Any, encoder_decoder: bool = False) -> PromptRows:
+    def read(self, tokenizer: PreTrainedTokenizerBase, encoder_decoder: bool = False) -> PromptRows:
         """The prompts as `tokenizer` has them. For an encoder-decoder the prompt is the source. Raises DataError.
 
         A template that is asked for, or that messages need, becomes the tokenizer's own.
@@ -131,7 +132,7 @@ class Prompts(Block):
 
     def _encoded(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         index: list[int],
         asked: list[Dialogue | None],
         texts: list[str],
@@ -186,7 +187,11 @@ class Prompts(Block):
 
 
 def _tokens(
-    tokenizer: Any, texts: list[str], asked: Sequence[Dialogue | None], limit: int | None, encoder_decoder: bool
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    asked: Sequence[Dialogue | None],
+    limit: int | None,
+    encoder_decoder: bool,
 ) -> list[tuple[list[int], int, bool]]:
     """(ids within the limit, characters of the text that they cover, whether it was longer) of each prompt."""
     from pipelines.data.completions import opening_of
@@ -211,7 +216,7 @@ def _tokens(
 
 
 def _ids(
-    tokenizer: Any, texts: list[str], limits: list[int], special: bool
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], limits: list[int], special: bool
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """(ids, their places in the text) of each text; of much longer ones than its limit, only of a beginning that
     exceeds it."""
@@ -225,7 +230,9 @@ def _ids(
     return found
 
 
-def _whole(tokenizer: Any, texts: list[str], special: bool) -> list[tuple[list[int], list[tuple[int, int]]]]:
+def _whole(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], special: bool
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
     if not texts:
         return []
     batch = tokenizer(

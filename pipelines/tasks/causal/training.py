@@ -27,6 +27,7 @@ from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -131,7 +132,13 @@ class CausalTraining(TaskTraining):
     """Cross-entropy of the answers' tokens, the prompts' left out unless `train_on: all`."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
         from pipelines.tasks.first_batch import examined, tell
@@ -156,7 +163,7 @@ class CausalTraining(TaskTraining):
         return PreparedTask(examples, CompletionCollator(pad), loss)
 
 
-def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
+def completion_loss(model: PreTrainedModel, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
     """Cross-entropy summed over the learnt tokens (); the head computes logits for these alone: (learnt, vocab)."""
     from pipelines.models.log_probabilities import logits_of
     from pipelines.objectives.losses import cross_entropy

@@ -18,6 +18,7 @@ from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated,
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -28,7 +29,13 @@ class ClassificationTraining(TaskTraining):
     """Cross-entropy over classes, and GPT's auxiliary loss beside it on demand."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         rows = training_rows(subject, task)
         limit = subject.max_length if longest is None else min(subject.max_length, longest)

@@ -26,6 +26,9 @@ from pipelines.tasks.predictions import LogitPredictions
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.data.reward_inputs import RewardInputFormat
 
 
@@ -42,7 +45,7 @@ class PairPredictions(LogitPredictions):
             )
         return None
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         """Both answers with their scores; `label` is 0, as the first is the better one, and `prediction` the one
         with the higher score."""
         import pyarrow as pa
@@ -160,7 +163,9 @@ def reading_of(request: EvaluationRequest) -> RewardInputFormat:
     return RewardInputFormat("text" if looks_back_only(request.model.config.to_dict()) else "pair", request.length())
 
 
-def prepared(model: Any, tokenizer: Any, rows: Any, reading: RewardInputFormat) -> tuple[Any, Any]:
+def prepared(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Any, reading: RewardInputFormat
+) -> tuple[Any, Any]:
     """(the pairs, what `answers` asks of them: both scores of each)."""
     from pipelines.data.reward_inputs import RewardCollator
     from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
@@ -173,7 +178,7 @@ def prepared(model: Any, tokenizer: Any, rows: Any, reading: RewardInputFormat) 
     return examples, partial(_scores, model, examples, ScoredPairsCollator(RewardCollator.of(tokenizer)))
 
 
-def _scores(model: Any, examples: Any, together: Any, places: list[int], device: Any) -> Any:
+def _scores(model: PreTrainedModel, examples: Any, together: Any, places: list[int], device: Any) -> Any:
     """(pairs, 2): the chosen answers' scores first. Raises ModelError for a model that gives no single number."""
     from pipelines.core.errors import ModelError
 

@@ -24,6 +24,7 @@ from pipelines.tasks.preference.rows import PreferenceRows
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 SIDES = ("chosen", "rejected")
 
@@ -77,7 +78,7 @@ class PreferencePairs:
 
 
 def encode_preferences(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: PreferenceRows,
     max_length: int,
     max_prompt_length: int | None = None,
@@ -102,7 +103,11 @@ def encode_preferences(
 
 
 def _as_continuations(
-    tokenizer: Any, rows: PreferenceRows, max_length: int, max_prompt_length: int | None, stops: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase,
+    rows: PreferenceRows,
+    max_length: int,
+    max_prompt_length: int | None,
+    stops: Sequence[int],
 ) -> PreferencePairs:
     columns: dict[str, list[Any]] = {name: [] for name in ("chosen", "rejected", "chosen_labels", "rejected_labels")}
     kept: list[int] = []
@@ -131,7 +136,11 @@ def _as_continuations(
 
 
 def _as_targets(
-    tokenizer: Any, rows: PreferenceRows, max_length: int, max_prompt_length: int | None, stops: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase,
+    rows: PreferenceRows,
+    max_length: int,
+    max_prompt_length: int | None,
+    stops: Sequence[int],
 ) -> PreferencePairs:
     """Prompts and answers as an encoder-decoder is fine-tuned on them: as people read them, special tokens included."""
     sources, cut = encode_texts(tokenizer, rows.texts, max_prompt_length or max_length, "text")

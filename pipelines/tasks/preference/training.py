@@ -27,6 +27,8 @@ from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.data.reward_inputs import RewardInputFormat
     from pipelines.objectives.losses import Meter
@@ -86,7 +88,7 @@ class ScoredPairs:
 
 
 def encode_scored_pairs(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: PreferenceRows,
     reading: RewardInputFormat,
     stops: Sequence[int] = (),
@@ -171,7 +173,13 @@ class PreferenceTraining(TaskTraining):
     """The Bradley–Terry loss of pairs of answers."""
 
     def prepare(
-        self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Any,
+        task: Any,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedReward:
         from pipelines.data.completions import stops_of
         from pipelines.data.reward_inputs import RewardCollator
@@ -211,7 +219,9 @@ class PreparedReward(PreparedTask):
     meter: Meter | None = None
 
 
-def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> RewardInputFormat:
+def reading_of(
+    subject: Any, config: PreTrainedConfig, dialogues: Iterable[Any], longest: int | None
+) -> RewardInputFormat:
     """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is
     told to."""
     from pipelines.data.reward_inputs import RewardInputFormat
@@ -225,7 +235,11 @@ def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int
 
 
 def pair_loss(
-    model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0, centring: float = 0.0, meter: Meter | None = None
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    smoothing: float = 0.0,
+    centring: float = 0.0,
+    meter: Meter | None = None,
 ) -> tuple[Tensor, Any]:
     """The Bradley–Terry loss summed over the pairs (), and as `logits` the scores of both sides (pairs, 2); one pass
     reads both.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers.utils import ModelOutput
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class TagPredictions(SplitPredictions):
     def doubt(self, task: Task) -> str | None:
         return constant_tag(self.benchmark, self.split, self.said, self.names)
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         texts = pa.list_(pa.string())
@@ -153,7 +157,7 @@ class TokenClassificationEvaluation(TaskEvaluation):
         return score_tags(task)
 
 
-def _of_tokens(outputs: Any, inputs: Any) -> list[Any]:
+def _of_tokens(outputs: ModelOutput, inputs: Any) -> list[Any]:
     """For each part (tokens, classes) without padding. Raises ModelError for a model without them, or whose
     training diverged."""
     import numpy as np

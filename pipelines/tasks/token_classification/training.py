@@ -26,6 +26,7 @@ from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, trainin
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -46,7 +47,7 @@ class EncodedWords(PartedColumns):
         return example if self.labels is None else example | {"token_labels": self.labels[position]}
 
 
-def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> EncodedWords:
+def encode_words(tokenizer: PreTrainedTokenizerBase, rows: WordRows, max_length: int) -> EncodedWords:
     """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises
     ModelError."""
     check_offsets(tokenizer)
@@ -137,7 +138,7 @@ def _labelled(words: npt.NDArray[np.int32], labels: Any) -> npt.NDArray[np.int32
     return np.where(words >= 0, classes[np.maximum(words, 0)], IGNORED).astype(np.int32)
 
 
-def collate_words(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_words(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     """A batch as long as its longest part; `labels` (batch, length), where there are some, are -100 on padding."""
     import torch
 
@@ -153,7 +154,13 @@ class TokenClassificationTraining(TaskTraining):
     """Cross-entropy over the tokens that begin a word. Devlin et al. 2019, "BERT", section 5.3."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.objectives.losses import classification_loss
         from pipelines.tasks.token_classification.task import WordRows
