@@ -262,7 +262,9 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
     return _applied(tokenizer, before, add_generation_prompt=True)
 
 
-def answer_spans(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
+def answer_spans(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
+) -> tuple[str, list[Span]]:
     """The text of a chat, and where each answer of the assistant lies in it, with what ends its turn. Raises
     DataError."""
     count = sum(each["role"] == "assistant" for each in messages)
@@ -286,11 +288,11 @@ def answer_spans(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[
     return text, found
 
 
-def _marks_answers(template: Any) -> bool:
+def _marks_answers(template: object) -> bool:
     return isinstance(template, str) and "endgeneration" in template
 
 
-def _by_marks(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
+def _by_marks(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]) -> tuple[str, list[Span]]:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     texts, spans = render_jinja_template(
@@ -303,7 +305,7 @@ def _by_marks(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str
 
 
 def _by_prefixes(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], text: str
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]], text: str
 ) -> list[Span] | None:
     spans: list[Span] = []
     for at, message in enumerate(messages):
@@ -321,7 +323,7 @@ def _by_prefixes(
 
 
 def _by_stand_ins(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], text: str
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]], text: str
 ) -> list[Span] | None:
     marks = {at: f"\ue000{at}\ue001" for at, each in enumerate(messages) if each["role"] == "assistant"}
     disguised = [each | {"content": marks[at]} if at in marks else each for at, each in enumerate(map(dict, messages))]
@@ -362,7 +364,7 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase, after: str) -> str:
 
 
 def _applied(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]], add_generation_prompt: bool = False
 ) -> str:
     from jinja2 import TemplateError
 

@@ -45,7 +45,7 @@ class PromptText(str):
     messages: tuple[Mapping[str, Any], ...]
     """What was said before the answer, each with `role` and `content`; empty for a plain text."""
 
-    def __new__(cls, text: str, messages: Sequence[Mapping[str, Any]] = ()) -> PromptText:
+    def __new__(cls, text: str, messages: Sequence[Mapping[str, object]] = ()) -> PromptText:
         made = super().__new__(cls, text)
         made.messages = tuple(messages)
         return made
@@ -256,7 +256,7 @@ def _closing(places: Sequence[tuple[int, int]]) -> int:
     return count
 
 
-def _dialogue(cell: Any, described: str, number: int, column: str, system: Any) -> Dialogue:
+def _dialogue(cell: object, described: str, number: int, column: str, system: object) -> Dialogue:
     """What is asked, with an empty answer behind it. Raises DataError."""
     cells = {"prompt": cell, "completion": "", "system": system}
     try:
@@ -272,9 +272,9 @@ def _dialogue(cell: Any, described: str, number: int, column: str, system: Any) 
     return Dialogue((*before, said.messages[-1]), (*[False] * len(before), True), said.templated)
 
 
-def _words(cell: Any, described: str, number: int, column: str, system: Any) -> str:
+def _words(cell: object, described: str, number: int, column: str, system: object) -> str:
     return cell if isinstance(cell, str) else _dialogue(cell, described, number, column, system).prompt
 
 
-def _empty(cell: Any) -> bool:
+def _empty(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())

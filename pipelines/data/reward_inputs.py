@@ -64,7 +64,7 @@ class RewardSettings:
     std: float = 1.0
     """Their standard deviation."""
 
-    def write(self, folder: Path, more: Mapping[str, Any]) -> None:
+    def write(self, folder: Path, more: Mapping[str, object]) -> None:
         """Put the file into the folder of the model; `more` is told beside."""
         (folder / FILE).write_text(json.dumps({**asdict(self), **more}, indent=2))
 

@@ -55,7 +55,7 @@ def detach(model: PreTrainedModel) -> None:
 def with_next_tokens(collate: Collate) -> Collate:
     """`collate` with `lm_labels` (batch, length) beside the task's labels: at each position the token that follows."""
 
-    def together(examples: Any) -> dict[str, Tensor]:
+    def together(examples: object) -> dict[str, Tensor]:
         batch = collate(examples)
         filling = batch["attention_mask"] == 0
         labels = batch["input_ids"].masked_fill(filling, IGNORED).roll(-1, dims=1).masked_fill(filling, IGNORED)
@@ -119,7 +119,7 @@ def prepared(
     subject: Subject,
     context: Context,
     model: PreTrainedModel,
-    examples: Any,
+    examples: object,
     collate: Collate,
     loss: Loss,
     score: Score,

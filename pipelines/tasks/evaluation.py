@@ -16,6 +16,9 @@ from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.recipe import trained_by
 from pipelines.core.registry import TASK_KINDS, TASKS
+from pipelines.tasks.base import Task as LabelledTask
+from pipelines.tasks.base import resolve
+from pipelines.tasks.text_to_text import AsText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

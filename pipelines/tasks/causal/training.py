@@ -112,7 +112,7 @@ class Packed:
 
     pad_id: int
 
-    def __call__(self, packs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, packs: Sequence[dict[str, object]]) -> dict[str, Tensor]:
         """`input_ids`, `labels` and `position_ids` (batch, length), and an `attention_mask` (batch, 1, query, key)
         to be added."""
         ids, numbers = numbered(packs, "input_ids", self.pad_id)

@@ -50,7 +50,7 @@ class ClassificationTraining(TaskTraining):
         )
 
 
-def class_weights(subject: Subject, task: Task, labels: Sequence[Any]) -> Tensor | None:
+def class_weights(subject: Subject, task: Task, labels: Sequence[object]) -> Tensor | None:
     """Weights (classes,) by which the loss of each class is multiplied, as a tensor; None where all count the same.
 
     `balanced` is n / (classes · n_class), scikit-learn's formula. Any weights are scaled so that their mean over the

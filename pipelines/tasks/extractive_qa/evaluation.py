@@ -166,7 +166,7 @@ def _span(number: int, first: int, last: int, windows: Sequence[Window], text: s
     )
 
 
-def grouped(rows: NDArray[np.int64], windows: Sequence[Any]) -> list[list[Any]]:
+def grouped(rows: NDArray[np.int64], windows: Sequence[object]) -> list[list[Any]]:
     """The windows of each row, in order. `rows` (windows,) is the row of each."""
     found: list[list[Any]] = [[] for _ in range(int(rows.max(initial=-1)) + 1)]
     for row, window in zip(rows, windows, strict=True):

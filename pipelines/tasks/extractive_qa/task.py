@@ -138,7 +138,7 @@ class QuestionTask(Task):
             )
         return ids
 
-    def _answers(self, cell: Any, number: int, described: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    def _answers(self, cell: object, number: int, described: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """(texts, characters before them) of one row."""
         if isinstance(cell, list) and all(
             isinstance(each, Mapping) and {"text", "answer_start"} <= set(each) for each in cell

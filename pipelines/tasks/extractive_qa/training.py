@@ -155,7 +155,7 @@ def encode_questions(
     )
 
 
-def _context(sequence: Sequence[int | None], offsets: Any) -> npt.NDArray[np.int32]:
+def _context(sequence: Sequence[int | None], offsets: object) -> npt.NDArray[np.int32]:
     """(tokens, 3): place in the window, first character, character behind the last, of the context's own tokens."""
     places = np.flatnonzero(np.array([part == 1 for part in sequence]))
     return np.concatenate([places[:, None], np.asarray(offsets, dtype=np.int64)[places].reshape(-1, 2)], axis=1).astype(
@@ -190,7 +190,7 @@ def blank_of(
     return 0
 
 
-def collate_questions(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_questions(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
     """A batch as long as its longest window; `labels` (batch, 2) count from the first column, padding on the left
     included."""
     batch = collate(tokenizer, examples)

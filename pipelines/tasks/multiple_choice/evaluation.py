@@ -54,7 +54,7 @@ def score_options(task: Task) -> Score:
     (questions,)."""
     name = task.name
 
-    def of(logits: Any, labels: Any) -> dict[str, float]:
+    def of(logits: object, labels: object) -> dict[str, float]:
         logits, labels = np.asarray(logits), np.asarray(labels)
         if logits.ndim != 2:
             raise ModelError(

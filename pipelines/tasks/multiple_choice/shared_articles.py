@@ -112,7 +112,7 @@ def read_articles(
     return by_question, bool(shares)
 
 
-def _plain(model: PreTrainedModel, batch: Sequence[Article], padding: int, device: Any) -> list[NDArray[np.float32]]:
+def _plain(model: PreTrainedModel, batch: Sequence[Article], padding: int, device: object) -> list[NDArray[np.float32]]:
     """Every sequence as a whole."""
     sequences = [np.concatenate([article.prefix, rest]) for article in batch for rest in article.rest]
     ids, real = _filled_on_the_right(sequences, padding, device)
@@ -120,7 +120,9 @@ def _plain(model: PreTrainedModel, batch: Sequence[Article], padding: int, devic
     return _by_article(logits, batch)
 
 
-def _shared(model: PreTrainedModel, batch: Sequence[Article], padding: int, device: Any) -> list[NDArray[np.float32]]:
+def _shared(
+    model: PreTrainedModel, batch: Sequence[Article], padding: int, device: object
+) -> list[NDArray[np.float32]]:
     """The articles through the body of the model, then what is left of the sequences behind them."""
     import torch
 
@@ -142,7 +144,7 @@ def _shared(model: PreTrainedModel, batch: Sequence[Article], padding: int, devi
     return _by_article(logits, batch)
 
 
-def _filled_on_the_right(rows: Sequence[NDArray[np.int32]], padding: int, device: Any) -> tuple[Any, Any]:
+def _filled_on_the_right(rows: Sequence[NDArray[np.int32]], padding: int, device: object) -> tuple[Any, Any]:
     import torch
 
     longest = max(map(len, rows))

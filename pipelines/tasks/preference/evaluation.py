@@ -70,7 +70,7 @@ class PairPredictions(LogitPredictions):
 def score_pairs(task: Task) -> Score:
     """The share of pairs whose chosen answer has the higher score; the same score counts half."""
 
-    def of(scores: Any, labels: Any) -> dict[str, float]:
+    def of(scores: object, labels: object) -> dict[str, float]:
         values = np.asarray(scores)
         if values.ndim != 2 or values.shape[1] != 2:
             raise ModelError(f"'{task.name}' needs two scores a pair, found the shape {values.shape}")
@@ -89,7 +89,7 @@ def score_pairs(task: Task) -> Score:
 
 
 def difference(
-    scores: Any, other: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+    scores: object, other: object, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> Mapping[str, Any]:
     """How much more accurate `scores` are than `other`, both (pairs, 2) on the same pairs, with a paired bootstrap
     interval.
@@ -102,7 +102,7 @@ def difference(
     return {"difference": float(gaps.mean()), "interval": [float(low), float(high)]}
 
 
-def _credit(scores: Any) -> NDArray[np.float64]:
+def _credit(scores: object) -> NDArray[np.float64]:
     """What each pair adds to the accuracy: 1, 0, or a half."""
     values = np.asarray(scores, dtype=np.float64)
     found: NDArray[np.float64] = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
@@ -201,7 +201,7 @@ def _stacked(scores: list[Any]) -> Any:
     return np.stack(scores)
 
 
-def _against(request: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
+def _against(request: EvaluationRequest, rows: object, scores: object) -> dict[str, Any]:
     """What the model gains over each guesser that is asked for, with an interval of the difference."""
 
     found = {}

@@ -237,7 +237,7 @@ class PreferenceCollator:
         return ids, real
 
 
-def beside_pairs(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def beside_pairs(examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
     """What a batch says of its B pairs: `pairs` (B,), one for each pair that counts, and `margin` (B,) where there
     are margins."""
     import torch

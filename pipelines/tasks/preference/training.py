@@ -265,7 +265,7 @@ def pair_loss(
     return each.masked_fill(~real, 0.0).sum(), {"logits": scores}
 
 
-def pair_score(scores: Any, labels: Any) -> dict[str, float]:
+def pair_score(scores: object, labels: object) -> dict[str, float]:
     """How well scores (pairs, 2) tell the better answer."""
     from pipelines.tasks.preference import scores as pair_scores
 

@@ -87,7 +87,7 @@ class TagPredictions(SplitPredictions):
         )
 
 
-def _ragged(rows: Sequence[Any]) -> NDArray[Any]:
+def _ragged(rows: Sequence[object]) -> NDArray[Any]:
     found = np.empty(len(rows), dtype=object)
     found[:] = rows
     return found

@@ -110,7 +110,7 @@ def _word_starts(
 
 
 def _mark_row(
-    words: Sequence[str], offsets: Sequence[Any], special: Sequence[Any], found: Sequence[npt.NDArray[np.int32]]
+    words: Sequence[str], offsets: Sequence[object], special: Sequence[object], found: Sequence[npt.NDArray[np.int32]]
 ) -> None:
     """Write the numbers of one row's words to the tokens that begin them; a word without a token of its own gets
     none."""
@@ -133,12 +133,12 @@ def _mark_row(
         found[part_of[token[number]]][place[token[number]]] = number
 
 
-def _labelled(words: npt.NDArray[np.int32], labels: Any) -> npt.NDArray[np.int32]:
+def _labelled(words: npt.NDArray[np.int32], labels: object) -> npt.NDArray[np.int32]:
     classes = np.asarray(labels, dtype=np.int32)
     return np.where(words >= 0, classes[np.maximum(words, 0)], IGNORED).astype(np.int32)
 
 
-def collate_words(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_words(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
     """A batch as long as its longest part; `labels` (batch, length), where there are some, are -100 on padding."""
     import torch
 
