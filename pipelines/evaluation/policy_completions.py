@@ -27,7 +27,7 @@ from pipelines.metrics.statistics import intervals
 from pipelines.models.log_probabilities import completion_log_probabilities
 from pipelines.models.predict import answers, device, progress_events
 from pipelines.models.sampling import complete
-from pipelines.tasks.predictions import Written
+from pipelines.tasks.predictions import TextPredictions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +114,7 @@ def measured(own: Sampled, other: Sampled | None, kl: tuple[Floats, Floats] | No
 
 
 @dataclass(frozen=True)
-class PolicyPredictions(Written):
+class PolicyPredictions(TextPredictions):
     """Completions of one set of prompts. Beside the columns of written answers stand `hypothesis_against` and what
     is measured of each."""
 

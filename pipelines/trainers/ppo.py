@@ -147,7 +147,7 @@ class PPO(Stage):
                 f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is "
                 "sampled behind it; use full, lora, ia3 or adapter",
             )
-        if self.tuner.thaws:
+        if self.tuner.unfreezes:
             yield (
                 ("tuner",),
                 f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one "
@@ -201,7 +201,7 @@ class PPO(Stage):
             s.response_length,
             s.response_length,
             forwards=FORWARDS + bodies - 1 + PASSES * (learnt - 1),
-            copies=not self.tuner.leaves_base,
+            copies=not self.tuner.keeps_base,
         )
         rows = planning.rows_to_learn(self, prompt_rows(self.prompts), notes, what="prompts")
         return planning.training(self, head, example, rows, notes)

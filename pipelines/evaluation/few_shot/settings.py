@@ -170,9 +170,16 @@ def subjects(recipe: Recipe, stage: Evaluate) -> list[FewShotTask]:
     for name in stage.benchmarks or ():
         if name in described and not isinstance(described[name].task, str):
             found.append(FewShotTask(name, described[name].task, name))
+        elif name in stage.tasks:
+            found.append(FewShotTask(name, stage.tasks[name], None))
         elif name in TASKS:
             found.append(FewShotTask(name, name, None))
     return found
+
+
+def kinds(recipe: Recipe, stage: Evaluate) -> set[str]:
+    """The kinds of the tasks that are asked."""
+    return set() if stage.few_shot is None else {each.open_task().kind for each in subjects(recipe, stage)}
 
 
 def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
