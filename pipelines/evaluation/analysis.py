@@ -44,7 +44,7 @@ def lengths(rows: Rows) -> NDArray[np.int64]:
     return words if rows.pairs is None else words + np.array([len(text.split()) for text in rows.pairs], dtype=np.int64)
 
 
-def cut(values: NDArray[Any], unit: str = "") -> list[tuple[str, NDArray[np.int64]]]:
+def cut(values: NDArray[np.int64] | NDArray[np.float64], unit: str = "") -> list[tuple[str, NDArray[np.int64]]]:
     """Numbers in up to four parts of about the same size: (name, positions)."""
     if not len(values):
         return []

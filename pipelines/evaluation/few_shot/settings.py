@@ -198,7 +198,7 @@ def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
     return found
 
 
-def _score_names(settings: Any, task: Any) -> tuple[str, ...]:
+def _score_names(settings: FewShot, task: Any) -> tuple[str, ...]:
     own = score_names(task.metrics)
     if task.kind not in OPTIONS or task.kind == "regression":
         return own
@@ -331,7 +331,7 @@ def _unfit_task(stage: Evaluate, subject: FewShotTask, at: int, head: Head | Non
         )
 
 
-def writes(settings: Any, kind: str) -> bool:
+def writes(settings: FewShot, kind: str) -> bool:
     """Whether the answer to a task of this kind is written, not chosen."""
     return settings.answer == "generation" or kind not in OPTIONS
 
