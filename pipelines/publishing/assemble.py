@@ -160,7 +160,8 @@ def _source(model: type, config: type, module: str, folder: Path) -> str:
             imports.append(f"from .{file} import {kind.__name__}")
         else:
             raise ModelError(
-                f"the code of {kind.__name__} is not saved with the model, so no adapter can be baked into it; leave bake out"
+                f"the code of {kind.__name__} is not saved with the model, so no adapter can be baked into it; "
+                "leave bake out"
             )
     return SOURCE.format(
         base=model.__name__,

@@ -73,7 +73,8 @@ def settled(folder: Path, written: Mapping[str, bytes], leave: bool) -> dict[str
             )
             if not (ours or (leave and path.suffix == ".py")):
                 raise ModelError(
-                    f"the model saves '{name}', code that Finery did not write; it is published only with trust_remote_code"
+                    f"the model saves '{name}', code that Finery did not write; it is published only with "
+                    "trust_remote_code"
                 )
             code[name] = found
     for path in sorted(folder.rglob("*.json")):

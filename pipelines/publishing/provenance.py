@@ -1,19 +1,13 @@
-"""What a publication was made from: `manifest.json`, and the name of the checkpoint that the model began with.
+"""What a publication was made from: `manifest.json`, and the name of the checkpoint that its model began with.
 
-What a checkpoint that a model began with is called: a Hub name, a publication's, a stage's, or a folder's last part.
-
-Nobody is told how the author's disk is arranged, and `model`, the folder in which every stage keeps its model, says
-nothing.
-
-On a server `FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and
-likewise `job:NAME` and `model:NAME`. What is published names these, and none of the server's folders (`public`).
-
-`manifest.json` of a publication: what the checkpoint was made from, and by what.
+A checkpoint has a Hub name, a publication's, a stage's, or its folder's last part. Nobody is told how the author's
+disk is arranged, and `model`, the folder in which every stage keeps its model, says nothing. On a server
+`FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and likewise
+`job:NAME` and `model:NAME`. What is published names these, and none of the server's folders (`public`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -27,6 +21,7 @@ from typing import Any
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Context
 from pipelines.core.recipe import START
+from pipelines.core.results import read_json
 from pipelines.publishing.destinations.destination import MARKER
 
 STAGES, RECORD = "stages", "stage.json"
@@ -80,7 +75,7 @@ def _public_text(text: str, known: Mapping[str, str]) -> str:
 
 @cache
 def _references(place: str) -> dict[str, str]:
-    found = _read(Path(place))
+    found = read_json(Path(place))
     return {
         form: str(name)
         for path, name in found.items()
@@ -101,7 +96,7 @@ def name_of(checkpoint: str) -> str:
     if (reference := _reference(checkpoint)) is not None:
         return reference
     folder = Path(checkpoint)
-    published = _read(folder / MARKER).get("to")
+    published = read_json(folder / MARKER).get("to")
     if isinstance(published, str) and published:
         return (
             published.removeprefix("hub:") if published.startswith("hub:") else published.rstrip("/").rpartition("/")[2]
@@ -144,17 +139,9 @@ def _stage(folder: Path) -> str | None:
     """Id of the stage that left a model in this folder: `…/model`, or one a task, `…/tasks/<task>/model`."""
     for place in folder.parents[:3]:
         if (place / RECORD).is_file():
-            found = _read(place / RECORD).get("id")
+            found = read_json(place / RECORD).get("id")
             return found if isinstance(found, str) and found else None
     return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 PACKAGES = (
@@ -173,15 +160,6 @@ OF_THE_RUN = ("hardware", "launch", "started")
 """What is taken from the run's manifest: nothing that names a path or a host."""
 OF_A_STAGE = ("fingerprint", "reads", "inputs", "versions", "seconds")
 """What is taken from a stage's own record."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or nothing where there is none."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def manifest_of(context: Context, stage_ids: Iterable[str]) -> dict[str, Any]:

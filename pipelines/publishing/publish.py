@@ -16,19 +16,24 @@ from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import DiskFull, PublishError
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import nearest
+from pipelines.core.results import BenchmarkScores, read_json, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.publishing import provenance
-from pipelines.publishing.destinations import destination as marker
-from pipelines.publishing.destinations.destination import MARKER, destination_of, kind_of, write_sums
+from pipelines.publishing.destinations.destination import (
+    MARKER,
+    destination_of,
+    kind_of,
+    marker_bytes,
+    marker_in,
+    write_sums,
+)
 from pipelines.publishing.requirements import (
     OPERATORS,
     Requirement,
-    Scored,
     evaluations,
     metrics_of,
     parse,
     scored_before,
-    scores_of,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +116,8 @@ class Publish(Stage):
             )
             yield (
                 ("from",),
-                f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not published; {use}",
+                f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not "
+                f"published; {use}",
             )
             return
         yield from self._unfit_for(trained)
@@ -135,7 +141,8 @@ class Publish(Stage):
             baked = ", or write bake: true instead" if tuner.merges_into_code else ""
             yield (
                 ("merge",),
-                f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its base in base/{baked}",
+                f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its "
+                f"base in base/{baked}",
             )
         if self.bake and not tuner.merges_into_code:
             yield (
@@ -153,7 +160,7 @@ class Publish(Stage):
     def still_there(self, folder: Path) -> bool:
         """Whether the destination still holds, byte for byte, what was published."""
         try:
-            record = marker.from_bytes((folder / MARKER).read_bytes())
+            record = marker_in((folder / MARKER).read_bytes())
         except OSError:
             return False
         destination = destination_of(self.to, self.private)
@@ -169,8 +176,8 @@ class Publish(Stage):
         """Check, assemble, prove, place, mark."""
         source = context.recipe.model_of(self)
         scorers = [each for each in self.reads(context.recipe) if each != source]
-        scored = scores_of(source, scorers, context.stage_folders)
-        self._refuse_low_scores(scored)
+        scores = scores_of_model(source, scorers, context.stage_folders)
+        self._refuse_low_scores(scores)
         destination = destination_of(self.to, self.private)
         there = destination.marker()
         if _is_complete(there, context.fingerprint) and there is not None and destination.holds(there["checksums"]):
@@ -179,7 +186,7 @@ class Publish(Stage):
             return
         assembled = context.folder / ASSEMBLED
         try:
-            publication = self._assemble(context, source, scored, destination, assembled)
+            publication = self._assemble(context, source, scores, destination, assembled)
             context.events.emit("progress", what=f"publishing to {destination.location}")
             destination.push(assembled, publication)
             _mark(context.folder, {**publication, "location": destination.location})
@@ -193,20 +200,21 @@ class Publish(Stage):
     def _requirements(self) -> list[Requirement]:
         return [parse(path, comparison) for path, comparison in self.require.items()]
 
-    def _refuse_low_scores(self, scored: Scored) -> None:
-        unmet = [found for each in self._requirements() if (found := each.unmet(scored.metrics)) is not None]
+    def _refuse_low_scores(self, scores: Mapping[str, BenchmarkScores]) -> None:
+        metrics = {benchmark: each.metrics for benchmark, each in scores.items()}
+        unmet = [reason for each in self._requirements() if (reason := each.unmet(metrics)) is not None]
         if unmet:
             raise PublishError(
                 f"nothing was published, because {'; '.join(unmet)}; train better, or lower publish.require"
             )
 
     def _assemble(
-        self, context: Context, source: str, scored: Scored, destination: Any, assembled: Path
+        self, context: Context, source: str, scores: Mapping[str, BenchmarkScores], destination: Any, assembled: Path
     ) -> dict[str, Any]:
         """The complete folder, proven; returns what its marker says."""
         from pipelines.publishing.assemble import USES, assemble, is_adapter, read_head
         from pipelines.publishing.card import card, made_by
-        from pipelines.publishing.provenance import manifest_of, read_json
+        from pipelines.publishing.provenance import manifest_of
         from pipelines.publishing.verify import prove
 
         trained = context.stage_folders[source] / "model"
@@ -224,7 +232,7 @@ class Publish(Stage):
         finally:
             shutil.rmtree(written, ignore_errors=True)
         auto_class = USES[head.kind].auto_class
-        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored, code)
+        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scores, code)
         self._report(context, proof)
 
         history = [stage.id for stage in made_by(context.recipe, self)]
@@ -238,7 +246,7 @@ class Publish(Stage):
             head,
             assembled,
             destination,
-            scored,
+            scores,
             {each: read_json(context.stage_folders[each] / "metrics.json") for each in history},
             proof.plain(),
             manifest,
@@ -295,7 +303,7 @@ def _mark(folder: Path, publication: Mapping[str, Any]) -> None:
     """The stage's own marker, atomically, after the destination's."""
     temporary = folder / f".{MARKER}.tmp"
     with open(temporary, "wb") as file:
-        file.write(marker.to_bytes(publication, complete=True))
+        file.write(marker_bytes(publication, complete=True))
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(folder / MARKER)

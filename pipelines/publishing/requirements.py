@@ -1,20 +1,15 @@
-"""What a model must score before it is published, which benchmarks the recipe scores, and what was measured.
+"""What a model must score before it is published, and which benchmarks the evaluate stages of its recipe score.
 
-What a model must score before it may be published: `{"glue/mrpc.f1": ">= 0.80"}`.
-
-Which benchmarks the evaluate stages of a recipe score, on whose model, and by which metrics: known before a run.
-
-What earlier evaluate stages found out about the one model that is to be published.
+A requirement is an entry of `require`: `{"glue/mrpc.f1": ">= 0.80"}`. Whether it can be looked up at all (on whose
+model a benchmark is scored, and by which metrics) is known from the recipe, before a run.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.core.config import show
@@ -64,13 +59,13 @@ class Requirement:
 
     def unmet(self, scores: Mapping[str, Mapping[str, float]]) -> str | None:
         """What is wrong with the scores, or None when the requirement is met."""
-        found = scores.get(self.benchmark, {}).get(self.metric)
-        if found is None:
+        score = scores.get(self.benchmark, {}).get(self.metric)
+        if score is None:
             scored = ", ".join(f"{name}.{metric}" for name, metrics in scores.items() for metric in metrics)
             return f"{self.path} must be {self.written} but was not scored (scored: {scored or 'nothing'})"
-        if self.met_by(found):
+        if self.met_by(score):
             return None
-        return f"{self.path} is {found:.6g}, must be {self.written}"
+        return f"{self.path} is {score:.6g}, must be {self.written}"
 
 
 def parse(path: str, comparison: object) -> Requirement:
@@ -178,30 +173,3 @@ def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
 def _inline(recipe: Recipe, model: str) -> Any:
     subject: Any = recipe.stage(model).subjects()[model]
     return subject.task.task(model)
-
-
-@dataclass
-class Scored:
-    """The scores of one model, by benchmark."""
-
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    details: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Intervals, numbers of examples, baselines, `max_length`."""
-    folders: dict[str, Path] = field(default_factory=dict)
-    """The evaluate stage's folder, where `predictions.parquet` lies."""
-
-
-def scores_of(model: str, stages: Iterable[str], folders: Mapping[str, Path]) -> Scored:
-    """The scores of the model that stage `model` trained. A later evaluate stage replaces an earlier one's scores."""
-    found = Scored()
-    for stage in stages:
-        folder = folders[stage]
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        details = json.loads((folder / "details.json").read_text(encoding="utf-8"))
-        for benchmark, values in metrics.items():
-            about = details.get(benchmark, {})
-            if about.get("model") == model:
-                found.metrics[benchmark] = values
-                found.details[benchmark] = about
-                found.folders[benchmark] = folder
-    return found

@@ -19,8 +19,8 @@ from typing import Any
 
 from pipelines.core.errors import PublishError
 from pipelines.core.model_types import positions_for_text
+from pipelines.core.results import BenchmarkScores
 from pipelines.publishing import clean_room
-from pipelines.publishing.requirements import Scored
 
 MOST_ROWS = 2000
 """Rows of predictions that are computed again, spread evenly over benchmarks and splits."""
@@ -140,7 +140,7 @@ class Proof:
         }
 
 
-def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], int]:
+def questions_of(scores: Mapping[str, BenchmarkScores], precision: str) -> tuple[dict[str, Questions], int]:
     """Up to MOST_ROWS rows of the predictions of this model, by benchmark and split, and how many there are.
 
     Of written answers, which have no logits, the first WRITTEN_ROWS are asked again, and are not counted. Held-out text
@@ -150,21 +150,20 @@ def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], 
     import pyarrow.parquet as pq
 
     tables = {}
-    for benchmark, folder in scored.folders.items():
-        if {"few_shot", "policy"} & set(
-            scored.details[benchmark]
-        ):  # asked in prompts, which no head answers; or sampled
+    for benchmark, scored in scores.items():
+        if {"few_shot", "policy"} & set(scored.details):  # asked in prompts, which no head answers; or sampled
             continue
-        table = pq.read_table(folder / "predictions.parquet")
+        assert scored.folder is not None
+        table = pq.read_table(scored.folder / "predictions.parquet")
         table = table.filter(pc.equal(table["benchmark"], benchmark))
         for split in pc.unique(table["split"]).to_pylist():
             tables[benchmark, split] = table.filter(pc.equal(table["split"], split))
     decided = {key: table for key, table in tables.items() if not _is_written(table)}
     most = MOST_ROWS // max(1, len(decided))
     groups = {
-        f"{benchmark} {split}": _decided(table.slice(0, most).to_pydict(), scored.details[benchmark], precision)
+        f"{benchmark} {split}": _decided(table.slice(0, most).to_pydict(), scores[benchmark].details, precision)
         if (benchmark, split) in decided
-        else _written(table.slice(0, WRITTEN_ROWS).to_pydict(), scored.details[benchmark])
+        else _written(table.slice(0, WRITTEN_ROWS).to_pydict(), scores[benchmark].details)
         for (benchmark, split), table in tables.items()
     }
     return groups, sum(table.num_rows for table in decided.values())
@@ -344,7 +343,7 @@ def prove(
     auto_class: str,
     mergeable: bool,
     adapter: bool,
-    scored: Scored,
+    scores: Mapping[str, BenchmarkScores],
     code: Mapping[str, str] | None = None,
 ) -> Proof:
     """Everything that must hold before `folder` may be published. Raises PublishError.
@@ -354,7 +353,7 @@ def prove(
     `adapter` says that the folder holds an adapter beside its base, `mergeable` that the stage left one that is
     published merged or could be: then both ways must agree.
     """
-    groups, there_are = questions_of(scored, context.precision)
+    groups, there_are = questions_of(scores, context.precision)
     proof = Proof(of=there_are)
     tokenizer = context.open_tokenizer(stage_id)
     model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
@@ -374,7 +373,8 @@ def prove(
     allowed = SAVED * largest(here)
     if not proof.here <= allowed:
         raise PublishError(
-            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are {allowed:.3g}; "
+            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are "
+            f"{allowed:.3g}; "
             "report this with the recipe"
         )
     if mergeable:

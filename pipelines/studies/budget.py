@@ -25,7 +25,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Matched:
+class CellBudget:
     """What one cell may spend."""
 
     stage: str
@@ -46,7 +46,7 @@ class Matched:
         return {"stage": self.stage, "max_steps": self.steps, "spent": self.spent, "budget": self.budget}
 
 
-class Unmatched(Exception):
+class UnmatchedBudgetError(Exception):
     """Why a cell's budget cannot be known."""
 
 
@@ -54,8 +54,10 @@ Recipes = Callable[[Cell, Mapping[str, Any]], Recipe]
 """The recipe of a cell with what the search found, and with these values beside."""
 
 
-def matched(study: StudyRecipe, cell: Cell, recipes: Recipes, step_seconds: Callable[[Cell], float | None]) -> Matched:
-    """How many steps a cell gets. Raises Unmatched.
+def match_budget(
+    study: StudyRecipe, cell: Cell, recipes: Recipes, step_seconds: Callable[[Cell], float | None]
+) -> CellBudget:
+    """How many steps a cell gets. Raises UnmatchedBudgetError.
 
     `step_seconds` gives the measured time of a cell's step; it is asked only where time is matched.
     """
@@ -63,21 +65,22 @@ def matched(study: StudyRecipe, cell: Cell, recipes: Recipes, step_seconds: Call
     assert budget is not None
     unit, other = budget.match, study.partner(cell)
     if other.refusal:
-        raise Unmatched(f"the cell that its budget comes from is refused: {other.refusal}")
+        raise UnmatchedBudgetError(f"the cell that its budget comes from is refused: {other.refusal}")
     target = study.budgeted(other)
     reference = _planned(recipes(other, {}), target)
     if reference.steps is None:
-        raise Unmatched(
-            f"how many steps the reference takes is not known before it runs ({_why(reference)}); set arguments.max_steps of '{target}'"
+        raise UnmatchedBudgetError(
+            f"how many steps the reference takes is not known before it runs ({_why(reference)}); set "
+            f"arguments.max_steps of '{target}'"
         )
     total = _per_step(study, other, unit, recipes, step_seconds) * reference.steps
     if other is cell:
-        return Matched(target, None, total, total)
+        return CellBudget(target, None, total, total)
     own = _per_step(study, cell, unit, recipes, step_seconds)
     steps = int(total / own + 1e-9)
     if steps < 1:
-        raise Unmatched(f"one step takes {own:.3g} {UNITS[unit]}, more than the whole budget of {total:.3g}")
-    return Matched(study.budgeted(cell), steps, steps * own, total)
+        raise UnmatchedBudgetError(f"one step takes {own:.3g} {UNITS[unit]}, more than the whole budget of {total:.3g}")
+    return CellBudget(study.budgeted(cell), steps, steps * own, total)
 
 
 def _planned(recipe: Recipe, target: str) -> StagePlan:
@@ -94,12 +97,12 @@ def _per_step(
     if unit == "time":
         seconds = step_seconds(cell)
         if seconds is None or seconds <= 0:
-            raise Unmatched(f"the time of a step of '{target}' could not be measured")
+            raise UnmatchedBudgetError(f"the time of a step of '{target}' could not be measured")
         return seconds
     planned = _planned(recipes(cell, {f"stages.{target}.arguments.max_steps": 1}), target)
     amount = planned.tokens if unit == "tokens" else planned.flops
     if amount is None:
-        raise Unmatched(
+        raise UnmatchedBudgetError(
             f"the {'tokens' if unit == 'tokens' else 'operations'} of '{target}' cannot be counted ({_why(planned)})"
         )
     return float(amount)

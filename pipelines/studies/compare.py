@@ -45,7 +45,7 @@ BUSY = 2e6
 
 
 @dataclass
-class Tested:
+class TestResults:
     """What the tests say about two models on one benchmark."""
 
     differences: dict[str, Estimate] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class Tested:
     """Of the answers that are simply right or wrong."""
 
 
-def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> Tested:
+def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> TestResults:
     """The tests on every score of two models that were scored on the same examples."""
-    found = Tested()
+    found = TestResults()
     for metric in one.metrics:
         if metric not in one.draws or metric not in other.draws or metric not in other.metrics:
             continue
@@ -107,14 +107,14 @@ def _judged(one: Result, other: Result) -> McNemar | None:
 
 
 @dataclass
-class Compared:
+class RunComparison:
     """One model on one benchmark, beside the reference."""
 
     name: str
     result: Result
     same: bool
     """Whether it was scored on the reference's examples."""
-    tested: Tested
+    tested: TestResults
     corrected: dict[str, float]
     """By test: the p-value of the main score, corrected."""
 
@@ -166,22 +166,23 @@ def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
         )
     if correction not in CORRECTIONS:
         raise CommandError(
-            f"--correction is '{correction}', must be one of {', '.join(CORRECTIONS)}.{nearest(correction, CORRECTIONS)}"
+            f"--correction is '{correction}', must be one of "
+            f"{', '.join(CORRECTIONS)}.{nearest(correction, CORRECTIONS)}"
         )
     chosen = TESTS if test == "all" else tuple(each for each in TESTS if each == test)
     return chosen, next(each for each in CORRECTIONS if each == correction)
 
 
-def _held(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> Compared:
+def _held(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> RunComparison:
     name, result = model
     first = result is reference[1]
     same = first or result.same_examples(reference[1])
-    return Compared(
-        name, result, same, Tested() if first or not same else held_against(result, reference[1], tests), {}
+    return RunComparison(
+        name, result, same, TestResults() if first or not same else held_against(result, reference[1], tests), {}
     )
 
 
-def _correct(family: Sequence[Compared], test: Test, how: Correction) -> None:
+def _correct(family: Sequence[RunComparison], test: Test, how: Correction) -> None:
     """Correct the p-values of the main scores, which are what is claimed."""
     able = [each for each in family if test in each.tested.p_values.get(each.result.main, {})]
     for each, p_value in zip(
@@ -191,7 +192,7 @@ def _correct(family: Sequence[Compared], test: Test, how: Correction) -> None:
 
 
 def _side_by_side(
-    benchmark: str, models: Sequence[Compared], test: Test, how: Correction, count: int
+    benchmark: str, models: Sequence[RunComparison], test: Test, how: Correction, count: int
 ) -> dict[str, Any]:
     reference = models[0]
     told: list[dict[str, Any]] = []
@@ -242,7 +243,8 @@ def _side_by_side(
             sentences.append(_sentence(each, reference.name, verdict, test, how, count))
             if verdict == "inside the noise":
                 warnings.append(
-                    f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; do not choose by it"
+                    f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; "
+                    "do not choose by it"
                 )
     names = list(dict.fromkeys(metric for each in models for metric in each.result.metrics))
     return {
@@ -255,7 +257,7 @@ def _side_by_side(
     }
 
 
-def _verdict(each: Compared, test: Test) -> str:
+def _verdict(each: RunComparison, test: Test) -> str:
     """`better`, `worse`, `inside the noise`, or nothing where the test cannot be made."""
     found, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
     if found is None or p_value is None:
@@ -268,23 +270,32 @@ def _verdict(each: Compared, test: Test) -> str:
     return "better" if (gained > 0) != smaller_is_better(each.result.main) else "worse"
 
 
-def _sentence(each: Compared, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
+def _sentence(each: RunComparison, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
     metric = each.result.main
     if not each.same:
         return f"{each.name} was not scored on the same examples as {reference}, so their difference has no interval."
     found = each.tested.differences.get(metric)
     if found is None:
-        return f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the difference has no interval."
+        return (
+            f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the "
+            "difference has no interval."
+        )
     size = f"{metric} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
     if not verdict:
-        return f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply right or wrong."
+        return (
+            f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply "
+            "right or wrong."
+        )
     alone, together = each.tested.p_values[metric][test], each.corrected[test]
     p_value = f"{NAMES[test]} p {shown(alone)}"
     if count > 1 and how != "none":
         p_value += f", {shown(together)} after {statistics.NAMES[how]} for {count} comparisons"
     if verdict == "inside the noise":
         return f"{each.name} against {reference}: {size}, inside the noise of the examples ({p_value})."
-    return f"{each.name} is {verdict} than {reference} on these examples: {size} ({p_value}). Another training seed may move it."
+    return (
+        f"{each.name} is {verdict} than {reference} on these examples: {size} ({p_value}). Another training "
+        "seed may move it."
+    )
 
 
 def _finished(folder: Path) -> list[Result]:

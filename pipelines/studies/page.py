@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.core.pages import render
+from pipelines.core.results import is_number
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import named, told
 from pipelines.reports import plots
-from pipelines.reports import plots as plots_frontier
-from pipelines.reports import plots as plots_search
-from pipelines.reports.results import is_number
 from pipelines.studies import readme
 from pipelines.studies.overview import Overview
-from pipelines.studies.table import Row
+from pipelines.studies.table import StudyRow, blocks
 
 COSTS = (
     ("trainable_parameters", "weights that learn", ""),
@@ -25,27 +24,21 @@ COSTS = (
 KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
 
 
-def page(data: Mapping[str, Any], rows: Sequence[Row], overviews: Sequence[Overview] = ()) -> str:
+def page(data: Mapping[str, Any], rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
     """The page as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("pipelines"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(named=named, told=told)
-    found = [
+    sections = [
         _block(labels, benchmark, block, data["reference"], readme.family(data))
-        for labels, benchmark, block in readme.blocks(data, rows)
+        for labels, benchmark, block in blocks(data, rows)
     ]
     missing = [cell for cell in data["cells"] if cell["status"] not in ("done", "reused")]
-    return environment.get_template("report.html.jinja").render(
+    return render(
+        __package__,
+        "study.html.jinja",
+        named=named,
+        told=told,
         data=data,
         glances=[_glance(each, data["reference"]) for each in overviews],
-        blocks=found,
+        blocks=sections,
         missing=missing,
         summary=readme.summary_line(data),
         search=_search(data),
@@ -66,7 +59,7 @@ def _glance(overview: Overview, reference: str | None) -> dict[str, Any]:
 
 
 def _block(
-    labels: Mapping[str, str], benchmark: str, rows: Sequence[Row], reference: str | None, corrected_by: str
+    labels: Mapping[str, str], benchmark: str, rows: Sequence[StudyRow], reference: str | None, corrected_by: str
 ) -> dict[str, Any]:
     """One section: its heading, table, sentences and plots."""
     able = [row for row in rows if row.figures]
@@ -89,7 +82,7 @@ def _block(
     }
 
 
-def _scores(rows: Sequence[Row], without: Sequence[Row]) -> str:
+def _scores(rows: Sequence[StudyRow], without: Sequence[StudyRow]) -> str:
     """The best on top; what has no result below, with what became of it."""
     if not rows:
         return ""
@@ -112,20 +105,18 @@ def _scores(rows: Sequence[Row], without: Sequence[Row]) -> str:
     return plots.dot_plot(dots, str(rows[0].main), [(row.name, readme.fate(row)) for row in without])
 
 
-def _frontier(rows: Sequence[Row]) -> str:
+def _frontier(rows: Sequence[StudyRow]) -> str:
     """Reward against KL divergence, where the models' own completions were scored."""
     methods = [
-        plots_frontier.Reached(
-            row.name, tuple(zip(row.figures["kl"].values, row.figures["reward"].values, strict=True))
-        )
+        plots.PolicyScores(row.name, tuple(zip(row.figures["kl"].values, row.figures["reward"].values, strict=True)))
         for row in rows
         if {"kl", "reward"} <= row.figures.keys() and len(row.figures["kl"].values) == len(row.figures["reward"].values)
     ]
     starts = [row.figures["reward_against"].mean for row in rows if "reward_against" in row.figures]
-    return plots_frontier.frontier(methods, sum(starts) / len(starts) if starts else None) if methods else ""
+    return plots.frontier(methods, sum(starts) / len(starts) if starts else None) if methods else ""
 
 
-def _costs(rows: Sequence[Row]) -> list[str]:
+def _costs(rows: Sequence[StudyRow]) -> list[str]:
     """One scatter a cost that tells the methods apart."""
     found = []
     for key, name, unit in COSTS:
@@ -141,14 +132,14 @@ def _costs(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def _curves(rows: Sequence[Row]) -> str:
-    series = [plots.Line(row.name, row.curve, row.band) for row in rows if len(row.curve) > 1]
+def _curves(rows: Sequence[StudyRow]) -> str:
+    series = [plots.Curve(row.name, row.curve, row.band) for row in rows if len(row.curve) > 1]
     return plots.lines(series, "step", "training loss, mean over seeds") if series else ""
 
 
 def _search(data: Mapping[str, Any]) -> str:
     """Every value that was tried with its score, where one number was searched for."""
-    series: list[plots_search.Series] = []
+    series: list[plots.SearchedValues] = []
     name = ""
     for group in data["search"]:
         paths = list(group.get("grid") or {})
@@ -160,8 +151,8 @@ def _search(data: Mapping[str, Any]) -> str:
             for each in group["trials"]
             if each["score"] is not None and is_number(each["values"][paths[0]])
         }
-        tried = [plots_search.Tried(each["values"][paths[0]], each["score"], each["chosen"]) for each in last.values()]
+        tried = [plots.SearchedValue(each["values"][paths[0]], each["score"], each["chosen"]) for each in last.values()]
         if tried:
-            series.append(plots_search.Series(named(group["labels"]) or "all", tried))
+            series.append(plots.SearchedValues(named(group["labels"]) or "all", tried))
     metrics = {each["metric"] for group in data["search"] for each in group["trials"] if each["score"] is not None}
-    return plots_search.search(series, name, metrics.pop()) if series and len(metrics) == 1 else ""
+    return plots.search(series, name, metrics.pop()) if series and len(metrics) == 1 else ""

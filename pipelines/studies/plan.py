@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.core.pages import count, seconds, size
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.study_cells import Cell, StudyRecipe, named
 from pipelines.runs import hardware
 from pipelines.runs.fingerprints import digest
 from pipelines.runs.planning.plan import Plan, StagePlan, plan
-from pipelines.studies.readme import count, seconds, size
 from pipelines.studies.search import rungs
 
 
@@ -26,7 +26,7 @@ class RowPlan:
 
 
 @dataclass(frozen=True)
-class WholePlan:
+class StudyPlan:
     """The costs of a study, one run after the other."""
 
     name: str
@@ -96,7 +96,7 @@ class WholePlan:
 
 def plan_study(
     study: StudyRecipe, flops_per_second: float | None = None, device: hardware.Device | None = None
-) -> WholePlan:
+) -> StudyPlan:
     """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is
     done once."""
     kept = [axis.name for axis in study.axes if not axis.repeats]
@@ -129,7 +129,7 @@ def plan_study(
             if rung + 1 < len(steps):
                 left = max(1, -int(-left * budgets[rung] // budgets[rung + 1]))
     refused = tuple((cell.folder, cell.refusal) for cell in study.refused)
-    return WholePlan(
+    return StudyPlan(
         study.recipe.name,
         found.device,
         found.rate,

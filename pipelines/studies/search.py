@@ -21,7 +21,7 @@ MEAN = "mean"
 
 
 @dataclass
-class Tried:
+class Trial:
     """One trial."""
 
     name: str
@@ -77,7 +77,8 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
     scores = {key.removeprefix(PREFIX): _number(value) for key, value in told.items() if key.startswith(PREFIX)}
     if not scores:
         raise StageError(
-            f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a supervised stage"
+            f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a "
+            "supervised stage"
         )
     if metric is not None and metric not in scores:
         raise StageError(
@@ -89,13 +90,13 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
     return chosen, value if math.isfinite(value) else None, scores
 
 
-def ranked(trials: Sequence[Tried]) -> list[Tried]:
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
     """Trials that have a score, the best first; of equal ones the earlier in the grid."""
     able = [each for each in trials if each.score is not None]
     return sorted(able, key=lambda each: (_cost(each), each.at))
 
 
-def _cost(trial: Tried) -> float:
+def _cost(trial: Trial) -> float:
     assert trial.score is not None
     return trial.score if smaller_is_better(trial.metric) else -trial.score
 
@@ -113,7 +114,8 @@ def edge(grid: Sequence[Values], chosen: Values) -> str:
         )
         if len(tried) > 1 and value in (tried[0], tried[-1]):
             told.append(
-                f"{path.rpartition('.')[2]} {label(value)} is the {'smallest' if value == tried[0] else 'largest'} that was tried"
+                f"{path.rpartition('.')[2]} {label(value)} is the "
+                f"{'smallest' if value == tried[0] else 'largest'} that was tried"
             )
     return f"{' and '.join(told)}, so a wider grid may do better" if told else ""
 

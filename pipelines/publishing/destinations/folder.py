@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import DiskFull, PublishError
-from pipelines.publishing.destinations import destination
-from pipelines.publishing.destinations.destination import MARKER, differences, sha256_of
+from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -58,7 +57,7 @@ class Folder:
     def marker(self) -> dict[str, Any] | None:
         """The folder's publication.json."""
         try:
-            return destination.from_bytes((self.path / MARKER).read_bytes())
+            return marker_in((self.path / MARKER).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -81,7 +80,7 @@ class Folder:
             changed = self._changed(incoming, publication["checksums"])
             if changed:
                 raise PublishError(f"'{changed[0]}' did not arrive unchanged in '{incoming.parent}'; check that disk")
-            (incoming / MARKER).write_bytes(destination.to_bytes(publication, complete=True))
+            (incoming / MARKER).write_bytes(marker_bytes(publication, complete=True))
             _sync(incoming)
             _take_the_place(incoming, self.path)
         except OSError as error:

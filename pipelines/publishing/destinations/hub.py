@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from pipelines.core.errors import PublishError
 from pipelines.core.secrets import secret
-from pipelines.publishing.destinations import destination
-from pipelines.publishing.destinations.destination import MARKER, differences, sha256_of
+from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
 
 Result = TypeVar("Result")
 
@@ -105,7 +104,7 @@ class Hub:
         def commit_files() -> Any:
             # Built anew for every attempt: the client changes these objects while it uploads.
             operations: list[Any] = [CommitOperationAdd(name, str(folder / name)) for name in publication["checksums"]]
-            operations.append(CommitOperationAdd(MARKER, destination.to_bytes(publication, complete=False)))
+            operations.append(CommitOperationAdd(MARKER, marker_bytes(publication, complete=False)))
             operations += [CommitOperationDelete(name) for name in sorted(stale)]
             return api.create_commit(
                 self.repo_id, operations, commit_message=f"Publish {publication['name']} with Finery"
@@ -118,7 +117,7 @@ class Hub:
             raise PublishError(f"'{changed[0]}' did not arrive unchanged in '{self.repo_id}'; run again")
 
         def commit_marker() -> Any:
-            operation = CommitOperationAdd(MARKER, destination.to_bytes(publication, complete=True))
+            operation = CommitOperationAdd(MARKER, marker_bytes(publication, complete=True))
             return api.create_commit(self.repo_id, [operation], commit_message="All files were read back and compared")
 
         self._patiently(commit_marker)
@@ -144,7 +143,7 @@ class Hub:
 
     def _marker(self, api: Any, revision: str | None) -> dict[str, Any] | None:
         content = self._patiently(lambda: self._download(api, MARKER, revision), b"")
-        return destination.from_bytes(content)
+        return marker_in(content)
 
     def _download(self, api: Any, name: str, revision: str | None) -> bytes:
         with _no_bars(), TemporaryDirectory() as place:

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from pipelines.core.errors import PublishError
 from pipelines.core.registry import nearest
-from pipelines.publishing.destinations import destination
-from pipelines.publishing.destinations.destination import MARKER, differences, sha256_of_stream
+from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of_stream
 
 NOT_WRITTEN = {
     "http",
@@ -104,7 +103,7 @@ class Url:
                     "choose another place, or empty this one"
                 )
             files.makedirs(root, exist_ok=True)
-            files.pipe_file(f"{root}/{MARKER}", destination.to_bytes(publication, complete=False))
+            files.pipe_file(f"{root}/{MARKER}", marker_bytes(publication, complete=False))
             for name in publication["checksums"]:
                 files.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
                 files.put_file(str(folder / name), f"{root}/{name}")
@@ -114,7 +113,7 @@ class Url:
             for name in (older or {}).get("checksums", {}):
                 if name not in publication["checksums"] and files.exists(f"{root}/{name}"):
                     files.rm_file(f"{root}/{name}")
-            files.pipe_file(f"{root}/{MARKER}", destination.to_bytes(publication, complete=True))
+            files.pipe_file(f"{root}/{MARKER}", marker_bytes(publication, complete=True))
         return self.location
 
     @contextmanager
@@ -140,7 +139,7 @@ class Url:
     @staticmethod
     def _marker(files: Any, root: str) -> dict[str, Any] | None:
         try:
-            return destination.from_bytes(files.cat_file(f"{root}/{MARKER}"))
+            return marker_in(files.cat_file(f"{root}/{MARKER}"))
         except FileNotFoundError:
             return None
 
