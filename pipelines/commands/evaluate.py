@@ -12,7 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelines.commands.trained_models import Told, Trained, context_of, find_all, recipe_of, refuse_mistakes, tuples
+from pipelines.commands.trained_models import (
+    TrainedModel,
+    WarningLog,
+    context_of,
+    find_all,
+    recipe_of,
+    refuse_mistakes,
+    tuples,
+)
 from pipelines.core.config import flatten, key_path
 from pipelines.core.errors import CommandError
 from pipelines.core.registry import TASKS, nearest
@@ -22,7 +30,7 @@ FILES = ("metrics.json", "details.json", "predictions.parquet")
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluateRequest:
     """What `finery evaluate` was asked."""
 
     models: Sequence[str]
@@ -36,7 +44,7 @@ class Request:
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Scores, details and warnings, as plain data; files where they were asked for. Raises FineryError."""
-    asked = Request(**request)
+    asked = EvaluateRequest(**request)
     models = find_all(asked.models)
     told: dict[str, Any] = {
         "models": [each.id for each in models],
@@ -52,7 +60,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def stage_for(models: Sequence[Trained], benchmarks: Sequence[str], settings: Mapping[str, Any]) -> Evaluate:
+def stage_for(models: Sequence[TrainedModel], benchmarks: Sequence[str], settings: Mapping[str, Any]) -> Evaluate:
     """The evaluate stage that asks these models. Raises CommandError."""
     words: dict[str, Any] = {"id": "evaluate", "benchmarks": tuple(benchmarks) or None, **settings}
     if len(models) == 1 and models[0].subject is not None:
@@ -63,7 +71,7 @@ def stage_for(models: Sequence[Trained], benchmarks: Sequence[str], settings: Ma
         raise CommandError("; ".join(f"{key_path(place)} {message}" for place, message in flatten(error))) from None
 
 
-def named(models: Sequence[Trained], benchmarks: Sequence[str]) -> list[str]:
+def named(models: Sequence[TrainedModel], benchmarks: Sequence[str]) -> list[str]:
     """What is scored: as asked, else what the models say they were trained on. Raises CommandError."""
     known = {each.id: each.task for each in models if each.task is not None}
     if not benchmarks:
@@ -86,7 +94,7 @@ def named(models: Sequence[Trained], benchmarks: Sequence[str]) -> list[str]:
     return list(benchmarks)
 
 
-def scored(models: Sequence[Trained], asked: Request) -> dict[str, Any]:
+def scored(models: Sequence[TrainedModel], asked: EvaluateRequest) -> dict[str, Any]:
     """What an evaluate stage finds out and leaves behind."""
     stage = stage_for(models, named(models, asked.benchmarks), asked.settings or {})
     recipe = recipe_of(models, stage)
@@ -98,7 +106,7 @@ def scored(models: Sequence[Trained], asked: Request) -> dict[str, Any]:
         metrics, details = (json.loads((folder / name).read_text(encoding="utf-8")) for name in FILES[:2])
         files = [] if asked.out is None else sorted(str(path) for path in folder.iterdir() if path.is_file())
     told: Any = context.events
-    assert isinstance(told, Told)
+    assert isinstance(told, WarningLog)
     return {"metrics": metrics, "details": details, "warnings": told.warnings, "files": files}
 
 
@@ -123,7 +131,7 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def submitted(models: Sequence[Trained], asked: Request) -> dict[str, Any]:
+def submitted(models: Sequence[TrainedModel], asked: EvaluateRequest) -> dict[str, Any]:
     """Write the submission; says which files are in it, and what is missing."""
     from pipelines.evaluation.official.glue import lines, possible, write_submission
 
@@ -144,7 +152,7 @@ def submitted(models: Sequence[Trained], asked: Request) -> dict[str, Any]:
     return {"submission": {"file": str(path), "files": list(texts), "missing": missing}}
 
 
-def logits_of(models: Sequence[Trained], task_name: str, split: str, settings: Mapping[str, Any]) -> Any:
+def logits_of(models: Sequence[TrainedModel], task_name: str, split: str, settings: Mapping[str, Any]) -> Any:
     """(rows, outputs) of a split, by the model that was trained on the task, its columns in the task's order of
     classes."""
     import numpy as np
@@ -160,7 +168,9 @@ def logits_of(models: Sequence[Trained], task_name: str, split: str, settings: M
     return np.eye(len(task.task.head.labels))[predictions.astype(np.int64)]
 
 
-def ask_split(models: Sequence[Trained], task_name: str, split: str, settings: Mapping[str, Any]) -> tuple[Any, Any]:
+def ask_split(
+    models: Sequence[TrainedModel], task_name: str, split: str, settings: Mapping[str, Any]
+) -> tuple[Any, Any]:
     """(what the model that was trained on the task says about a split, the task). Raises FineryError."""
     from pipelines.core.registry import EXAMINERS
     from pipelines.tasks.evaluation import AskedOfASplit

@@ -38,7 +38,7 @@ USED = (
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerateRequest:
     """What `finery generate` was asked."""
 
     model: str
@@ -58,20 +58,20 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """A model that continues texts."""
 
     model: Any
     tokenizer: Any
     family: Family
-    asked: Request
+    asked: GenerateRequest
     tokens: Mapping[str, Any]
     """The special tokens that decoding begins, ends and fills up with."""
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """What the model makes of every prompt, as plain data. Raises FineryError."""
-    asked = Request(**request)
+    asked = GenerateRequest(**request)
     prompts = prompts_of(asked)
     checkpoint = checkpoints.find(asked.model)
     config = checkpoints.config_of(checkpoint)
@@ -82,7 +82,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if family == "encoder":
         _need_masks(asked.model, prompts, tokenizer)
     model = checkpoints.open_checkpoint(checkpoint, checkpoints.HEADS[family], trained_head=True)
-    writer = Writer(model, tokenizer, family, asked, _tokens(model, tokenizer))
+    writer = TextGenerator(model, tokenizer, family, asked, _tokens(model, tokenizer))
     about: dict[str, Any] = {"model": asked.model, "family": family}
     if family == "encoder":
         return about | {"method": "fill_mask", "prompts": [fill_in(writer, prompt) for prompt in prompts]}
@@ -105,7 +105,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def prompts_of(asked: Request) -> list[str]:
+def prompts_of(asked: GenerateRequest) -> list[str]:
     """The prompt, or those of the file. Raises CommandError when there is nothing to continue."""
     if asked.prompts is None:
         found = [asked.prompt or ""]
@@ -138,7 +138,7 @@ def _prompt_in(path: Path, number: int, line: str) -> str:
     return str(row["prompt"])
 
 
-def autoregressive(writer: Writer, prompt: str, notes: list[str]) -> dict[str, Any]:
+def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> dict[str, Any]:
     """Greedy, beam search and samples, one after another."""
     asked = writer.asked
     inputs = _inputs(writer, prompt)
@@ -161,7 +161,7 @@ def autoregressive(writer: Writer, prompt: str, notes: list[str]) -> dict[str, A
     }
 
 
-def mask_predict(writer: Writer, prompt: str, notes: list[str]) -> dict[str, Any]:
+def mask_predict(writer: TextGenerator, prompt: str, notes: list[str]) -> dict[str, Any]:
     """All words at once, the least certain ones again and again: the way of a decoder that sees both sides.
 
     Such a model gives no probability to a text from left to right. Each word's is the one given all the others
@@ -181,15 +181,16 @@ def mask_predict(writer: Writer, prompt: str, notes: list[str]) -> dict[str, Any
     seconds = time.perf_counter() - started
     hidden = torch.eye(len(ids), dtype=torch.bool, device=words.device)  # each row hides one word
     with torch.no_grad():
+        # (rows, tokens, vocab)
         logits = writer.model(
             **{name: values.expand(len(ids), -1) for name, values in inputs.items()},
             decoder_input_ids=words.expand(len(ids), -1).masked_fill(hidden, mask),
-        ).logits  # (rows, tokens, vocab)
+        ).logits
     chances = logits.diagonal(dim1=0, dim2=1).T.float().log_softmax(-1).gather(-1, words[:, None])[:, 0]
     return {"prompt": prompt, "continuations": [_measured(writer, "mask-predict", ids, chances.tolist(), seconds)]}
 
 
-def fill_in(writer: Writer, prompt: str) -> dict[str, Any]:
+def fill_in(writer: TextGenerator, prompt: str) -> dict[str, Any]:
     """The likeliest words for each mask of a prompt, each as if the other masks stayed."""
     import torch
 
@@ -227,13 +228,13 @@ def distinct_2(ids: Sequence[int]) -> float | None:
     return len(set(pairs)) / len(pairs) if pairs else None
 
 
-def chats(writer: Writer) -> bool:
+def chats(writer: TextGenerator) -> bool:
     """Whether prompts are put into a chat template: that of a decoder that has one, unless plain texts are asked
     for."""
     return writer.family == "decoder" and not writer.asked.plain and bool(writer.tokenizer.chat_template)
 
 
-def _inputs(writer: Writer, prompt: str) -> dict[str, Any]:
+def _inputs(writer: TextGenerator, prompt: str) -> dict[str, Any]:
     """(1, tokens) tensors. Raises CommandError for prompts that are too long or come to nothing."""
     import torch
 
@@ -258,7 +259,7 @@ def _inputs(writer: Writer, prompt: str) -> dict[str, Any]:
     }
 
 
-def _room(writer: Writer, inputs: Mapping[str, Any], notes: list[str]) -> int:
+def _room(writer: TextGenerator, inputs: Mapping[str, Any], notes: list[str]) -> int:
     """How many tokens can be added before the positions end."""
     wanted = writer.asked.max_new_tokens
     limit = checkpoints.positions_of(writer.model, writer.tokenizer)
@@ -287,7 +288,7 @@ def _tokens(model: Any, tokenizer: Any) -> dict[str, Any]:
     return kept
 
 
-def _generate(writer: Writer, inputs: Mapping[str, Any], how: Mapping[str, Any], room: int, seed: int) -> Any:
+def _generate(writer: TextGenerator, inputs: Mapping[str, Any], how: Mapping[str, Any], room: int, seed: int) -> Any:
     """(tokens,): the whole sequence, a decoder's prompt or an encoder-decoder's start token among it."""
     import torch
     from transformers import GenerationConfig
@@ -300,7 +301,7 @@ def _generate(writer: Writer, inputs: Mapping[str, Any], how: Mapping[str, Any],
 
 
 def _continuation(
-    writer: Writer, inputs: Mapping[str, Any], name: str, how: Mapping[str, Any], room: int, seed: int
+    writer: TextGenerator, inputs: Mapping[str, Any], name: str, how: Mapping[str, Any], room: int, seed: int
 ) -> dict[str, Any]:
     started = time.perf_counter()
     whole = _generate(writer, inputs, how, room, seed)
@@ -309,7 +310,7 @@ def _continuation(
     return _measured(writer, name, new, _log_probabilities(writer, inputs, whole)[-len(new) :] if new else [], seconds)
 
 
-def _log_probabilities(writer: Writer, inputs: Mapping[str, Any], whole: Any) -> list[float]:
+def _log_probabilities(writer: TextGenerator, inputs: Mapping[str, Any], whole: Any) -> list[float]:
     """(tokens - 1): natural logarithms, of each token after the first given all before it."""
     import torch
 
@@ -324,7 +325,7 @@ def _log_probabilities(writer: Writer, inputs: Mapping[str, Any], whole: Any) ->
 
 
 def _measured(
-    writer: Writer, name: str, ids: Sequence[int], chances: Sequence[float], seconds: float
+    writer: TextGenerator, name: str, ids: Sequence[int], chances: Sequence[float], seconds: float
 ) -> dict[str, Any]:
     """A continuation with its numbers. The end token counts as a token of the text, but not for its repetition."""
     ends = writer.tokens["eos_token_id"]

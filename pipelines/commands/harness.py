@@ -21,7 +21,7 @@ MISSING = "the lm-evaluation-harness is not installed; install it beside Finery:
 
 
 @dataclass(frozen=True)
-class Request:
+class HarnessRequest:
     """What `finery harness` was asked."""
 
     model: str
@@ -39,7 +39,7 @@ class Request:
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """The scores of every task, as plain data. Raises FineryError."""
-    asked = Request(**{**request, "tasks": tuple(request["tasks"])})
+    asked = HarnessRequest(**{**request, "tasks": tuple(request["tasks"])})
     if find_spec("lm_eval") is None:
         raise CommandError(MISSING)
     checkpoint = checkpoints.find(asked.model)
@@ -81,7 +81,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tasks(asked: Request) -> tuple[list[str], Any]:
+def _tasks(asked: HarnessRequest) -> tuple[list[str], Any]:
     """The tasks' names and the manager that knows them: one's own folder first, without the harness' thousands."""
     from lm_eval.tasks import TaskManager
 
@@ -100,7 +100,8 @@ def _tasks(asked: Request) -> tuple[list[str], Any]:
         matched = manager.match_tasks([task])
         if not matched:
             raise CommandError(
-                f"the harness knows no task '{task}'.{nearest(task, manager.all_tasks)} List all of them with: lm_eval ls tasks"
+                f"the harness knows no task '{task}'.{nearest(task, manager.all_tasks)} List all of them with: "
+                "lm_eval ls tasks"
             )
         names += matched
     return list(dict.fromkeys(names)), manager

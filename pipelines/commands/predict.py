@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.commands.evaluate import stage_for
-from pipelines.commands.trained_models import Told, Trained, context_of, find, recipe_of, refuse_mistakes
+from pipelines.commands.trained_models import TrainedModel, WarningLog, context_of, find, recipe_of, refuse_mistakes
 from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.registry import EXAMINERS, TASKS
 from pipelines.data.tables import READERS
@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Request:
+class PredictRequest:
     """What `finery predict` was asked."""
 
     model: str
@@ -66,7 +66,7 @@ class Request:
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Where the predictions lie, how many they are and how often each answer occurs. Raises FineryError."""
-    asked = Request(**request)
+    asked = PredictRequest(**request)
     out = Path(asked.out).expanduser()
     check_ending(out)
     model = chosen(find(asked.model), asked)
@@ -93,7 +93,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def chosen(models: Sequence[Trained], asked: Request) -> Trained:
+def chosen(models: Sequence[TrainedModel], asked: PredictRequest) -> TrainedModel:
     """The one model that is asked. Raises CommandError."""
     if len(models) == 1:
         return models[0]
@@ -112,13 +112,14 @@ def chosen(models: Sequence[Trained], asked: Request) -> Trained:
     raise CommandError(f"'{asked.model}' holds several models: {listed}; {what}")
 
 
-def split_of(model: Trained, asked: Request) -> tuple[Any, str]:
+def split_of(model: TrainedModel, asked: PredictRequest) -> tuple[Any, str]:
     """(the task, its split that is predicted). Raises CommandError."""
     if asked.task is not None and asked.task not in (*TASKS, model.task, model.id):
         raise CommandError(TASKS.unknown(asked.task))
     if asked.task is None and model.subject is None:
         raise CommandError(
-            "the checkpoint does not say what task it was trained on; give --task glue/mrpc, or your own rows with --data FILE --text COLUMN"
+            "the checkpoint does not say what task it was trained on; give --task glue/mrpc, or your own rows "
+            "with --data FILE --text COLUMN"
         )
     trained_on = asked.task is None or asked.task in (model.task, model.id)
     task = (
@@ -130,7 +131,7 @@ def split_of(model: Trained, asked: Request) -> tuple[Any, str]:
     return (AsText(task) if getattr(model.subject, "as_text", False) else task), split
 
 
-def own_task(model: Trained, asked: Request) -> Any:
+def own_task(model: TrainedModel, asked: PredictRequest) -> Any:
     """The model's task with the rows of one's own file. Labels in it are not looked at. Raises CommandError."""
     path = Path(str(asked.data)).expanduser().absolute()
     if not path.exists():
@@ -157,7 +158,7 @@ def own_task(model: Trained, asked: Request) -> Any:
     return AsText(found) if getattr(model.subject, "as_text", False) else found
 
 
-def named_task(model: Trained, asked: Request) -> Any:
+def named_task(model: TrainedModel, asked: PredictRequest) -> Any:
     """The task that `--task` names, else the one the model was trained on, if that is known."""
     if asked.task is not None and asked.task in TASKS:
         return TASKS.load(asked.task)
@@ -166,7 +167,7 @@ def named_task(model: Trained, asked: Request) -> Any:
     return None if model.subject is None else resolve(model.subject.task, model.id)
 
 
-def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
+def columns_for(task: Any, asked: PredictRequest) -> tuple[str, ...]:
     """The columns that are read. Raises CommandError where another number of them is needed."""
     given = tuple(asked.text) or task.columns
     if asked.text and task.kind == "multiple_choice":
@@ -183,7 +184,7 @@ def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
     return given
 
 
-def foreign_task(model: Trained) -> Any:
+def foreign_task(model: TrainedModel) -> Any:
     """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
     from pipelines.models.opening import saved_head
 
@@ -202,7 +203,8 @@ def foreign_task(model: Trained) -> Any:
     if kind is None or (kind not in COLUMNS):
         has = ", ".join(names) or "no class"
         raise ModelError(
-            f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of texts; fine-tune it on a task first"
+            f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of "
+            "texts; fine-tune it on a task first"
         )
     if kind == "classification" and int(getattr(config, "num_labels", 2)) == 1:
         kind = "regression"
@@ -221,13 +223,13 @@ def foreign_task(model: Trained) -> Any:
     return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, Task)(**known)
 
 
-def class_names(model: Trained) -> tuple[str, ...]:
+def class_names(model: TrainedModel) -> tuple[str, ...]:
     """The classes that the model tells apart, in the order of its outputs."""
     config = checkpoint.config_of(model.checkpoint)
     return tuple(str(config.id2label[at]) for at in range(int(config.num_labels)))
 
 
-def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[str]) -> Any:
+def ask(model: TrainedModel, task: Any, split: str, asked: PredictRequest, warnings: list[str]) -> Any:
     """What the model says: a `Said`, or the columns of written continuations. Raises FineryError."""
     given = {
         "max_eval_samples": asked.limit,
@@ -246,7 +248,7 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
         opened = context.open_model(task.head, stage_id=model.id, trained_head=True)
         request = AskedOfASplit(stage, choice, task, context, opened, context.open_tokenizer(), split)
         told: Any = context.events
-        assert isinstance(told, Told)
+        assert isinstance(told, WarningLog)
         if task.kind in ("causal", "instruction_pairs"):
             said: Any = continued(request, asked)
         else:
@@ -257,7 +259,7 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
     return said
 
 
-def continued(request: AskedOfASplit, asked: Request) -> dict[str, list[Any]]:
+def continued(request: AskedOfASplit, asked: PredictRequest) -> dict[str, list[Any]]:
     """What a decoder goes on with, prompt by prompt."""
     from pipelines.data import chat_formats, chat_templates
     from pipelines.models.generate import continue_prompts, how
@@ -274,7 +276,7 @@ def continued(request: AskedOfASplit, asked: Request) -> dict[str, list[Any]]:
     return {"index": list(range(len(rows))), "text": rows, "prediction": [str(text) for text in texts]}
 
 
-def prompts(request: AskedOfASplit, asked: Request) -> list[str]:
+def prompts(request: AskedOfASplit, asked: PredictRequest) -> list[str]:
     """The prompts of one's own file, or of a split. Raises DataError."""
     if asked.data is None:
         return [str(text) for text in request.task.rows(request.split, asked.limit).texts]
@@ -283,12 +285,14 @@ def prompts(request: AskedOfASplit, asked: Request) -> list[str]:
     data = source.load(inner)
     if column not in data.column_names:
         raise DataError(
-            f"{source.describe()} has no column '{column}'; columns found: {', '.join(data.column_names)}; name the prompts' with --text"
+            f"{source.describe()} has no column '{column}'; columns found: {', '.join(data.column_names)}; name "
+            "the prompts' with --text"
         )
     cells = data[column][: asked.limit] if asked.limit is not None else data[column][:]
     for number, cell in enumerate(cells, start=1):
         if not isinstance(cell, str) or not cell.strip():
             raise DataError(
-                f"{source.describe()}, row {number} (the first is 1), holds {json.dumps(cell, default=str)[:40]} in '{column}', must be a text"
+                f"{source.describe()}, row {number} (the first is 1), holds {json.dumps(cell, default=str)[:40]} "
+                f"in '{column}', must be a text"
             )
     return [str(cell) for cell in cells]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.commands.trained_models import Told
+from pipelines.commands.trained_models import WarningLog
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import CommandError
 from pipelines.core.interfaces import StopSignal, World
@@ -26,7 +26,7 @@ from pipelines.runs.workspace import RECORD, RunFolder, StageStore
 
 
 @dataclass(frozen=True)
-class Request:
+class PublishRequest:
     """What `finery publish` was asked."""
 
     source: str
@@ -38,7 +38,7 @@ class Request:
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Where it lies, and what the proof found. Raises FineryError."""
-    asked = Request(**request)
+    asked = PublishRequest(**request)
     run, stage_id = run_of(Path(asked.source).expanduser())
     recipe = with_publish(run, stage_id, asked)
     stage: Publish = recipe.stages[-1]
@@ -48,7 +48,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         # relative destinations mean what they mean to whoever gives the command, not to the run
         context = context_for(job, stage, Path(folder), _mark(job, recipe, stage), World())
-        context = replace(context, events=Told(run / "events.jsonl", warnings))
+        context = replace(context, events=WarningLog(run / "events.jsonl", warnings))
         stage.run(context)
         publication = json.loads((Path(folder) / "publication.json").read_text(encoding="utf-8"))
     return {
@@ -74,11 +74,12 @@ def run_of(folder: Path) -> tuple[Path, str | None]:
     if (folder / "cells").is_dir():
         raise CommandError(f"'{folder}' is a study of several runs; name one of them, such as {folder}/cells/01")
     raise CommandError(
-        f"'{folder}' is neither a finished run nor one of its stages; give a folder such as runs/NAME or runs/NAME/stages/02-mrpc"
+        f"'{folder}' is neither a finished run nor one of its stages; give a folder such as runs/NAME or "
+        "runs/NAME/stages/02-mrpc"
     )
 
 
-def with_publish(run: Path, stage_id: str | None, asked: Request) -> Recipe:
+def with_publish(run: Path, stage_id: str | None, asked: PublishRequest) -> Recipe:
     """The run's recipe with a publish stage at its end, in place of those that it has. Raises RecipeError or
     CommandError."""
     source = read(run / "recipe.yaml")

@@ -18,7 +18,7 @@ RACE = ("race", "race/middle", "race/high", "race/all")
 
 
 @dataclass(frozen=True)
-class Request:
+class ScoreRequest:
     """What `finery score` was asked."""
 
     benchmark: str
@@ -33,10 +33,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """`scores`, and `notes` that a reader should know. Raises CommandError with one sentence for anything that is
     wrong with the files."""
     notes: list[str] = []
-    return {"scores": scores_of(Request(**request), notes), "notes": notes}
+    return {"scores": scores_of(ScoreRequest(**request), notes), "notes": notes}
 
 
-def scores_of(asked: Request, notes: list[str]) -> dict[str, Any]:
+def scores_of(asked: ScoreRequest, notes: list[str]) -> dict[str, Any]:
     """The scores, as plain data. Raises CommandError."""
     name, predictions, references = asked.benchmark, Path(asked.predictions), Path(asked.references)
     if asked.na_prob_file is not None and name != "squad_v2":
@@ -45,7 +45,8 @@ def scores_of(asked: Request, notes: list[str]) -> dict[str, Any]:
         )
     if asked.missing == "zero" and name != "squad":
         raise CommandError(
-            f"--missing zero is what the official script of squad does, and of no other; add the predictions that '{name}' lacks"
+            "--missing zero is what the official script of squad does, and of no other; add the predictions that "
+            f"'{name}' lacks"
         )
     if not math.isfinite(asked.na_prob_thresh):
         raise CommandError("--na-prob-thresh must be a finite number")

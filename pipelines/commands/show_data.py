@@ -1,12 +1,8 @@
 """`finery data show`: what a stage would learn from, as its model would read it.
 
-What a stage would learn from, as its model would read it: the answer of `finery data show`.
-
-Nothing is trained. The tokenizer is the run's own (one that must be learnt is learnt, and found again by the run), the
-model has no weights, and the examples come from the very lesson that training would use.
-
-Pairs of answers in `finery data show`: both sides, each with what the model learns to write of it; a reward model
-reads all of both.
+Nothing is trained. The tokenizer is the run's own (one that must be learnt is learnt, and found again by the run),
+the model has no weights, and the examples come from the code that training uses. Of a stage that learns from
+preferences both answers are shown, each with what the model learns to write of it; a reward model reads all of both.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
-class Request:
+class ShowDataRequest:
     """What `finery data show` was asked."""
 
     recipe: str
@@ -58,7 +54,7 @@ class Listener:
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """The first examples of every task of a stage, as plain data. Raises FineryError."""
-    asked = Request(**{**request, "overrides": tuple(request.get("overrides", ()))})
+    asked = ShowDataRequest(**{**request, "overrides": tuple(request.get("overrides", ()))})
     recipe = load(asked.recipe, asked.overrides)
     stage = chosen(recipe, asked.stage)
     from pipelines.runs.run import Job
@@ -88,7 +84,8 @@ def chosen(recipe: Recipe, name: str | None) -> Stage:
     if name is None:
         if not teaching:
             raise CommandError(
-                f"'{recipe.name}' has no stage that learns a task; data show is for stages that learn labelled rows or preferences"
+                f"'{recipe.name}' has no stage that learns a task; data show is for stages that learn labelled "
+                "rows or preferences"
             )
         return teaching[0]
     found = next((stage for stage in teaching if stage.id == name), None)

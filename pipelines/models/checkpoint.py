@@ -64,7 +64,8 @@ def find(given: str) -> Checkpoint:
         or Path(given).parts[0] in ("runs", "registry")
     ):
         raise CommandError(
-            f"there is no folder '{given}'; give a folder with a checkpoint, a run folder such as runs/NAME, or a Hub id"
+            f"there is no folder '{given}'; give a folder with a checkpoint, a run folder such as runs/NAME, "
+            "or a Hub id"
         )
     return Checkpoint(given, given, given)
 
@@ -176,8 +177,8 @@ def known_inputs(model: Any, encoded: Mapping[str, Any]) -> dict[str, Any]:
     """What the model takes of an encoded text, on its device: not every model has segments."""
     import inspect
 
-    known = inspect.signature(model.forward).parameters
-    return {name: values.to(model.device) for name, values in encoded.items() if name in known}
+    parameters = inspect.signature(model.forward).parameters
+    return {name: values.to(model.device) for name, values in encoded.items() if name in parameters}
 
 
 def positions_of(model: Any, tokenizer: Any) -> int | None:

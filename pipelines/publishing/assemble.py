@@ -1,14 +1,9 @@
-"""Writes the weights, tokenizer and code of a publication: the merged model, an adapter, or a baked adapter.
+"""Writes the weights, tokenizer and code of a publication: the merged model, an adapter beside its base, or a baked one.
 
-What a trained stage's head means to others: the Auto class that loads it, and the Hub's word for its task.
-
-Baking: an adapter becomes part of the model's own code, so that one `from_pretrained` loads both.
-
-A bottleneck adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's
-class that puts the adapter in place before the weights are read, and `auto_map` names it. The weights hold base and
-adapter; the price is a copy of the base in every publication, and that `peft` must be installed where it is loaded.
-
-Writing the weights and the tokenizer that will be published: the merged model, or an adapter with its base.
+To bake is to make an adapter a part of the model's own code, so that one `from_pretrained` loads both. A bottleneck
+adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's class that puts the
+adapter in place before the weights are read, and `auto_map` names it. The weights hold base and adapter; the price is a
+copy of the base in every publication, and that `peft` must be installed where it is loaded.
 """
 
 from __future__ import annotations
@@ -23,59 +18,11 @@ from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Context, Head
 from pipelines.publishing import foreign_code
 
-
-@dataclass(frozen=True)
-class Use:
-    """How a reader of the model card uses a head."""
-
-    auto_class: str
-    pipeline_tag: str
-    words: str
-
-
-USES = {
-    "sequence_classification": Use(
-        "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
-    ),
-    "token_classification": Use(
-        "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
-    ),
-    "question_answering": Use(
-        "AutoModelForQuestionAnswering", "question-answering", "a model that finds the answer to a question in a text"
-    ),
-    "multiple_choice": Use(
-        "AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"
-    ),
-    "masked_lm": Use("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
-    "pretraining": Use(
-        "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
-    ),
-    "causal_lm": Use("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
-    "seq2seq_lm": Use("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
-}
-"""By head kind: everything that a stage can train."""
-
-
-def read_head(model_folder: Path) -> Head:
-    """The head that a trained stage wrote down in `head.json`. Raises ModelError."""
-    try:
-        record = json.loads((model_folder / "head.json").read_text(encoding="utf-8"))
-        kind, labels = record["kind"], tuple(record["labels"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ModelError(
-            f"'{model_folder}' holds no readable head.json; run the stage that trained the model again"
-        ) from None
-    if kind not in USES:
-        raise ModelError(f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(USES)}")
-    return Head(kind, labels)
-
-
-def is_adapter(model_folder: Path) -> bool:
-    """Whether the folder holds a PEFT adapter instead of a whole model."""
-    return (model_folder / "adapter_config.json").is_file()
-
-
-FILE = "modeling_with_adapter.py"
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+BASE = "base"
+CHAT_TEMPLATE = "chat_template.jinja"
+"""Where transformers keeps a tokenizer's chat template."""
+BAKED_FILE = "modeling_with_adapter.py"
 KEY = "finery_adapter"
 """Where the model's config keeps the adapter's."""
 BESIDE_THE_WEIGHTS = (
@@ -102,7 +49,7 @@ register(replace=False)
 
 
 class {config}WithAdapter({config}):
-    """Another model type than the base's: without this file the weights must not be taken for those of the base alone."""
+    """Another model type than the base's: without this file the weights must not be taken for the base's alone."""
 
     model_type = "{model_type}-with-adapter"
 
@@ -119,76 +66,55 @@ class {base}WithAdapter({base}):
 '''
 
 
-def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
-    """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its
-    adapter. Raises ModelError."""
-    modules = foreign_code.adapter_modules(trained)
-    if len(modules) != 1:
+@dataclass(frozen=True)
+class HeadUse:
+    """How a reader of the model card uses a head."""
+
+    auto_class: str
+    pipeline_tag: str
+    words: str
+
+
+USES = {
+    "sequence_classification": HeadUse(
+        "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
+    ),
+    "token_classification": HeadUse(
+        "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
+    ),
+    "question_answering": HeadUse(
+        "AutoModelForQuestionAnswering", "question-answering", "a model that finds the answer to a question in a text"
+    ),
+    "multiple_choice": HeadUse(
+        "AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"
+    ),
+    "masked_lm": HeadUse("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
+    "pretraining": HeadUse(
+        "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
+    ),
+    "causal_lm": HeadUse("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
+    "seq2seq_lm": HeadUse("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
+}
+"""By head kind: everything that a stage can train."""
+
+
+def read_head(model_folder: Path) -> Head:
+    """The head that a trained stage wrote down in `head.json`. Raises ModelError."""
+    try:
+        record = json.loads((model_folder / "head.json").read_text(encoding="utf-8"))
+        kind, labels = record["kind"], tuple(record["labels"])
+    except (OSError, ValueError, KeyError, TypeError):
         raise ModelError(
-            f"the adapter in '{trained}' is one of PEFT's own methods, which cannot be baked; leave bake out"
-        )
-    said = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
-    model = _without_wrappers(tuned)
-    setattr(model.config, KEY, {key: value for key, value in said.items() if key not in BESIDE_THE_WEIGHTS})
-    model.save_pretrained(str(folder), max_shard_size="5GB")
-    ((name, content),) = modules.items()
-    (folder / name).write_bytes(content)
-    source = _source(type(model), type(model.config), name.removesuffix(".py"), folder).encode()
-    (folder / FILE).write_bytes(source)
-    _name_the_classes(folder / "config.json", type(model), type(model.config), auto_class)
-    return {FILE: source}
+            f"'{model_folder}' holds no readable head.json; run the stage that trained the model again"
+        ) from None
+    if kind not in USES:
+        raise ModelError(f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(USES)}")
+    return Head(kind, labels)
 
 
-def _without_wrappers(tuned: Any) -> Any:
-    """The base with the adapters in place, and what was trained whole as plain modules."""
-    from peft.utils import ModulesToSaveWrapper
-
-    model = tuned.get_base_model()
-    for name, wrapper in list(model.named_modules()):
-        if isinstance(wrapper, ModulesToSaveWrapper):
-            model.set_submodule(name, wrapper.modules_to_save[tuned.active_adapter])
-    return model
-
-
-def _source(model: type, config: type, module: str, folder: Path) -> str:
-    imports = []
-    for kind in sorted({model, config}, key=lambda each: each.__name__):
-        file = kind.__module__.rpartition(".")[2]
-        if kind.__module__.startswith("transformers."):
-            imports.append(f"from transformers import {kind.__name__}")
-        elif (folder / f"{file}.py").is_file():
-            imports.append(f"from .{file} import {kind.__name__}")
-        else:
-            raise ModelError(
-                f"the code of {kind.__name__} is not saved with the model, so no adapter can be baked into it; "
-                "leave bake out"
-            )
-    return SOURCE.format(
-        base=model.__name__,
-        config=config.__name__,
-        model_type=getattr(config, "model_type", ""),
-        module=module,
-        key=KEY,
-        imports="\n".join(imports),
-    )
-
-
-def _name_the_classes(path: Path, model: type, config: type, auto_class: str) -> None:
-    """In config.json, where loading begins."""
-    said, file = json.loads(path.read_text(encoding="utf-8")), FILE.removesuffix(".py")
-    said["architectures"] = [f"{model.__name__}WithAdapter"]
-    said["auto_map"] = {
-        "AutoConfig": f"{file}.{config.__name__}WithAdapter",
-        auto_class: f"{file}.{model.__name__}WithAdapter",
-    }
-    said["model_type"] += "-with-adapter"
-    path.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-BASE = "base"
-CHAT_TEMPLATE = "chat_template.jinja"
-"""Where transformers keeps a tokenizer's chat template."""
+def is_adapter(model_folder: Path) -> bool:
+    """Whether the folder holds a PEFT adapter instead of a whole model."""
+    return (model_folder / "adapter_config.json").is_file()
 
 
 def assemble(
@@ -237,3 +163,69 @@ def _base_of(model: Any) -> Any:
             for trained in module.modules_to_save.values():
                 trained.load_state_dict(before)
     return model.unload()
+
+
+def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
+    """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its
+    adapter. Raises ModelError."""
+    modules = foreign_code.adapter_modules(trained)
+    if len(modules) != 1:
+        raise ModelError(
+            f"the adapter in '{trained}' is one of PEFT's own methods, which cannot be baked; leave bake out"
+        )
+    settings = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
+    model = _without_wrappers(tuned)
+    setattr(model.config, KEY, {key: value for key, value in settings.items() if key not in BESIDE_THE_WEIGHTS})
+    model.save_pretrained(str(folder), max_shard_size="5GB")
+    ((name, content),) = modules.items()
+    (folder / name).write_bytes(content)
+    source = _source(type(model), type(model.config), name.removesuffix(".py"), folder).encode()
+    (folder / BAKED_FILE).write_bytes(source)
+    _name_the_classes(folder / "config.json", type(model), type(model.config), auto_class)
+    return {BAKED_FILE: source}
+
+
+def _without_wrappers(tuned: Any) -> Any:
+    """The base with the adapters in place, and what was trained whole as plain modules."""
+    from peft.utils import ModulesToSaveWrapper
+
+    model = tuned.get_base_model()
+    for name, wrapper in list(model.named_modules()):
+        if isinstance(wrapper, ModulesToSaveWrapper):
+            model.set_submodule(name, wrapper.modules_to_save[tuned.active_adapter])
+    return model
+
+
+def _source(model: type, config: type, module: str, folder: Path) -> str:
+    imports = []
+    for kind in sorted({model, config}, key=lambda each: each.__name__):
+        file = kind.__module__.rpartition(".")[2]
+        if kind.__module__.startswith("transformers."):
+            imports.append(f"from transformers import {kind.__name__}")
+        elif (folder / f"{file}.py").is_file():
+            imports.append(f"from .{file} import {kind.__name__}")
+        else:
+            raise ModelError(
+                f"the code of {kind.__name__} is not saved with the model, so no adapter can be baked into it; "
+                "leave bake out"
+            )
+    return SOURCE.format(
+        base=model.__name__,
+        config=config.__name__,
+        model_type=getattr(config, "model_type", ""),
+        module=module,
+        key=KEY,
+        imports="\n".join(imports),
+    )
+
+
+def _name_the_classes(path: Path, model: type, config: type, auto_class: str) -> None:
+    """In config.json, where loading begins."""
+    settings, file = json.loads(path.read_text(encoding="utf-8")), BAKED_FILE.removesuffix(".py")
+    settings["architectures"] = [f"{model.__name__}WithAdapter"]
+    settings["auto_map"] = {
+        "AutoConfig": f"{file}.{config.__name__}WithAdapter",
+        auto_class: f"{file}.{model.__name__}WithAdapter",
+    }
+    settings["model_type"] += "-with-adapter"
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -156,7 +156,7 @@ def _results(name: str, head: Head, scores: Scores) -> Iterable[Any]:
 
 def _kind(metric: str) -> str:
     """`accuracy_mm` is an accuracy."""
-    return next((known for known in METRICS if metric == known or metric.startswith(f"{known}_")), metric)
+    return next((name for name in METRICS if metric == name or metric.startswith(f"{name}_")), metric)
 
 
 def _rows(scores: Scores, baselines: Sequence[str]) -> Iterable[dict[str, Any]]:
@@ -271,9 +271,9 @@ def _verified(proof: Mapping[str, Any] | None) -> str:
     if proof is None:
         return ""
     if not proof["rows"]:
-        asked = f"{proof['texts']} evaluated texts" if proof.get("written") else "fixed sentences"
+        texts = f"{proof['texts']} evaluated texts" if proof.get("written") else "fixed sentences"
         return (
-            f"Before publication these files were loaded in a process without Finery; its logits on {asked} "
+            f"Before publication these files were loaded in a process without Finery; its logits on {texts} "
             f"differ from the trained model's by at most {proof['largest_difference_to_this_process']:.1e}."
         )
     flips = proof["flips"]

@@ -104,21 +104,21 @@ def refuse_foreign_code(folder: str, code: Any) -> None:
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)
-            told = os.path.relpath(path, folder).replace(os.sep, "/")
+            relative = os.path.relpath(path, folder).replace(os.sep, "/")
             if os.path.islink(path) or not (os.path.isfile(path) or os.path.isdir(path)):
-                raise ValueError(f"'{told}' is no plain file")
+                raise ValueError(f"'{relative}' is no plain file")
             if name in folders:
                 continue
             if importable(name):
                 with open(path, "rb") as file:
-                    if hashlib.sha256(file.read()).hexdigest() != code.get(told):
-                        raise ValueError(f"'{told}' is code that Finery did not write")
+                    if hashlib.sha256(file.read()).hexdigest() != code.get(relative):
+                        raise ValueError(f"'{relative}' is code that Finery did not write")
             elif name.endswith(".json"):
                 with open(path, encoding="utf-8") as file:
-                    _refuse_named(json.load(file), told, modules_beside(told, code), top=True)
+                    _refuse_named(json.load(file), relative, modules_beside(relative, code), top=True)
 
 
-def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> None:
+def _refuse_named(value: Any, file: str, modules: Any, top: bool = False) -> None:
     if isinstance(value, dict):
         for key, entry in value.items():
             if key == "auto_map" and top and modules:
@@ -133,11 +133,11 @@ def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> Non
                 ):
                     continue
             if names_code(key, entry):
-                raise ValueError(f"'{told}' names code that is not beside it: {key}")
-            _refuse_named(entry, told, modules)
+                raise ValueError(f"'{file}' names code that is not beside it: {key}")
+            _refuse_named(entry, file, modules)
     elif isinstance(value, list):
         for entry in value:
-            _refuse_named(entry, told, modules)
+            _refuse_named(entry, file, modules)
 
 
 def load(folder: str, auto_class: str, adapter: bool, code: Any = None) -> tuple[Any, Any]:
@@ -373,12 +373,14 @@ def main(folder: str, questions: str, answers: str) -> None:
     for name in FORBIDDEN:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails from here on
     with open(questions, encoding="utf-8") as file:
-        asked = json.load(file)
-    model, tokenizer = load(folder, asked["auto_class"], asked["adapter"], asked.get("code"))
-    found = {name: answer(model, tokenizer, **group).contiguous() for name, group in asked["groups"].items()}
+        request = json.load(file)
+    model, tokenizer = load(folder, request["auto_class"], request["adapter"], request.get("code"))
+    answers_by_group = {
+        name: answer(model, tokenizer, **group).contiguous() for name, group in request["groups"].items()
+    }
     from safetensors.torch import save_file
 
-    save_file(found, answers)
+    save_file(answers_by_group, answers)
 
 
 if __name__ == "__main__":

@@ -48,17 +48,17 @@ def public(value: Any) -> Any:
     return value if not place else _public(value, _references(place))
 
 
-def _public(value: Any, known: Mapping[str, str]) -> Any:
+def _public(value: Any, references: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return _public_text(value, known)
+        return _public_text(value, references)
     if isinstance(value, Mapping):
-        return {_public(key, known): _public(entry, known) for key, entry in value.items()}
-    return type(value)(_public(entry, known) for entry in value) if isinstance(value, list | tuple) else value
+        return {_public(key, references): _public(entry, references) for key, entry in value.items()}
+    return type(value)(_public(entry, references) for entry in value) if isinstance(value, list | tuple) else value
 
 
-def _public_text(text: str, known: Mapping[str, str]) -> str:
-    for path in sorted(known, key=len, reverse=True):
-        text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _, name=known[path]: name, text)  # type: ignore[misc]
+def _public_text(text: str, references: Mapping[str, str]) -> str:
+    for path in sorted(references, key=len, reverse=True):
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _, name=references[path]: name, text)  # type: ignore[misc]
     named = [os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])]
     named += [part for variable in FOLDERS for part in os.environ.get(variable, "").split(os.pathsep)]
     folders = {
@@ -75,10 +75,10 @@ def _public_text(text: str, known: Mapping[str, str]) -> str:
 
 @cache
 def _references(place: str) -> dict[str, str]:
-    found = read_json(Path(place))
+    references = read_json(Path(place))
     return {
         form: str(name)
-        for path, name in found.items()
+        for path, name in references.items()
         if path.startswith("/")
         for form in (path, os.path.realpath(path))
     }
@@ -139,8 +139,8 @@ def _stage(folder: Path) -> str | None:
     """Id of the stage that left a model in this folder: `…/model`, or one a task, `…/tasks/<task>/model`."""
     for place in folder.parents[:3]:
         if (place / RECORD).is_file():
-            found = read_json(place / RECORD).get("id")
-            return found if isinstance(found, str) and found else None
+            stage_id = read_json(place / RECORD).get("id")
+            return stage_id if isinstance(stage_id, str) and stage_id else None
     return None
 
 
@@ -198,13 +198,13 @@ def _content(stage: Any, context: Context) -> Mapping[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 __all__ = ["REFERENCES", "is_hub_id", "name_of", "public", "told"]

@@ -45,14 +45,14 @@ ASSEMBLED = "assembled"
 def _require(value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{glue/mrpc.f1: '>= 0.80'}}")])
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for path, comparison in value.items():
         try:
             parse(path, comparison)
         except ValueError as error:
-            found.append(((path,), str(error)))
-    if found:
-        raise ConfigIssues(found)
+            issues.append(((path,), str(error)))
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
 
 
@@ -123,9 +123,9 @@ class Publish(Stage):
         yield from self._unfit_for(trained)
         scored = scored_before(recipe, position)
         for requirement in self._requirements():
-            found = _unscored(requirement, recipe, source, scored)
-            if found:
-                yield ("require", requirement.path), found
+            reason = _unscored(requirement, recipe, source, scored)
+            if reason:
+                yield ("require", requirement.path), reason
 
     def _unfit_for(self, trained: Stage) -> Iterable[ConfigIssue]:
         """Ways to publish that the tuner of the stage rules out."""

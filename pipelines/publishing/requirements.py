@@ -73,9 +73,9 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
-    if not any(metric == name or metric.startswith(f"{name}_") for name in known):
-        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, known)} Available: {', '.join(known)}")
+    names = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
+    if not any(metric == name or metric.startswith(f"{name}_") for name in names):
+        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, names)} Available: {', '.join(names)}")
     if not isinstance(comparison, str):
         raise ValueError(f"is {show(comparison)}, must be a comparison; {EXAMPLE}")
     match = _COMPARISON.fullmatch(comparison)
@@ -111,11 +111,11 @@ def evaluations(recipe: Recipe, before: int) -> list[Stage]:
 
 def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
     """Benchmark -> ids of the stages whose models are scored on it before a position; `model` is the recipe's own."""
-    found: dict[str, set[str]] = {}
+    scored: dict[str, set[str]] = {}
     for stage in evaluations(recipe, before):
         for benchmark, model in _scored_by(recipe, stage).items():
-            found.setdefault(benchmark, set()).add(model)
-    return found
+            scored.setdefault(benchmark, set()).add(model)
+    return scored
 
 
 def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
@@ -135,13 +135,13 @@ def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
     if named is None:
         return {trained[model]: model for model in meant}
     latest = {task: each for each, task in trained.items() if len(meant) < 2 or each in meant}
-    found = {}
+    owners = {}
     for name in named:
         benchmark = trained.get(name, name)
         owner = name if name in trained else latest.get(name) or latest.get(TRAINED_AS.get(name, ""))
         one = meant[0] if source is not None and len(meant) == 1 else None if len(meant) > 1 else source
-        found[benchmark] = one or owner or START
-    return found | texts
+        owners[benchmark] = one or owner or START
+    return owners | texts
 
 
 def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
@@ -153,9 +153,9 @@ def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
 def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
     """The names of a benchmark's scores, such as `accuracy` and `accuracy_mm`."""
     for evaluate in (stage for stage in recipe.stages if stage.stage == "evaluate"):
-        asked = evaluate.few_shot_scores(recipe) | evaluate.policy_scores(recipe)
-        if benchmark in asked:
-            names: list[str] = asked[benchmark]
+        prompted = evaluate.few_shot_scores(recipe) | evaluate.policy_scores(recipe)
+        if benchmark in prompted:
+            names: list[str] = prompted[benchmark]
             return names
         texts = _texts_of(recipe, evaluate)
         if benchmark in texts:

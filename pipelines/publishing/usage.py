@@ -132,13 +132,13 @@ def _write(taught: str | None, config: Mapping[str, Any]) -> str:
             "mask_predict(\n    **inputs, mask_token_id=tokenizer.mask_token_id, "
             "excluded=tuple(tokenizer.all_special_ids)\n)"
         )
-    said = "written[0], skip_special_tokens=True"
+    output = "written[0], skip_special_tokens=True"
     if taught == "span_corruption":
-        said = "written[0, 1:]"  # its answers stand behind the sentinels
+        output = "written[0, 1:]"  # its answers stand behind the sentinels
     return (
         f'inputs = tokenizer({text}, return_tensors="pt")\n'
         f"written = model.eval().{decode}\n"
-        f"print(tokenizer.decode({said}))"
+        f"print(tokenizer.decode({output}))"
     )
 
 

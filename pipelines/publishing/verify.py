@@ -260,8 +260,8 @@ def clean_answers(
 
 def _bare(place: str) -> dict[str, str]:
     """The environment of a stranger: no Hub, no token, no caches, no GPU."""
-    kept = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SYSTEMROOT")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {
+    names = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SYSTEMROOT")
+    return {name: os.environ[name] for name in names if name in os.environ} | {
         "HOME": place,
         "HF_HOME": place,
         "HF_HUB_OFFLINE": "1",

@@ -6,7 +6,6 @@ longest, for all methods alike. Time is that of a step, measured on this machine
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any
 
 from pipelines.core.events import read_events
 from pipelines.core.recipe import Recipe
+from pipelines.core.results import training_costs
 from pipelines.core.study_cells import Cell, StudyRecipe
 from pipelines.runs.planning.plan import StagePlan, plan
 
@@ -123,11 +123,9 @@ def measured_seconds(folder: Path, stage: str) -> float | None:
     if len(between) >= FEWEST:
         return median(between)
     for path in folder.glob(f"stages/*-{stage}/metrics.json"):  # made by another run, or logged more rarely
-        try:
-            told = json.loads(path.read_text())
-            return float(told["train_runtime"]) / float(told["train_steps"])
-        except (OSError, ValueError, KeyError, ZeroDivisionError):
-            return None
+        costs = training_costs(path.parent)
+        steps = costs.get("train_steps")
+        return costs["train_runtime"] / steps if steps and "train_runtime" in costs else None
     return None
 
 

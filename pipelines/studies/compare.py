@@ -1,11 +1,7 @@
 """Finished runs side by side: the same benchmarks, each model tested against the first on the same examples.
 
-Whether one model is better than another on the same examples: the tests, each with its p-value.
-
-Finished runs side by side: the same benchmarks, each model held against the first on the same examples.
-
-A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that
-are shown, is at most 0.05.
+A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that are
+shown, is at most 0.05.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ BUSY = 2e6
 
 
 @dataclass
-class TestResults:
+class PairedTests:
     """What the tests say about two models on one benchmark."""
 
     differences: dict[str, Estimate] = field(default_factory=dict)
@@ -56,9 +52,9 @@ class TestResults:
     """Of the answers that are simply right or wrong."""
 
 
-def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> TestResults:
+def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> PairedTests:
     """The tests on every score of two models that were scored on the same examples."""
-    found = TestResults()
+    tested = PairedTests()
     for metric in one.metrics:
         if metric not in one.draws or metric not in other.draws or metric not in other.metrics:
             continue
@@ -66,31 +62,31 @@ def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> TestRes
         estimate = paired_difference([one.metrics[metric]], [other.metrics[metric]], [drawn[0]], [drawn[1]], SEED)
         if estimate is None:
             continue
-        found.differences[metric] = estimate
+        tested.differences[metric] = estimate
         if "bootstrap" in tests:
-            found.p_values.setdefault(metric, {})["bootstrap"] = p_of_draws(drawn[0] - drawn[1], estimate.value)
+            tested.p_values.setdefault(metric, {})["bootstrap"] = p_of_draws(drawn[0] - drawn[1], estimate.value)
     if "randomisation" in tests:
         for metric, p_value in _shuffled(one, other).items():
-            if metric in found.differences:
-                found.p_values.setdefault(metric, {})["randomisation"] = p_value
+            if metric in tested.differences:
+                tested.p_values.setdefault(metric, {})["randomisation"] = p_value
     if "mcnemar" in tests:
-        found.mcnemar = _judged(one, other)
-        if found.mcnemar is not None and one.main in found.differences:
-            found.p_values.setdefault(one.main, {})["mcnemar"] = found.mcnemar.exact
-    return found
+        tested.mcnemar = _judged(one, other)
+        if tested.mcnemar is not None and one.main in tested.differences:
+            tested.p_values.setdefault(one.main, {})["mcnemar"] = tested.mcnemar.exact
+    return tested
 
 
 def _shuffled(one: Result, other: Result) -> dict[str, float]:
     """Approximate randomisation, split by split."""
-    found: dict[str, float] = {}
+    tested: dict[str, float] = {}
     for suffix, part in one.parts.items():
         against: Any = other.parts.get(suffix)
         if against is None or type(against) is not type(part):
             continue
         scored = _swapper(part, against)
         rounds = max(199, min(ROUNDS, int(BUSY / len(part))))
-        found |= {f"{name}{suffix}": value for name, value in randomisation(len(part), scored, SEED, rounds).items()}
-    return found
+        tested |= {f"{name}{suffix}": value for name, value in randomisation(len(part), scored, SEED, rounds).items()}
+    return tested
 
 
 def _swapper(part: Any, against: Any) -> Any:
@@ -114,14 +110,14 @@ class RunComparison:
     result: Result
     same: bool
     """Whether it was scored on the reference's examples."""
-    tested: TestResults
+    tested: PairedTests
     corrected: dict[str, float]
     """By test: the p-value of the main score, corrected."""
 
 
 def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> dict[str, Any]:
     """What `finery compare` says, as plain data. Raises CommandError where the runs have nothing in common."""
-    tests, how = _asked(test, correction)
+    tests, how = _tests_and_correction(test, correction)
     measured: dict[str, list[tuple[str, Result]]] = {}
     names = _names(folders)
     for name, folder in zip(names, folders, strict=True):
@@ -131,34 +127,36 @@ def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm"
             measured.setdefault(result.benchmark, []).append((f"{name}:{result.model}" if several else name, result))
     shared = {name: models for name, models in measured.items() if len(models) > 1}
     if not shared:
-        told = "; ".join(
+        measured_by = "; ".join(
             f"{name}: {', '.join(dict.fromkeys(each.benchmark for each in _finished(folder))) or 'nothing'}"
             for name, folder in zip(names, folders, strict=True)
         )
-        raise CommandError(f"the runs have no benchmark in common ({told}); evaluate them on the same ones")
+        raise CommandError(f"the runs have no benchmark in common ({measured_by}); evaluate them on the same ones")
     notes = [
         f"{benchmark} was measured by {models[0][0]} alone."
         for benchmark, models in measured.items()
         if len(models) == 1
     ]
-    compared = {benchmark: [_held(each, models[0], tests) for each in models] for benchmark, models in shared.items()}
+    compared = {
+        benchmark: [_compared(each, models[0], tests) for each in models] for benchmark, models in shared.items()
+    }
     family = [each for models in compared.values() for each in models[1:]]
     for name in tests:
         _correct(family, name, how)
     decided = [each for each in family if tests[0] in each.corrected]
-    told_of = [_side_by_side(benchmark, models, tests[0], how, len(decided)) for benchmark, models in compared.items()]
+    sections = [_side_by_side(benchmark, models, tests[0], how, len(decided)) for benchmark, models in compared.items()]
     return {
-        "benchmarks": told_of,
+        "benchmarks": sections,
         "notes": notes,
         "tests": list(tests),
         "test": tests[0],
         "correction": how,
         "comparisons": len(decided),
-        "warnings": [warning for each in told_of for warning in each.pop("warnings")],
+        "warnings": [warning for each in sections for warning in each.pop("warnings")],
     }
 
 
-def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
+def _tests_and_correction(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
     """The tests that are made, the deciding one first, and the correction. Raises CommandError."""
     if test not in ("all", *TESTS):
         raise CommandError(
@@ -173,12 +171,12 @@ def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
     return chosen, next(each for each in CORRECTIONS if each == correction)
 
 
-def _held(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> RunComparison:
+def _compared(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> RunComparison:
     name, result = model
     first = result is reference[1]
     same = first or result.same_examples(reference[1])
     return RunComparison(
-        name, result, same, TestResults() if first or not same else held_against(result, reference[1], tests), {}
+        name, result, same, PairedTests() if first or not same else held_against(result, reference[1], tests), {}
     )
 
 
@@ -195,7 +193,7 @@ def _side_by_side(
     benchmark: str, models: Sequence[RunComparison], test: Test, how: Correction, count: int
 ) -> dict[str, Any]:
     reference = models[0]
-    told: list[dict[str, Any]] = []
+    columns: list[dict[str, Any]] = []
     sentences: list[str] = []
     warnings: list[str] = []
     for each in models:
@@ -204,12 +202,12 @@ def _side_by_side(
         metrics: dict[str, Any] = {}
         for metric, value in result.metrics.items():
             difference = None
-            if (found := each.tested.differences.get(metric)) is not None:
+            if (estimate := each.tested.differences.get(metric)) is not None:
                 p_values = each.tested.p_values.get(metric, {})
                 difference = {
-                    "value": found.value,
-                    "interval": [found.low, found.high],
-                    "clear": found.clear,
+                    "value": estimate.value,
+                    "interval": [estimate.low, estimate.high],
+                    "clear": estimate.clear,
                     "p": p_values,
                     "corrected": each.corrected if metric == result.main else None,
                 }
@@ -219,7 +217,7 @@ def _side_by_side(
                 "difference": difference,
             }
         split = each.tested.mcnemar
-        told.append(
+        columns.append(
             {
                 "name": each.name,
                 "model": result.model,
@@ -251,7 +249,7 @@ def _side_by_side(
         "benchmark": benchmark,
         "reference": reference.name,
         "metrics": names,
-        "models": told,
+        "models": columns,
         "sentences": sentences,
         "warnings": warnings,
     }
@@ -259,12 +257,12 @@ def _side_by_side(
 
 def _verdict(each: RunComparison, test: Test) -> str:
     """`better`, `worse`, `inside the noise`, or nothing where the test cannot be made."""
-    found, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
-    if found is None or p_value is None:
+    difference, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
+    if difference is None or p_value is None:
         return ""
-    if p_value > LEVEL_CORRECTIONS or (test == "bootstrap" and not found.clear):
+    if p_value > LEVEL_CORRECTIONS or (test == "bootstrap" and not difference.clear):
         return "inside the noise"
-    gained = found.value
+    gained = difference.value
     if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is
         return "better" if each.tested.mcnemar.only_first > each.tested.mcnemar.only_second else "worse"
     return "better" if (gained > 0) != smaller_is_better(each.result.main) else "worse"
@@ -274,13 +272,13 @@ def _sentence(each: RunComparison, reference: str, verdict: str, test: Test, how
     metric = each.result.main
     if not each.same:
         return f"{each.name} was not scored on the same examples as {reference}, so their difference has no interval."
-    found = each.tested.differences.get(metric)
-    if found is None:
+    difference = each.tested.differences.get(metric)
+    if difference is None:
         return (
             f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the "
             "difference has no interval."
         )
-    size = f"{metric} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    size = f"{metric} {difference.value:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})"
     if not verdict:
         return (
             f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply "

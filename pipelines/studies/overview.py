@@ -81,9 +81,9 @@ def overviews(blocks: Blocks, reference: str | None, correction: Correction) -> 
     for labels, benchmark, rows in measured:
         rest = {name: entry for name, entry in labels.items() if name not in tasks}
         groups.setdefault(tuple(rest.items()), []).append((labels, benchmark, rows))
-    found = [_overview(dict(rest), group, tasks, reference) for rest, group in groups.items() if len(group) > 1]
-    correct([line.mean for overview in found for line in overview.lines if line.mean is not None], correction)
-    return found
+    glances = [_overview(dict(rest), group, tasks, reference) for rest, group in groups.items() if len(group) > 1]
+    correct([line.mean for overview in glances for line in overview.lines if line.mean is not None], correction)
+    return glances
 
 
 def _task_keys(blocks: Blocks) -> Iterator[str]:

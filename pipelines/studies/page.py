@@ -118,7 +118,7 @@ def _frontier(rows: Sequence[StudyRow]) -> str:
 
 def _costs(rows: Sequence[StudyRow]) -> list[str]:
     """One scatter a cost that tells the methods apart."""
-    found = []
+    drawn = []
     for key, name, unit in COSTS:
         points = []
         for row in rows:
@@ -128,8 +128,8 @@ def _costs(rows: Sequence[StudyRow]) -> list[str]:
                 low, high = figure.interval or (None, None)
                 points.append(plots.Point(row.name, cost, figure.mean, low, high))
         if len({point.x for point in points}) > 1:
-            found.append(plots.scatter(points, name, str(rows[0].main), not smaller_is_better(str(rows[0].main)), unit))
-    return found
+            drawn.append(plots.scatter(points, name, str(rows[0].main), not smaller_is_better(str(rows[0].main)), unit))
+    return drawn
 
 
 def _curves(rows: Sequence[StudyRow]) -> str:

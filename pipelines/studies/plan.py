@@ -71,18 +71,18 @@ class StudyPlan:
             "",
         ]
         for row in self.rows:
-            told = [f"{row.cells} cell{'s' if row.cells != 1 else ''}"]
+            parts = [f"{row.cells} cell{'s' if row.cells != 1 else ''}"]
             if row.trained is not None:
                 if row.trained.trainable_parameters is not None:
-                    told.append(
+                    parts.append(
                         f"learns {count(row.trained.trainable_parameters)} of {count(row.trained.all_parameters)}"
                     )
                 if row.trained.memory is not None:
-                    told.append(f"memory {size(row.trained.memory.peak)}")
+                    parts.append(f"memory {size(row.trained.memory.peak)}")
                 if row.trained.seconds is not None:
-                    told.append(f"training about {seconds(row.trained.seconds)} each")
-                told += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
-            text.append(f"  {named(row.labels) or 'all'}: {', '.join(told)}")
+                    parts.append(f"training about {seconds(row.trained.seconds)} each")
+                parts += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
+            text.append(f"  {named(row.labels) or 'all'}: {', '.join(parts)}")
         text += [f"  refused: {cell}: {why}" for cell, why in self.refused]
         if self.trials:
             text += ["", f"search about {seconds(self.search_seconds) or 'unknown'}"]
@@ -99,20 +99,22 @@ def plan_study(
 ) -> StudyPlan:
     """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is
     done once."""
-    kept = [axis.name for axis in study.axes if not axis.repeats]
+    names = [axis.name for axis in study.axes if not axis.repeats]
     rows: dict[tuple[str, ...], list[Cell]] = {}
     for cell in study.cells:
         if not cell.refusal:
-            rows.setdefault(tuple(cell.labels[name] for name in kept), []).append(cell)
+            rows.setdefault(tuple(cell.labels[name] for name in names), []).append(cell)
     done: set[str] = set()
-    total, planned, found = _Sum(), [], None
+    total, planned, costs_of_row = _Sum(), [], None
     for key, cells in rows.items():
-        found = plan(cells[0].recipe, flops_per_second, device)
+        costs_of_row = plan(cells[0].recipe, flops_per_second, device)
         for cell in cells:
-            total.add(cell.recipe, found, done)
-        trained = [each for each, stage in zip(found.stages, cells[0].recipe.stages, strict=True) if stage.trains]
-        planned.append(RowPlan(dict(zip(kept, key, strict=True)), len(cells), trained[-1] if trained else None))
-    assert found is not None
+            total.add(cell.recipe, costs_of_row, done)
+        trained = [
+            each for each, stage in zip(costs_of_row.stages, cells[0].recipe.stages, strict=True) if stage.trains
+        ]
+        planned.append(RowPlan(dict(zip(names, key, strict=True)), len(cells), trained[-1] if trained else None))
+    assert costs_of_row is not None
     searched, trials = _Sum(), 0
     search = study.options.search
     for group in study.groups if search is not None else ():
@@ -131,8 +133,8 @@ def plan_study(
     refused = tuple((cell.folder, cell.refusal) for cell in study.refused)
     return StudyPlan(
         study.recipe.name,
-        found.device,
-        found.rate,
+        costs_of_row.device,
+        costs_of_row.rate,
         len(study.cells),
         refused,
         trials,

@@ -59,17 +59,17 @@ def glance_heading(overview: Overview) -> str:
 def glance(overview: Overview, reference: str | None) -> list[list[tuple[str, str]]]:
     """The head and the lines of an overview: the text of each cell, and its verdict."""
     heads = [f"{column} {metric}" for column, metric in zip(overview.columns, overview.metrics, strict=True)]
-    found = [[("", ""), *((each, "") for each in heads)]]
+    lines_of_cells = [[("", ""), *((each, "") for each in heads)]]
     if overview.averaged:
-        found[0] += [(MEAN, ""), *([(f"against {reference}, 95 %", ""), ("p", "")] if reference else [])]
+        lines_of_cells[0] += [(MEAN, ""), *([(f"against {reference}, 95 %", ""), ("p", "")] if reference else [])]
     for line in overview.lines:
         cells = [(line.name, "")]
         for row in line.rows:
             cells.append(("", "") if row is None else (_short(row), row.verdict()))
         if overview.averaged:
             cells += [("", "")] * (3 if reference else 1) if line.mean is None else _of_mean(line.mean, reference)
-        found.append(cells)
-    return found
+        lines_of_cells.append(cells)
+    return lines_of_cells
 
 
 def _of_mean(mean: StudyRow, reference: str | None) -> list[tuple[str, str]]:
@@ -226,13 +226,13 @@ def sentence(row: StudyRow, reference: str | None, corrected_by: str = "") -> st
     verdict = row.verdict()
     if verdict in ("", "reference") or reference is None or row.main is None:
         return ""
-    found = row.figures[row.main].difference
-    assert found is not None
-    size_of = f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-    told_p = "" if found.p is None else f" p {shown(found.p)}"
-    if told_p and corrected_by and row.p_corrected is not None:
-        told_p += f", {shown(row.p_corrected)} after {corrected_by}"
-    behind = f" ({told_p.strip()})" if told_p else ""
+    gap = row.figures[row.main].difference
+    assert gap is not None
+    size_of = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+    p_text = "" if gap.p is None else f" p {shown(gap.p)}"
+    if p_text and corrected_by and row.p_corrected is not None:
+        p_text += f", {shown(row.p_corrected)} after {corrected_by}"
+    behind = f" ({p_text.strip()})" if p_text else ""
     if verdict == "inside the noise":
         return f"{row.name}: {row.main} {size_of} against {reference}, inside the noise{behind}."
     return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}{behind}."
@@ -290,8 +290,8 @@ def difference(row: StudyRow, figure: Figure) -> str:
     """`-0.006 (-0.018 – +0.007)`."""
     if row.is_reference:
         return "reference"
-    found = figure.difference
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})" if found else "not comparable"
+    gap = figure.difference
+    return f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})" if gap else "not comparable"
 
 
 def p_values(row: StudyRow, figure: Figure) -> str:

@@ -131,10 +131,10 @@ class Study(StudyState):
         budget = self.plan.options.budget
         if budget is None:
             return
-        kept = [axis.name for axis in self.plan.axes if not axis.repeats]
+        names = [axis.name for axis in self.plan.axes if not axis.repeats]
 
         def row_of(cell: Cell) -> tuple[str, ...]:
-            return tuple(cell.labels[name] for name in kept)
+            return tuple(cell.labels[name] for name in names)
 
         rows: dict[tuple[str, ...], list[CellState]] = {}
         for state in self.states:
@@ -169,7 +169,7 @@ class Study(StudyState):
         for name, key in names.items():
             with suppress(ConfigIssues):
                 recipes[name] = self.plan.probe(rows[key].cell, rows[key].chosen, steps)
-        found: dict[tuple[str, ...], float] = {}
+        times: dict[tuple[str, ...], float] = {}
         for name, ended in self._do(
             recipes, {name: {**rows[key].cell.labels, "measured": f"{steps} steps"} for name, key in names.items()}
         ):
@@ -180,8 +180,8 @@ class Study(StudyState):
                 else None
             )
             if seconds is not None:
-                found[key] = seconds
-        return found
+                times[key] = seconds
+        return times
 
     def run(self) -> None:
         """Run every cell that can run."""
@@ -277,9 +277,12 @@ def run_study(
     stop = stop or StopSignal()
     try:
         with _opened(folder, plan), stop_on_signals(stop), stop.deferred():
-            asked = plan.recipe.launch.num_processes
+            processes = plan.recipe.launch.num_processes
             study = Study(
-                plan, folder, workers or Workers(slots(parallel, asked), stop), 1 if asked == "auto" else int(asked)
+                plan,
+                folder,
+                workers or Workers(slots(parallel, processes), stop),
+                1 if processes == "auto" else int(processes),
             )
             return _through(study, source)
     except OSError as error:

@@ -108,12 +108,14 @@ class StudyRow:
         if self.is_reference:
             return "reference"
         name = metric or self.main
-        found = self.figures[name].difference if name in self.figures else None
-        if found is None:
+        difference = self.figures[name].difference if name in self.figures else None
+        if difference is None:
             return ""
-        if not found.clear or (name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT):
+        if not difference.clear or (
+            name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT
+        ):
             return "inside the noise"
-        return "better" if (found.value > 0) != smaller_is_better(name) else "worse"
+        return "better" if (difference.value > 0) != smaller_is_better(name) else "worse"
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -149,10 +151,10 @@ def compared_axis(axes: Sequence[Axis], reference: str | None) -> str:
 def rows_of(study: StudyState) -> list[StudyRow]:
     """Every row, in the order of the matrix; a row without a complete cell says what became of its cells."""
     axes = study.plan.axes
-    kept = [axis.name for axis in axes if not axis.repeats]
+    names = [axis.name for axis in axes if not axis.repeats]
     groups: dict[tuple[str, ...], list[CellState]] = {}
     for state in study.states:
-        groups.setdefault(tuple(state.cell.labels[name] for name in kept), []).append(state)
+        groups.setdefault(tuple(state.cell.labels[name] for name in names), []).append(state)
     measured: dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]] = {}
     repeats = [axis.name for axis in axes if axis.repeats]
     for key, states in groups.items():
@@ -168,13 +170,13 @@ def rows_of(study: StudyState) -> list[StudyRow]:
     compared = compared_axis(axes, reference)
     rows: list[StudyRow] = []
     for key, states in groups.items():
-        labels = dict(zip(kept, key, strict=True))
+        labels = dict(zip(names, key, strict=True))
         for (stage, benchmark), results in (measured[key] or {("", ""): {}}).items():
             row = row_of(labels, stage, benchmark, results, states)
             row.name = labels.get(compared, "all")
             row.is_reference = axis is not None and labels[axis.name] == reference
             if axis is not None and not row.is_reference and results:
-                other = tuple(str(reference) if name == axis.name else labels[name] for name in kept)
+                other = tuple(str(reference) if name == axis.name else labels[name] for name in names)
                 held_against(row, results, measured.get(other, {}).get((stage, benchmark), {}))
             complete = [study.folder / state.cell.folder for state in states if state.complete]
             curves = [learning_curve(read_events(folder / "events.jsonl"), row.model) for folder in complete]

@@ -128,7 +128,8 @@ def compare(outcome: RunSummary, benchmark: str) -> str:
         "behind": f"On {benchmark}, {whose} does not beat {opponent}: {against}.",
         "ahead": f"On {benchmark}, {whose} is ahead of {opponent}: {against}, "
         "without an interval to judge the difference by.",
-        "within the interval": f"On {benchmark}, {whose} is ahead of {opponent}, but within its 95 % interval: {against}.",
+        "within the interval": f"On {benchmark}, {whose} is ahead of {opponent}, but within its 95 % interval: "
+        f"{against}.",
         "better": f"On {benchmark}, {whose} beats {opponent}: {against}.",
     }[best.standing(bar)]
 
@@ -162,9 +163,8 @@ def show(outcome: RunSummary, folder: Path, again: str, console: Console | None 
     console.print()
     for label, text, note in lines(outcome, folder, again):
         line = Text(f"  {label:<12}", style="bold").append(text, style="not bold")
-        console.print(
-            line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True
-        )  # to be copied whole
+        # to be copied whole
+        console.print(line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True)
 
 
 def _fitting(outcome: RunSummary, benchmark: str, console: Console) -> tuple[int, Padding]:

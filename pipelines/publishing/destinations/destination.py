@@ -98,9 +98,9 @@ def write_sums(folder: Path) -> dict[str, str]:
     return {**sums, SUMS: sha256_of(folder / SUMS)}
 
 
-def differences(expected: Mapping[str, str], found: Mapping[str, str | None]) -> list[str]:
+def differences(expected: Mapping[str, str], actual: Mapping[str, str | None]) -> list[str]:
     """Names of the expected files that are missing or changed, in order."""
-    return [name for name, digest in expected.items() if found.get(name) != digest]
+    return [name for name, digest in expected.items() if actual.get(name) != digest]
 
 
 def marker_bytes(publication: Mapping[str, Any], complete: bool) -> bytes:

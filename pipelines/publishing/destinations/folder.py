@@ -27,9 +27,8 @@ class Folder:
 
     def __init__(self, to: str, private: bool = True) -> None:
         self.to = to
-        self.path = Path(
-            os.path.realpath(os.path.expanduser(to))
-        )  # a link keeps pointing at what is replaced behind it
+        # a link keeps pointing at what is replaced behind it
+        self.path = Path(os.path.realpath(os.path.expanduser(to)))
 
     @staticmethod
     def claims(to: str) -> bool:

@@ -152,13 +152,15 @@ class Hub:
 
     def _changed(self, api: Any, checksums: Mapping[str, str], revision: str | None) -> list[str]:
         tree = self._tree(api, revision)
-        found: dict[str, str | None] = {name: entry.lfs.sha256 for name, entry in tree.items() if entry.lfs is not None}
+        digests: dict[str, str | None] = {
+            name: entry.lfs.sha256 for name, entry in tree.items() if entry.lfs is not None
+        }
         with _no_bars(), TemporaryDirectory() as place:
             for name in checksums:
-                if name in tree and name not in found:
+                if name in tree and name not in digests:
                     path = api.hf_hub_download(self.repo_id, name, revision=revision, local_dir=place)
-                    found[name] = sha256_of(Path(path))
-        return differences(checksums, found)
+                    digests[name] = sha256_of(Path(path))
+        return differences(checksums, digests)
 
     def _patiently(
         self, ask: Callable[[], Result], missing: Result | None = None, waits: tuple[float, ...] | None = None
@@ -232,11 +234,11 @@ def _no_bars() -> Iterator[None]:
 
 def _chain(error: BaseException | None) -> list[BaseException]:
     """The error and what it was raised from: the client wraps a failed upload in a RuntimeError."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return chain
 
 
 def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
@@ -264,9 +266,9 @@ def _is_network(error: BaseException) -> bool:
 def _asked_to_wait(error: BaseException) -> float | None:
     for each in _chain(error):
         headers = getattr(getattr(each, "response", None), "headers", {})
-        asked = str(headers.get("retry-after", ""))
-        if asked.isdigit():
-            return float(asked)
+        seconds = str(headers.get("retry-after", ""))
+        if seconds.isdigit():
+            return float(seconds)
     return None
 
 

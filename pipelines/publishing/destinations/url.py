@@ -63,11 +63,13 @@ class Url:
         protocol, _, rest = to.partition("://")
         if protocol == "hf":
             return f"is a Hub URL; write hub:{rest.removeprefix('models/') or 'owner/name'}"
-        known = sorted({name for name in known_implementations if name.isalnum()} - NOT_WRITTEN - {"hf"})
+        protocols = sorted({name for name in known_implementations if name.isalnum()} - NOT_WRITTEN - {"hf"})
         if protocol in NOT_WRITTEN:
-            return f"has the protocol '{protocol}', which cannot be written to. Allowed: {', '.join(known)}"
-        if protocol not in known:
-            return f"has the unknown protocol '{protocol}'.{nearest(protocol, known)} Allowed: {', '.join(known)}"
+            return f"has the protocol '{protocol}', which cannot be written to. Allowed: {', '.join(protocols)}"
+        if protocol not in protocols:
+            return (
+                f"has the unknown protocol '{protocol}'.{nearest(protocol, protocols)} Allowed: {', '.join(protocols)}"
+            )
         if not rest.strip("/"):
             return f"names no folder; write {protocol}://place/name"
         if "@" in urlsplit(to).netloc and ":" in urlsplit(to).netloc.partition("@")[0]:
@@ -146,14 +148,14 @@ class Url:
     @staticmethod
     def _changed(files: Any, root: str, checksums: Mapping[str, str]) -> list[str]:
         files.invalidate_cache()
-        found: dict[str, str | None] = {}
+        digests: dict[str, str | None] = {}
         for name in checksums:
             try:
                 with files.open(f"{root}/{name}", "rb") as stream:
-                    found[name] = sha256_of_stream(stream)
+                    digests[name] = sha256_of_stream(stream)
             except FileNotFoundError:
-                found[name] = None
-        return differences(checksums, found)
+                digests[name] = None
+        return differences(checksums, digests)
 
 
 def _names(files: Any, root: str) -> list[str]:

@@ -1,179 +1,214 @@
-"""The maps are the model's own attention, named by the tokens that it read."""
+"""Page and picture of attention maps: every map where its layer and head say, and nothing that a text says can run."""
 
 from __future__ import annotations
 
-import math
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from PIL import Image
 
 from pipelines.commands import attention
-from pipelines.commands.attention import Maps, Request, Section, attend
-from pipelines.core.errors import CommandError, ModelError, StageError
+from pipelines.commands.attention import page
+from pipelines.core.errors import CommandError, StageError
+from pipelines.models.attention_maps import AttentionMaps, AttentionRequest, AttentionSection, attend
 from tests import writers
 from tests.writers import TEXT
 
 
-def maps(kind: str, text: str = TEXT, **asked: Any) -> Maps:
-    return attend(Request(str(writers.folder(kind)), text, **asked))
+class Reader(HTMLParser):
+    """Elements, their attributes, and the content of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.contents: list[tuple[str, str]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in ("meta", "br", "input", "link", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.contents.append((self.open[-1], data))
+
+    def of(self, tag: str) -> list[str]:
+        return [content for where, content in self.contents if where == tag]
+
+    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
 
 
-def section(weights: Any, name: str = "encoder") -> Section:
-    weights = np.asarray(weights, dtype=np.float32)[None, None]
-    rows, columns = weights.shape[-2:]
-    return Section(name, name, tuple(map(str, range(rows))), tuple(map(str, range(columns))), weights, (1,), (1,))
-
-
-def test_an_encoders_first_layer_is_softmax_of_queries_and_keys() -> None:
-    found = maps("bert").sections[0]
-    model = writers.model("bert").bert
-    ids = torch.tensor([writers.tokenizer()(TEXT)["input_ids"]])
-    with torch.no_grad():
-        states = model.embeddings(ids)[0]
-        layer = model.encoder.layer[0].attention.self
-        query, key = ((part(states)).view(len(states), 2, 8).transpose(0, 1) for part in (layer.query, layer.key))
-        expected = (query @ key.transpose(1, 2) / math.sqrt(8)).softmax(-1)
-    assert found.queries == found.keys == ("[CLS]", *TEXT.split(), "[SEP]")
-    assert found.weights.shape == (2, 2, 8, 8)
-    np.testing.assert_allclose(found.weights[0], expected.numpy(), atol=1e-5)
-    assert expected.std() > 0.02  # the weights differ, so that the comparison means something
-
-
-@pytest.mark.parametrize("kind", ["bert", "bert-classifier", "gpt2", "t5"])
-def test_every_row_shares_out_the_whole_attention(kind: str) -> None:
-    for each in maps(kind).sections:
-        np.testing.assert_allclose(each.weights.sum(-1), 1.0, atol=1e-5)
-        assert (each.weights >= 0).all()
-
-
-def test_a_decoder_reads_the_bare_text_and_looks_back_only() -> None:
-    found = maps("gpt2")
-    assert found.family == "decoder"
-    assert found.sections[0].queries == tuple(TEXT.split())
-    assert found.sections[0].weights.shape == (3, 2, 6, 6)
-    assert not np.triu(found.sections[0].weights, 1).any()
-
-
-def test_an_encoder_decoder_has_three_kinds_of_attention() -> None:
-    target = "the dog runs"
-    found = maps("t5", target=target)
-    encoder, decoder, cross = found.sections
-    read, said = ("[CLS]", *TEXT.split(), "[SEP]"), ("[PAD]", "[CLS]", *target.split())  # begins with T5's start token
-    assert [each.name for each in found.sections] == ["encoder", "decoder", "cross"]
-    assert (encoder.queries, encoder.keys) == (read, read)
-    assert (decoder.queries, decoder.keys) == (said, said)
-    assert (cross.queries, cross.keys) == (said, read)
-    assert not np.triu(decoder.weights, 1).any()
-    assert np.triu(encoder.weights, 1).any()
-    model = writers.model("t5")
-    model.set_attn_implementation("eager")
-    ids = torch.tensor([writers.tokenizer()(TEXT)["input_ids"]])
-    labels = writers.tokenizer()(target, return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        shifted = model._shift_right(labels)
-        expected = model(input_ids=ids, decoder_input_ids=shifted, output_attentions=True).cross_attentions[1][0]
-    np.testing.assert_allclose(cross.weights[1], expected.numpy(), atol=1e-6)
-
-
-def test_without_a_target_the_decoder_reads_the_models_own_greedy_answer() -> None:
-    found = maps("t5")
-    ids = torch.tensor([writers.tokenizer()(TEXT)["input_ids"]])
-    own = (
-        writers.model("t5")
-        .generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=32)[0]
-        .tolist()
+def maps(**changed: Any) -> AttentionMaps:
+    draw = np.random.default_rng(0)
+    weights = draw.dirichlet([0.3] * 5, size=(2, 3, 4)).astype(np.float32)  # (layers, heads, query, key)
+    crossing = AttentionSection(
+        "cross", "Cross", ("a", "b", "c", "d"), ("v", "w", "x", "y", "z"), weights, (1, 2), (1, 2, 3)
     )
-    own = own[:-1] if own[-1] == writers.tokenizer().eos_token_id else own
-    assert list(found.sections[1].queries) == writers.tokenizer().convert_ids_to_tokens(own)
-    assert "the model's own answer" in found.notes[0]
+    alone = draw.dirichlet([0.3] * 4, size=(2, 3, 4)).astype(np.float32)
+    own = AttentionSection("encoder", "Encoder", ("a", "b", "c", "d"), ("a", "b", "c", "d"), alone, (1, 2), (1, 2, 3))
+    return AttentionMaps(
+        **{"model": "m", "family": "encoder-decoder", "text": "a b c d", "sections": (own, crossing), "notes": ("cut",)}
+        | changed
+    )
 
 
-def test_two_texts_are_read_together() -> None:
-    assert maps("bert", pair="the dog").sections[0].keys == ("[CLS]", *TEXT.split(), "[SEP]", "the", "dog", "[SEP]")
+def data_of(reader: Reader) -> Any:
+    place = [attributes.get("type") for attributes in reader.attributes("script")].index("application/json")
+    return json.loads(reader.of("script")[place])
 
 
-def test_one_layer_and_head_of_all_keep_their_numbers() -> None:
-    whole, one = maps("gpt2").sections[0], maps("gpt2", layer=3, head=2).sections[0]
-    assert (one.layers, one.heads) == ((3,), (2,))
-    assert np.array_equal(one.weights[0, 0], whole.weights[2, 1])
-    assert [(each["layer"], each["head"]) for each in one.summary()["maps"]] == [(3, 2)]
-    assert one.summary()["maps"][0] == whole.summary()["maps"][5]
+def test_the_page_is_well_formed_and_closes_what_it_opens() -> None:
+    text = page(maps())
+    reader = Reader(text)
+    assert reader.open == []
+    assert text.startswith("<!DOCTYPE html>")
+    assert reader.attributes("html") == [{"lang": "en"}]
+    names = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    script = reader.of("script")[-1]
+    assert set(re.findall(r'one\("#([\w-]+)"\)', script)) <= set(names)  # whatever the script looks for is there
 
 
-def test_a_long_text_is_cut_with_a_note() -> None:
-    found = maps("bert", " ".join(["cat"] * 30), limit=10)
-    assert len(found.sections[0].keys) == 10
-    assert found.sections[0].keys[-1] == "[SEP]"
-    assert found.notes == ("The text has 32 tokens; 10 are shown (--limit shows more).",)
+def test_its_policy_allows_its_own_style_and_script_and_nothing_else() -> None:
+    reader = Reader(page(maps()))
+    policy = next(
+        each["content"] for each in reader.attributes("meta") if each.get("http-equiv") == "Content-Security-Policy"
+    )
+    style, script = reader.of("style")[0], reader.of("script")[-1]
+    hashes = [base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in (style, script)]
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; base-uri "
+        "'none'; form-action 'none'"
+    )
 
 
-def test_a_text_longer_than_the_model_is_cut_where_its_positions_end() -> None:
-    found = maps("bert", " ".join(["cat"] * 90), limit=64)
-    assert len(found.sections[0].keys) == 40
-    assert "as many as the model has positions for" in found.notes[0]
+def test_it_loads_nothing_and_has_no_inline_style_or_handler() -> None:
+    text = page(maps())
+    for tag, attributes in Reader(text).elements:
+        assert not {"src", "style", "srcset", "action"} & set(attributes), tag
+        assert not [name for name in attributes if name.startswith("on")]
+        assert tag != "link"
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(r"https?://|@import|url\(|eval\(|innerHTML|fetch\(|XMLHttpRequest", text)
 
 
-def test_entropy_and_distance_of_maps_worked_out_by_hand() -> None:
-    half = section([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]])
-    # bits: 1, 0, 2, 0; distances: 0.5, 0, (2 + 1 + 0 + 1) / 4, 3
-    assert half.entropies().tolist() == [[pytest.approx(0.75)]]
-    distances = half.distances()
-    assert distances is not None
-    assert distances.tolist() == [[pytest.approx((0.5 + 0 + 1 + 3) / 4)]]
-    assert section([[1.0, 0.0]], "cross").distances() is None
-
-
-def test_bytes_of_a_byte_level_vocabulary_are_shown_as_letters() -> None:
-    from pipelines.data.tokenizers.bpe import BPE
-
-    tokenizer = BPE(min_frequency=1).train(["ein schönes Haus für Käthe"] * 3, 400)
-    ids = tokenizer("ein schönes Haus")["input_ids"]
-    assert attention._pieces(tokenizer, ids) == ["[CLS]", "▁ein", "▁schönes", "▁Haus", "[SEP]"]
+def test_every_weight_is_in_it() -> None:
+    told = maps()
+    for section, data in zip(told.sections, data_of(Reader(page(told))), strict=True):
+        steps = np.frombuffer(base64.b64decode(data["weights"]), dtype="<u2").reshape(section.weights.shape)
+        np.testing.assert_allclose(steps / 65_535, section.weights, atol=1 / 65_535)
+        assert data["queries"] == list(section.queries)
+        assert [(each["layer"], each["head"]) for each in data["maps"]] == [
+            (layer, head) for layer in (1, 2) for head in (1, 2, 3)
+        ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "expected"),
-    [
-        ("bert", {"text": " "}, "the text is empty"),
-        ("bert", {"target": "x"}, "has no decoder; leave it out"),
-        ("gpt2", {"target": "x"}, "has no encoder"),
-        ("bert", {"layer": 3}, "--layer is 3, but the encoder attention has layers 1 to 2"),
-        ("gpt2", {"head": 9}, "has heads 1 to 2"),
-    ],
+    "text", ["</script><script>alert(1)</script>", "<!--<script>", '"><img src=x onerror=alert(1)>', "]]>&amp;'"]
 )
-def test_what_cannot_be_shown_is_refused_in_a_sentence(kind: str, asked: dict[str, Any], expected: str) -> None:
-    with pytest.raises(CommandError, match=expected):
-        maps(kind, **{"text": TEXT} | asked)
+def test_a_text_cannot_run(text: str) -> None:
+    section = AttentionSection(
+        "encoder", "Encoder", (text, "b"), (text, "b"), np.full((1, 1, 2, 2), 0.5, np.float32), (1,), (1,)
+    )
+    reader = Reader(page(maps(model=text, text=text, notes=(text,), sections=(section,))))
+    assert len(reader.attributes("script")) == 2
+    assert not reader.attributes("img")
+    assert data_of(reader)[0]["keys"] == [text, "b"]
+    assert reader.of("blockquote") == [text]
 
 
-@pytest.mark.parametrize("kind", ["mamba", "fnet"])
-def test_a_model_that_forms_no_map_is_refused(kind: str, tmp_path: Path) -> None:
-    import transformers as hf
-
-    size = len(writers.tokenizer())
-    if kind == "mamba":
-        made: Any = hf.MambaForCausalLM(
-            hf.MambaConfig(vocab_size=size, hidden_size=16, num_hidden_layers=1, state_size=4)
-        )
-    else:
-        made = hf.FNetForMaskedLM(
-            hf.FNetConfig(vocab_size=size, hidden_size=16, num_hidden_layers=1, intermediate_size=16)
-        )
-    writers.saved(made, tmp_path)
-    with pytest.raises(ModelError, match="gives no attention weights"):
-        attend(Request(str(tmp_path), TEXT))
+def test_without_a_script_the_numbers_of_every_head_stand_there() -> None:
+    told = maps()
+    reader = Reader(page(told))
+    cells = reader.of("td")
+    entropies = [f"{value:.2f}" for section in told.sections for value in section.entropies().ravel()]
+    assert cells[2::4] == entropies
+    assert cells[3 + 4 * 6 :: 4] == ["–"] * 6  # across two texts there is no distance
+    assert reader.of("noscript") or reader.attributes("noscript")
 
 
-def test_more_than_a_page_can_show_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "MOST_WEIGHTS", 2 * 2 * 8 * 8 - 1)
-    with pytest.raises(
-        CommandError, match="the maps hold 256 weights, more than the 255 that a page can show: lower --limit"
-    ):
-        maps("bert")
-    assert maps("bert", layer=1).sections[0].weights.size == 128
+YELLOW, BLUE = (254, 232, 56), (0, 34, 78)
+"""The ends of cividis."""
+
+
+def section(layers: int, heads: int, rows: int = 6, columns: int = 6, name: str = "encoder") -> AttentionSection:
+    """Every map looks at the first token only."""
+    weights = np.zeros((layers, heads, rows, columns), dtype=np.float32)
+    weights[..., 0] = 1.0
+    tokens = tuple(f"t{number}" for number in range(max(rows, columns)))
+    return AttentionSection(
+        name, name, tokens[:rows], tokens[:columns], weights, tuple(range(1, layers + 1)), tuple(range(1, heads + 1))
+    )
+
+
+def draw(tmp_path: Path, *sections: AttentionSection, **changed: Any) -> Any:
+    path = tmp_path / "attention.png"
+    attention.write_picture(
+        AttentionMaps(**{"model": "m", "family": "encoder", "text": "a text", "sections": sections} | changed), path
+    )
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+def near(pixels: Any, colour: tuple[int, int, int]) -> Any:
+    return (np.abs(pixels - np.array(colour)).max(-1) <= 12).sum()
+
+
+def test_a_map_has_its_bright_and_its_dark_columns(tmp_path: Path) -> None:
+    pixels = draw(tmp_path, section(2, 3))
+    bright, dark = near(pixels, YELLOW), near(pixels, BLUE)
+    assert bright > 6 * 1000
+    assert dark / bright == pytest.approx(5, rel=0.08)  # one column of six
+
+
+def test_more_layers_make_it_taller_and_more_heads_wider(tmp_path: Path) -> None:
+    height, width, _ = draw(tmp_path, section(2, 8)).shape
+    assert draw(tmp_path, section(4, 8)).shape[0] > height + 150
+    assert draw(tmp_path, section(2, 12)).shape[1] > width + 300
+
+
+def test_three_kinds_of_attention_stand_below_each_other(tmp_path: Path) -> None:
+    one = draw(tmp_path, section(2, 2))
+    three = draw(tmp_path, section(2, 2), section(2, 2, 4, 4, "decoder"), section(2, 2, 4, 6, "cross"))
+    assert three.shape[0] > 2 * one.shape[0]
+    assert near(three, YELLOW) > 2 * near(one, YELLOW)
+
+
+def test_one_map_alone_is_large(tmp_path: Path) -> None:
+    assert near(draw(tmp_path, section(1, 1)), BLUE) > 5 * near(draw(tmp_path, section(1, 2)), BLUE)
+
+
+@pytest.mark.parametrize("token", ["$x_{", "<b>", "日本", "\x00\x1b[31m", "a" * 400, "\\frac", ""])
+def test_any_token_can_be_a_label(tmp_path: Path, token: str) -> None:
+    weights = np.ones((1, 1, 1, 1), dtype=np.float32)
+    assert draw(
+        tmp_path,
+        AttentionSection("encoder", "e", (token,), (token,), weights, (1,), (1,)),
+        text=token,
+        model=token or "m",
+    ).size
+
+
+def test_the_same_maps_give_the_same_bytes(tmp_path: Path) -> None:
+    draw(tmp_path, section(2, 2))
+    before = (tmp_path / "attention.png").read_bytes()
+    draw(tmp_path, section(2, 2))
+    assert (tmp_path / "attention.png").read_bytes() == before
 
 
 def test_page_and_picture_appear_together_and_nothing_else(tmp_path: Path) -> None:
@@ -187,16 +222,14 @@ def test_page_and_picture_appear_together_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_a_failed_picture_leaves_the_older_page_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.commands import attention_files
-
-    def fail(maps: Maps, path: Path) -> None:
+    def fail(maps: AttentionMaps, path: Path) -> None:
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     (tmp_path / "attention.html").write_text("older")
-    monkeypatch.setattr(attention_files, "write_attention_picture", fail)
+    monkeypatch.setattr(attention, "write_picture", fail)
     with pytest.raises(StageError, match="cannot be written: No space left on device"):
-        attention.write(maps("bert"), tmp_path)
+        attention.write(attend(AttentionRequest(str(writers.folder("bert")), TEXT)), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["attention.html"]
     assert (tmp_path / "attention.html").read_text() == "older"
 
@@ -205,42 +238,3 @@ def test_a_file_is_no_place_for_a_page(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(CommandError, match="is a file; name a folder"):
         attention.answer({"model": str(writers.folder("bert")), "text": TEXT, "out": str(tmp_path / "x")})
-
-
-@pytest.mark.parametrize(
-    ("head", "words", "names"),
-    [
-        ("masked_lm", {}, ["encoder"]),
-        ("masked_lm", {"position": "alibi", "attention_pattern": "sliding_window", "sliding_window": 2}, ["encoder"]),
-        ("causal_lm", {"position": "rotary", "num_key_value_heads": 1}, ["decoder"]),
-        ("seq2seq_lm", {}, ["encoder", "decoder", "cross"]),
-        ("seq2seq_lm", {"bidirectional_decoder": True, "length_prediction": True}, ["encoder", "decoder", "cross"]),
-    ],
-)
-def test_our_own_family_shows_its_attention(head: str, words: dict[str, Any], names: list[str], tmp_path: Path) -> None:
-    place = writers.saved(writers.finery(head, **words), tmp_path)
-    found = attend(Request(str(place), TEXT))
-    assert [each.name for each in found.sections] == names
-    for each in found.sections:
-        assert each.weights.shape == (2, 2, len(each.queries), len(each.keys))
-        np.testing.assert_allclose(each.weights.sum(-1), 1.0, atol=1e-5)
-        looks_ahead = np.triu(each.weights, 1).any()
-        assert looks_ahead or each.name == "decoder"
-        if each.name == "decoder":
-            assert looks_ahead == bool(words.get("bidirectional_decoder"))
-        if "sliding_window" in words:
-            assert not np.triu(each.weights, 3).any()
-            assert np.triu(each.weights, 2).any()
-
-
-def test_linear_attention_is_refused(tmp_path: Path) -> None:
-    place = writers.saved(writers.finery("causal_lm", attention_pattern="linear"), tmp_path)
-    with pytest.raises(ModelError, match=r"gives no attention weights .* as linear attention does not"):
-        attend(Request(str(place), TEXT))
-
-
-def test_a_decoder_that_sees_both_sides_reads_the_bare_target(tmp_path: Path) -> None:
-    place = writers.saved(writers.finery("seq2seq_lm", bidirectional_decoder=True, length_prediction=True), tmp_path)
-    decoder = attend(Request(str(place), TEXT, target="the dog runs")).sections[1]
-    assert decoder.queries == ("the", "dog", "runs")
-    assert decoder.title == "Decoder: each token looks at the decoder's text"

@@ -93,7 +93,8 @@ def test_a_limit_and_bf16_are_stated():
     [
         (
             {"models": ["published"], "benchmarks": ["squad"]},
-            "'squad' cannot be scored with the model of 'para', which learnt 'glue/mrpc'.*give a model that was trained on it",
+            "'squad' cannot be scored with the model of 'para', which learnt 'glue/mrpc'.*give a model that was "
+            "trained on it",
         ),
         (
             {"models": ["published"], "benchmarks": ["glue/mrcp"]},

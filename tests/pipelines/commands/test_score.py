@@ -18,7 +18,10 @@ def test_scoring_imports_no_model_library(tmp_path):
     (tmp_path / "r.json").write_text('{"data": [{"paragraphs": [{"qas": [{"id": "a", "answers": [{"text": "x"}]}]}]}]}')
     (tmp_path / "p.json").write_text('{"a": "X."}')
     request = {"benchmark": "squad", "predictions": str(tmp_path / "p.json"), "references": str(tmp_path / "r.json")}
-    code = f"import sys\nfrom pipelines.__main__ import main\nassert main(['score', {json.dumps(request)!r}]) == 0\nprint([name for name in {HEAVY} if name in sys.modules])"
+    code = (
+        f"import sys\nfrom pipelines.__main__ import main\nassert main(['score', {json.dumps(request)!r}]) == "
+        f"0\nprint([name for name in {HEAVY} if name in sys.modules])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert json.loads(said[0]) == {"scores": {"exact_match": 100.0, "f1": 100.0, "total": 1}, "notes": []}
     assert said[1] == "[]"

@@ -19,8 +19,14 @@ tokenizer: {train: byte_bpe, vocab_size: 300}
 launch: {num_processes: 1}
 stages:
 """
-CAUSAL = "  - {stage: supervised, id: talk, task: {kind: causal, train: rows.jsonl}, max_length: 60, chat_template: zephyr}\n"
-CLASSES = "  - {stage: supervised, id: classes, from: model, task: {kind: classification, columns: [prompt], label: class, train: rows.jsonl}, max_length: 60}\n"
+CAUSAL = (
+    "  - {stage: supervised, id: talk, task: {kind: causal, train: rows.jsonl}, max_length: 60, "
+    "chat_template: zephyr}\n"
+)
+CLASSES = (
+    "  - {stage: supervised, id: classes, from: model, task: {kind: classification, columns: [prompt], "
+    "label: class, train: rows.jsonl}, max_length: 60}\n"
+)
 
 
 @pytest.fixture
@@ -112,7 +118,8 @@ def test_a_reward_model_reads_all_of_both(tmp_path):
 
 def test_a_recipe_that_learns_nothing_of_the_kind_is_refused(tmp_path):
     (tmp_path / "recipe.yaml").write_text(
-        "name: x\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}]}]\n"
+        "name: x\nmodel: {architecture: {preset: gpt-tiny}}\nstages: [{stage: pretrain, objective: causal_lm, "
+        "datasets: [{path: builtin/python-docs}]}]\n"
     )
     with pytest.raises(CommandError, match="stages that learn labelled rows or preferences"):
         show_data.answer({"recipe": str(tmp_path / "recipe.yaml")})

@@ -177,7 +177,8 @@ TEXT = (
         (
             "adapter",
             ", merge: true",
-            "publish.merge is true, but adapter cannot be merged; leave merge out to publish the adapter with its base in base/, or write bake: true",
+            "publish.merge is true, but adapter cannot be merged; leave merge out to publish the adapter with "
+            "its base in base/, or write bake: true",
         ),
         (
             "adapter",

@@ -275,8 +275,8 @@ def test_held_out_text_stands_beside_models_of_one_and_two_tokens_and_counts_are
     assert "| builtin/python-docs | perplexity | 1,234.50 | 1,000.00 … 1,500.00 | 1,300.00 | 900.00 |" in text
     assert "| tokens |" not in text
     assert (
-        "builtin/python-docs bits_per_byte (2.5000, unigram 2.4000, bigram 2.3000), builtin/python-docs perplexity (1,234.50, bigram 900.00)."
-        in text
+        "builtin/python-docs bits_per_byte (2.5000, unigram 2.4000, bigram 2.3000), builtin/python-docs "
+        "perplexity (1,234.50, bigram 900.00)." in text
     )
     assert "smaller is better" in text
     results = {result.metric_name: result for result in ModelCard(text).data.eval_results}
@@ -364,7 +364,8 @@ def test_overlap_is_told_with_the_score_of_the_others():
         "unknown": "bert-base",
     }
     assert told({"overlap": {"validation": found}}) == [
-        "glue/mrpc, validation: 10 of 100 examples overlap with the training data (2 as a whole, 9 in a run of 13 words); the 90 others score accuracy 0.75. "
+        "glue/mrpc, validation: 10 of 100 examples overlap with the training data (2 as a whole, 9 in a run of "
+        "13 words); the 90 others score accuracy 0.75. "
         "What bert-base was trained on before is not known."
     ]
     assert told({"overlap": {"validation": CLEAN}}) == [

@@ -281,7 +281,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(job, quick, tmp_path, mo
 
 def test_nothing_trained_before_is_a_mistake():
     assert mistakes("  - {stage: publish, to: x}\n") == [
-        "stages.publish: has nothing to publish: no earlier stage trains a model; add a pretrain or supervised stage before it"
+        "stages.publish: has nothing to publish: no earlier stage trains a model; add a pretrain or supervised "
+        "stage before it"
     ]
 
 
@@ -289,7 +290,8 @@ def test_a_reward_model_is_not_published():
     reward = "  - {stage: reward, from: model, datasets: [{path: builtin/python-docs, name: preferences}]}\n"
     found = mistakes(MRPC + reward + "  - {stage: publish, to: x, from: reward}\n")
     assert found == [
-        "stages.publish.from: 'reward' is a reward model, and no Auto class of transformers opens those, so it is not published; "
+        "stages.publish.from: 'reward' is a reward model, and no Auto class of transformers opens those, so it "
+        "is not published; "
         "use its folder as a reward's checkpoint, or publish another model: mrpc"
     ]
 
@@ -343,7 +345,8 @@ def test_validation_imports_neither_torch_nor_a_client():
     code = (
         "import sys\nfrom pipelines.core.recipe import loads\n"
         f"loads({HEAD + MRPC + EVALUATE + '  - {stage: publish, to: x}'!r})\n"
-        "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if name in sys.modules])"
+        "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if "
+        "name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]

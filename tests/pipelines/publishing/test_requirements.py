@@ -129,7 +129,8 @@ STAGES = {
     "mrpc": "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n",
     "again": "  - {stage: supervised, id: again, task: glue/mrpc, from: model, arguments: {}}\n",
     "mnli": "  - {stage: supervised, id: mnli, task: glue/mnli, from: model, arguments: {}}\n",
-    "own": "  - {stage: supervised, id: own, task: {kind: classification, columns: [text], label: label, train: train.csv}, arguments: {}}\n",
+    "own": "  - {stage: supervised, id: own, task: {kind: classification, columns: [text], label: label, train: "
+    "train.csv}, arguments: {}}\n",
 }
 
 

@@ -12,7 +12,10 @@ from pipelines.reports.results import SEED, learning_curve, results_of
 from pipelines.tasks.predictions import write_predictions
 from tests.pipelines.studies.written_runs import EXAMPLES, finish, right
 
-RECIPE = "name: a\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, id: mrpc, task: glue/mrpc}\n  - {stage: evaluate}\n"
+RECIPE = (
+    "name: a\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, id: mrpc, task: "
+    "glue/mrpc}\n  - {stage: evaluate}\n"
+)
 
 
 @pytest.fixture
@@ -69,7 +72,8 @@ def test_the_curve_is_that_of_the_events(made, tmp_path):
 def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "a b"}')
     text = (
-        "name: a\nmodel: {checkpoint: some/model}\nstages:\n  - {stage: supervised, id: sft, task: {kind: causal, train: rows.jsonl}}\n"
+        "name: a\nmodel: {checkpoint: some/model}\nstages:\n  - {stage: supervised, id: sft, task: {kind: "
+        "causal, train: rows.jsonl}}\n"
         "  - {stage: evaluate, against: model, prompts: {path: rows.jsonl}, reward: length}\n"
     )
     recipe = loads(text, folder=tmp_path)

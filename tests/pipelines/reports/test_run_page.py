@@ -105,7 +105,8 @@ def test_the_page_stands_alone_and_shows_what_stands_behind_the_scores(folder):
         "2 stages, 62 s in all",
         "Ahead of majority, but within the 95 % interval: accuracy 0.730 against 0.650.",
         "0.600 – 0.800",
-        "40 of 408 examples (9.8%) overlap: 1 as a whole, 40 in a run of 13 words. The 368 others score accuracy 0.700.",
+        "40 of 408 examples (9.8%) overlap: 1 as a whole, 40 in a run of 13 words. The 368 others score "
+        "accuracy 0.700.",
         "3 are shorter than such a run",
         "What my-bert was trained on before is not known here.",
         "Expected calibration error 0.123",
@@ -200,7 +201,8 @@ def page_of(*scores: BenchmarkScores, judged: list[dict[str, Any]] | None = None
 
 def test_the_sentence_says_who_wins_and_how_far_it_went():
     assert run_page.sentence(scored(METRICS, ABOUT)) == (
-        "Its completions score higher than those of 'sft' for 62.5% of the prompts, ties counted half (95 %: 55.0% – 70.0%); "
+        "Its completions score higher than those of 'sft' for 62.5% of the prompts, ties counted half (95 %: "
+        "55.0% – 70.0%); "
         "rewards 0.31 against 0.2, at a KL divergence of 4.25 nats a completion."
     )
     unsure = scored(METRICS, ABOUT | {"intervals": {"win_rate": [0.45, 0.7]}})

@@ -51,7 +51,8 @@ def test_a_top_level_seed_repeats_everything(study):
 def test_trials_and_refused_cells_are_told(study):
     text = (
         RECIPE.replace("[full, lora]", "[full, lora]\n  stages.docs.max_length: [32, 9999]")
-        + "study: {search: {over: {stages.docs.arguments.learning_rate: [1, 2, 3, 4]}, halving: {stages.docs.arguments.num_train_epochs: [1, 2]}}}\n"
+        + "study: {search: {over: {stages.docs.arguments.learning_rate: [1, 2, 3, 4]}, halving: "
+        "{stages.docs.arguments.num_train_epochs: [1, 2]}}}\n"
     )
     whole = plan_study(study(text), 1e12)
     assert whole.trials == 2 * (4 + 2)

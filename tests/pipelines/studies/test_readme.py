@@ -90,9 +90,9 @@ def test_the_headline_names_the_best_and_says_whether_its_lead_is_noise():
         figures={"accuracy": Figure(0.75, 0.01, (0.75,), None)},
         is_reference=True,
     )
-    assert (
-        headline([full, lora(-0.01, 0.09)], "full")
-        == "Highest accuracy: lora, 0.790 ± 0.010, but its difference from full is inside the noise. 1 of 2 rows lack seeds."
+    assert headline([full, lora(-0.01, 0.09)], "full") == (
+        "Highest accuracy: lora, 0.790 ± 0.010, but its difference from full is inside the noise. 1 of 2 rows "
+        "lack seeds."
     )
     assert (
         headline([full, lora(0.01, 0.09)], "full")

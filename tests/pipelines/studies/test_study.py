@@ -193,7 +193,8 @@ def test_a_method_with_a_broken_trial_is_not_compared_unfairly(go):
 def test_halving_tries_the_best_again_with_more(go):
     text = RECIPE.replace(
         "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}",
-        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: {stages.mrpc.arguments.max_steps: [10, 20]}}",
+        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: "
+        "{stages.mrpc.arguments.max_steps: [10, 20]}}",
     )
     steps = {}
 

@@ -1,7 +1,7 @@
 import io
 
 from pipelines.core.study_cells import load_study
-from service.cli.study import Lines, OnTerminal, told, trials_of
+from service.cli.study import StudyBar, StudyLines, told, trials_of
 
 CELL = {"event": "cell", "cell": "cells/01", "labels": {"method": "lora", "seed": "2"}}
 
@@ -17,7 +17,7 @@ def test_a_line_tells_how_a_run_ended():
 
 def test_lines_count_what_ended_and_say_nothing_of_what_runs():
     out = io.StringIO()
-    lines = Lines(out, 3)
+    lines = StudyLines(out, 3)
     lines.apply(CELL | {"status": "running"})
     lines.apply(CELL | {"status": "done", "seconds": 1.0})
     lines.apply({"event": "metric"})
@@ -28,7 +28,7 @@ def test_a_terminal_shows_what_runs_below_the_bar():
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    display = OnTerminal(console, 3)
+    display = StudyBar(console, 3)
     display.apply(CELL | {"status": "running"})
     with console.capture() as captured:
         console.print(display._render())
