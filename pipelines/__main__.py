@@ -25,17 +25,17 @@ from pipelines.core.errors import (
     RecipeError,
     Unforeseen,
 )
+from pipelines.core.load import refuse_study
 from pipelines.core.signals import die_with_parent
-from pipelines.core.study_cells import refuse_study
 
 
 def _run(words: Sequence[str]) -> int:
     """run RECIPE [key=value …]"""
-    from pipelines.core import recipe as recipes
+    from pipelines.core.load import load as load_recipe
 
     if not words:
         raise CommandError("run needs a recipe: run RECIPE [key=value …]")
-    recipe = recipes.load(words[0], words[1:])
+    recipe = load_recipe(words[0], words[1:])
     refuse_study(recipe, words[0])
     _quiet()
     from pipelines.runs.run import run
@@ -46,14 +46,14 @@ def _run(words: Sequence[str]) -> int:
 
 def _resume(words: Sequence[str]) -> int:
     """resume RUN_FOLDER"""
-    from pipelines.core import recipe as recipes
+    from pipelines.core.load import load as load_recipe
 
     if len(words) != 1 or not (Path(words[0]) / "recipe.yaml").is_file():
         raise CommandError(
             f"'{' '.join(words)}' is no run folder (it has no recipe.yaml); resume takes a folder such as runs/NAME"
         )
     folder = Path(words[0]).absolute()
-    recipe = recipes.load(folder / "recipe.yaml")
+    recipe = load_recipe(folder / "recipe.yaml")
     if recipe.matrix is not None:
         return _study(words)
     _quiet()
@@ -66,7 +66,7 @@ def _resume(words: Sequence[str]) -> int:
 
 def _study(words: Sequence[str]) -> int:
     """study RECIPE|FOLDER [--parallel N] [key=value …]"""
-    from pipelines.core.study_cells import load_study
+    from pipelines.core.load import load_study
 
     rest = list(words)
     parallel = _number(rest, "--parallel")
@@ -122,7 +122,7 @@ def _join(words: Sequence[str]) -> int:
 
 def _plan(words: Sequence[str]) -> int:
     """plan RECIPE [--json] [--flops-per-second N] [key=value …]"""
-    from pipelines.core import recipe as recipes
+    from pipelines.core.load import load as load_recipe
     from pipelines.runs.planning.plan import plan
 
     as_json = "--json" in words
@@ -130,9 +130,9 @@ def _plan(words: Sequence[str]) -> int:
     rate = _number(rest, "--flops-per-second")
     if not rest:
         raise CommandError("plan needs a recipe: plan RECIPE [--json] [key=value …]")
-    recipe = recipes.load(rest[0], rest[1:])
+    recipe = load_recipe(rest[0], rest[1:])
     if recipe.matrix is not None:
-        from pipelines.core.study_cells import load_study
+        from pipelines.core.load import load_study
         from pipelines.studies.plan import plan_study
 
         whole = plan_study(load_study(rest[0], rest[1:]), flops_per_second=rate)
@@ -145,7 +145,8 @@ def _plan(words: Sequence[str]) -> int:
 
 def _gc(words: Sequence[str]) -> int:
     """gc [--dry-run] [--older-than DAYS]"""
-    from pipelines.runs.workspace import collect, home
+    from pipelines.core.files import home
+    from pipelines.runs.workspace import collect
 
     older = _number(list(words), "--older-than") or 0.0
     print(json.dumps(collect(home(), "--dry-run" in words, older).to_json()))
@@ -195,8 +196,7 @@ def _data(words: Sequence[str]) -> int:
 def _answer(verb: str, module: str, words: Sequence[str]) -> int:
     """Print one JSON object on standard output: the answer, or the error. Everything else goes to standard error."""
     from pipelines.core.errors import understood
-    from pipelines.core.interfaces import StopSignal
-    from pipelines.core.signals import stop_on_signals
+    from pipelines.core.signals import StopSignal, stop_on_signals
 
     try:
         request = json.loads(words[0]) if len(words) == 1 else None

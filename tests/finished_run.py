@@ -71,7 +71,7 @@ def inside(root: Path) -> Iterator[None]:
 @cache
 def finished() -> Finished:
     """The run, made at the first call."""
-    from pipelines.core.recipe import load
+    from pipelines.core.load import load
     from pipelines.runs.run import run
 
     root = Path(tempfile.mkdtemp(prefix="finished-")).resolve()

@@ -16,13 +16,14 @@ from typing import Any
 from pipelines.commands.trained_models import WarningLog
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import CommandError
-from pipelines.core.interfaces import StopSignal, World
-from pipelines.core.recipe import Recipe, read, validated
+from pipelines.core.files import RECORD
+from pipelines.core.load import read
+from pipelines.core.recipe import TOKENIZER, Recipe, validated
+from pipelines.core.signals import StopSignal
 from pipelines.publishing.publish import Publish
 from pipelines.runs import fingerprints
-from pipelines.runs.context import TOKENIZER, context_for
 from pipelines.runs.run import Job
-from pipelines.runs.workspace import RECORD, RunFolder, StageStore
+from pipelines.runs.workspace import RunFolder, StageStore
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     warnings: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         # relative destinations mean what they mean to whoever gives the command, not to the run
-        context = context_for(job, stage, Path(folder), _mark(job, recipe, stage), World())
+        context = job.context(stage, Path(folder), _mark(job, recipe, stage))
         context = replace(context, events=WarningLog(run / "events.jsonl", warnings))
         stage.run(context)
         publication = json.loads((Path(folder) / "publication.json").read_text(encoding="utf-8"))

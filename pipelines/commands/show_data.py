@@ -14,8 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.core.errors import CommandError
-from pipelines.core.interfaces import Context, Head, StopSignal, World
-from pipelines.core.recipe import Recipe, Stage, load
+from pipelines.core.interfaces import Context, Head
+from pipelines.core.load import load
+from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.signals import StopSignal
 
 IGNORED = -100
 MOST_ROWS = 100
@@ -95,10 +97,8 @@ def chosen(recipe: Recipe, name: str | None) -> Stage:
 
 
 def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
-    from pipelines.runs.context import context_for
-
     listener = Listener()
-    context = context_for(job, stage, place, "", World())
+    context = job.context(stage, place, "")
     stand_ins: dict[str, Any] = {
         "events": listener,
         "open_model": lambda head, **_: bare_model(job, head),
@@ -112,12 +112,11 @@ def bare_model(job: Any, head: Head) -> Any:
     import torch
 
     from pipelines.models import opening, remote_code
-    from pipelines.runs.context import open_tokenizer, shape_of
 
     own = job.recipe.model
     with torch.device("meta"):
         if own.checkpoint is None:
-            return opening.build(shape_of(job.recipe), head, open_tokenizer(job), 0)
+            return opening.build(own.shape(), head, job.open_tokenizer(), 0)
         from transformers import AutoConfig
 
         kind = opening.auto_class(head)
@@ -129,9 +128,8 @@ def bare_model(job: Any, head: Head) -> Any:
 def _tokenizer(job: Any, stage_id: str | None) -> Any:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
     from pipelines.data import chat_templates
-    from pipelines.runs.context import open_tokenizer
 
-    tokenizer = open_tokenizer(job)
+    tokenizer = job.open_tokenizer()
     if stage_id is not None:
         stage = job.recipe.stage(stage_id)
         for each in reversed([stage, *job.recipe.lineage(stage)]):

@@ -18,13 +18,15 @@ from pydantic import ValidationError
 
 from pipelines.core.errors import CommandError, RecipeError
 from pipelines.core.events import EVENTS, EventLog
-from pipelines.core.interfaces import Context, Head, StopSignal, World
-from pipelines.core.recipe import START, Launch, Model, Recipe, Stage, read
+from pipelines.core.files import RECORD
+from pipelines.core.interfaces import Context, Head, World
+from pipelines.core.load import read
+from pipelines.core.recipe import START, Launch, Model, Recipe, Stage
 from pipelines.core.registry import STAGES
+from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models.checkpoint import Checkpoint
-from pipelines.runs.workspace import RECORD, StageStore
-from pipelines.tasks.scoring import score
+from pipelines.runs.workspace import StageStore
 
 PUBLICATION = "publication.json"
 NOT_LEARNT = ("from", "tuner", "early_stopping_patience")
@@ -329,6 +331,5 @@ def context_of(
         stage_folders={},
         open_model=opener.open_model,
         open_tokenizer=opener.open_tokenizer,
-        score=score,
         stop=stop or StopSignal(),
     )

@@ -1,11 +1,7 @@
-"""What `model.architecture` may say: a preset with overrides, our own family's words, or a model type's.
-
-What `model.architecture` may say: a preset with overrides, our own family's words, or a transformers `model_type`.
+"""What `model.architecture` may say: a preset with overrides, our own family's words, or a transformers `model_type`.
 
 The words and rules of our own family are those of `pipelines.architectures`, read from there; each mistake is said at
-the recipe key it is about.
-
-Where the files that come with Finery lie: in the wheel, or in a checkout.
+the recipe key it is about. A preset is a file of `configs/architectures`.
 """
 
 from __future__ import annotations
@@ -13,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+from pipelines.architectures import configuration_rules
 from pipelines.core.config import ConfigIssue, as_kind, json_type, misfit, show, unknown_key
+from pipelines.core.files import configs_folder
 from pipelines.core.model_types import ModelType, model_types
 from pipelines.core.registry import nearest
 from pipelines.core.yaml_positions import read_yaml
@@ -25,11 +21,9 @@ from pipelines.core.yaml_positions import read_yaml
 OURS = "finery"
 """The `model_type` of our own family."""
 
-_words: Any = import_module("pipelines.architectures.configuration_rules")
-_rules: Any = import_module("pipelines.architectures.configuration_rules")
-KINDS: dict[str, str] = _words.KINDS
+KINDS: dict[str, str] = configuration_rules.KINDS
 """Type words of `kinds` for each of FineryConfig's own fields."""
-DEFAULTS: dict[str, object] = _words.DEFAULTS
+DEFAULTS: dict[str, object] = configuration_rules.DEFAULTS
 """FineryConfig's own fields with their default values."""
 
 ANY_FAMILY = ("sequence_classification", "token_classification", "question_answering", "multiple_choice", "reward")
@@ -183,9 +177,9 @@ def _own_mistakes(value: Mapping[str, object], base: Mapping[str, object], whole
             found.append(((key,), sentence))
     if found or not whole:
         judged = {key: entry for key, entry in given.items() if (key,) not in {place for place, _ in found}}
-        return found + [(keys, sentence) for keys, sentence in _rules.findings(judged) if len(keys) == 1]
+        return found + [(keys, sentence) for keys, sentence in configuration_rules.findings(judged) if len(keys) == 1]
     full = {**DEFAULTS, **_overridden(base, value), **given}
-    return [(_place(keys, given), sentence) for keys, sentence in _rules.findings(full)]
+    return [(_place(keys, given), sentence) for keys, sentence in configuration_rules.findings(full)]
 
 
 def _own_type(key: str, value: object) -> str | None:
@@ -216,15 +210,6 @@ def _foreign_mistakes(value: Mapping[str, object], model_type: ModelType, name: 
             target = model_type.aliases[key]
             found.append(((key,), f"is another name of '{target}' in '{name}', which is given too; keep one"))
     return found
-
-
-def configs_folder() -> Path:
-    """The folder with `architectures/`, `recipes/`, `smoke/` and `launch/`. Raises FileNotFoundError."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "configs", package.parent / "configs"):
-        if folder.is_dir():
-            return folder
-    raise FileNotFoundError(f"the folder configs/ is neither in {package} nor beside it: install Finery again")
 
 
 def presets() -> dict[str, Path]:

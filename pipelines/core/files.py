@@ -1,7 +1,8 @@
-"""Files that are either complete or not there: written under a temporary name, synced, renamed."""
+"""Files: where they lie, how they are written whole or not at all, read as JSON, and locked between processes."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -9,10 +10,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.errors import Busy
+
+RECORD = "stage.json"
+"""In a complete stage: what it is, and the fingerprints of what it read."""
+
+
+def home() -> Path:
+    """`FINERY_HOME`, else the user's cache folder."""
+    given = os.environ.get("FINERY_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "finery"
+
+
+def configs_folder() -> Path:
+    """The folder with `architectures/`, `recipes/`, `smoke/`, `tasks/` and `launch/`: in the wheel, or in a checkout.
+
+    Raises FileNotFoundError.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "configs", package.parent / "configs"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"the folder configs/ is neither in {package} nor beside it: install Finery again")
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; leaving the block without an error turns it into `path`."""
+    """A temporary path to write to; leaving the block without an error syncs it and turns it into `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
@@ -24,13 +50,60 @@ def whole_file(path: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
-    finally:
+    finally:  # a full disk, a signal: nothing half-written stays
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, content: Any) -> None:
-    """`content` as indented JSON. NaN is refused: it is no JSON."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
     with whole_file(path) as temporary:
-        temporary.write_text(
-            json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-        )
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str, errors: str = "strict") -> None:
+    """Write a text file whole or not at all. `errors` is what becomes of half a surrogate pair, which has no UTF-8."""
+    write_bytes(path, text.encode("utf-8", errors))
+
+
+def write_json(path: Path, data: object, allow_nan: bool = False) -> None:
+    """`data` as indented JSON, whole or not at all. NaN is refused: it is no JSON."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file; empty where there is no such file, or no mapping in it."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+@contextmanager
+def lock(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold an exclusive lock on a file. Yields whether another process had it first. Raises Busy unless `wait`.
+
+    The system drops the lock with the process.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        waited = False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                raise Busy(
+                    f"{path.parent} is in use by another process; wait for it, or give this run another name"
+                ) from None
+            waited = True
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield waited
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process holds the lock of a file."""
+    try:
+        with lock(path, wait=False):
+            return False
+    except Busy:
+        return True

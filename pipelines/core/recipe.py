@@ -7,8 +7,7 @@ one RecipeError that names every mistake with its file, line and key. It imports
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -24,12 +23,11 @@ from pydantic import (
 )
 
 from pipelines.core import architecture_fields
-from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, Position, flatten, key_path, show
-from pipelines.core.errors import Mistake, RecipeError
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
-from pipelines.core.yaml_positions import line_of, read_yaml, read_yaml_text, scalar, write_yaml
+from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
@@ -39,12 +37,10 @@ ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TOO_SHORT = re.compile(r"^has \d+ entries, must have at least ")
-SHORT_FORMS = ("tuner", "objective", "train", "reward")
-"""Keys whose block may be written as its name alone."""
-MOST_PARTS = 100
-"""Of an override path."""
 START = "model"
 """`from: model` reads the recipe's model as it was before any stage."""
+TOKENIZER = "tokenizer"
+"""The tokenizer is made like a stage, before all others."""
 
 
 def _architecture(value: Any) -> Any:
@@ -104,6 +100,16 @@ class Model(Block):
             self._code_is_pinned()
         return self
 
+    def shape(self) -> dict[str, Any]:
+        """The architecture with its preset written out. The vocabulary's size is the tokenizer's unless the recipe
+        says.
+        """
+        given = self.architecture or {}
+        words = dict(architecture_fields.resolve(given))
+        if "vocab_size" not in given:
+            words.pop("vocab_size", None)
+        return words
+
     def _code_is_pinned(self) -> None:
         """Code of others stays what it was when it was read. Raises Mistakes."""
         if self.checkpoint is None:
@@ -119,7 +125,10 @@ class Model(Block):
             return
         if self.revision is None or COMMIT.fullmatch(self.revision) is None:
             given = "is missing" if self.revision is None else f"is {show(self.revision)}"
-            why = "trust_remote_code runs the repository's code, so it must be a full commit (40 hexadecimal digits), which nobody can change"
+            why = (
+                "trust_remote_code runs the repository's code, so it must be a full commit (40 hexadecimal "
+                "digits), which nobody can change"
+            )
             raise ConfigIssues([(("revision",), f"{given}: {why}")])
 
 
@@ -217,9 +226,10 @@ class Stage(Block):
         """Content hash of every piece of outside data the stage reads, by its role. Raises DataError."""
         return {}
 
-    def modules(self) -> set[str]:
-        """Modules of the kinds of its tasks, which it finds by name when it runs: their code is part of its
-        fingerprint."""
+    def modules(self, recipe: Recipe) -> set[str]:
+        """Modules, or packages, of the kinds of its tasks, which it finds by name: their code is part of its
+        fingerprint.
+        """
         return set()
 
     def subjects(self) -> Mapping[str, Any]:
@@ -374,84 +384,6 @@ class Recipe(Block):
         return write_yaml(self.plain())
 
 
-def load(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe. Raises RecipeError with every mistake in it; of a study, those of every cell."""
-    return checked(read(path, overrides))
-
-
-def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
-    """As `load`, for a text that is at hand; relative paths in it are relative to `folder`."""
-    return checked(read_text(text, file, folder, overrides))
-
-
-@dataclass(frozen=True)
-class Source:
-    """A recipe as it was written, its overrides applied, not checked yet."""
-
-    data: dict[str, Any]
-    lines: dict[Position, int]
-    file: str
-    folder: Path
-    """What relative paths are relative to."""
-    overridden: tuple[Position, ...] = ()
-    """Places that the command line changed."""
-
-    @property
-    def ids(self) -> list[str | None]:
-        """Ids of the stages by position, None where there is none."""
-        return stage_ids(self.data)
-
-    def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
-        """The mistakes with file, line and key, in the order of the file."""
-        return RecipeError(_in_order(list(found), self.ids, self.lines, self.file, list(self.overridden)))
-
-
-def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
-    """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be
-    done."""
-    path = Path(path)
-    data, lines = read_yaml(path)
-    return _source(data, lines, str(path), path.resolve().parent, overrides)
-
-
-def read_text(
-    text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()
-) -> Source:
-    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`."""
-    data, lines = read_yaml_text(text, file)
-    return _source(data, lines, file, folder or Path.cwd(), overrides)
-
-
-def _source(data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
-    if not isinstance(data, dict):
-        raise RecipeError(
-            [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
-        )
-    from_command_line: list[Position] = []
-    ids = _name_stages(data)
-    for override in overrides:
-        try:
-            from_command_line.append(_override(data, override, ids))
-        except ConfigIssues as error:
-            raise RecipeError(
-                [Mistake(key_path(place), message, "command line") for place, message in error.found]
-            ) from None
-        ids = _name_stages(data)
-    return Source(data, lines, file, folder, tuple(from_command_line))
-
-
-def checked(source: Source) -> Recipe:
-    """The recipe that was read, or RecipeError with every mistake in it; of a study, those of every cell."""
-    if source.data.get("matrix") is not None:
-        from pipelines.core.study_cells import expand
-
-        return expand(source).recipe
-    try:
-        return validated(source.data, source.folder)
-    except ConfigIssues as error:
-        raise source.error(error.found) from None
-
-
 def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) -> Recipe:
     """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
     found = _unfit_sources(data, stage_ids(data))
@@ -469,24 +401,6 @@ def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) ->
     return recipe
 
 
-def _in_order(
-    found: list[ConfigIssue], ids: list[str | None], lines: dict[Position, int], file: str, overridden: list[Position]
-) -> list[Mistake]:
-    mistakes = []
-    for place, message in dict.fromkeys(found):
-        line = line_of(place, lines)
-        named: Position = place
-        if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
-            stage_id = ids[place[1]]
-            if stage_id is not None and place[2:] != ("stage",):
-                named = ("stages", stage_id, *place[2:])
-        if any(place[: len(each)] == each for each in overridden):
-            mistakes.append((-1, Mistake(key_path(named), message, "command line")))
-        else:
-            mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
-    return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
-
-
 def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
     """Ids of the stages by position, None where there is none."""
     stages = data.get("stages")
@@ -495,33 +409,6 @@ def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
         for stage in (stages if isinstance(stages, tuple | list) else ())
     ]
     return [each if isinstance(each, str) else None for each in known]
-
-
-def _name_stages(data: dict[str, Any]) -> list[str | None]:
-    """Give every stage without an id its default one; returns the ids by position, None where there can be none."""
-    stages = data.get("stages")
-    if not isinstance(stages, tuple | list):
-        return []
-    data["stages"] = stages = tuple(dict(stage) if isinstance(stage, Mapping) else stage for stage in stages)
-    ids: list[str | None] = []
-    counts: dict[str, int] = {}
-    taken = {stage["id"] for stage in stages if isinstance(stage, dict) and isinstance(stage.get("id"), str)}
-    for stage in stages:
-        if not isinstance(stage, dict):
-            ids.append(None)
-            continue
-        kind = stage.get("stage")
-        if "id" not in stage and isinstance(kind, str) and kind in STAGES:
-            name = kind
-            while name in taken or counts.get(name):
-                counts[kind] = counts.get(kind, 1) + 1
-                name = f"{kind}-{counts[kind]}"
-            counts.setdefault(kind, 1)
-            counts.setdefault(name, 1)
-            stage["id"] = name
-            taken.add(name)
-        ids.append(stage.get("id") if isinstance(stage.get("id"), str) else None)
-    return ids
 
 
 def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[ConfigIssue]:
@@ -554,87 +441,6 @@ def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[Confi
                 )
             )
     return found
-
-
-def _override(data: dict[str, Any], override: str, ids: list[str | None]) -> Position:
-    """Apply `key.path=value` of the command line to plain data; returns the place it changed."""
-    path, equals, text = override.partition("=")
-    if not equals or not path.strip():
-        raise ConfigIssues([((), f"'{override}' is not an override; write key.path=value, such as stages.mrpc.seed=1")])
-    try:
-        value = scalar(text)
-    except Exception as error:
-        raise ConfigIssues([((path,), f"'{text}' is not a YAML value: {str(error).splitlines()[0]}")]) from None
-    return put_at(data, path, value, ids)
-
-
-def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None]) -> Position:
-    """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
-
-    A stage that is set to null is left out: `stages.pretrain=null`.
-    """
-    parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
-    if len(parts) > MOST_PARTS:
-        raise ConfigIssues([((path[:40],), f"has {len(parts)} parts, an override path at most {MOST_PARTS}")])
-    place: list[str | int] = []
-    here: Any = data
-    while parts:
-        part = parts[0]
-        key: str | int = part
-        if isinstance(here, tuple):
-            of_stages = place == ["stages"]
-            if of_stages and part in ids:
-                key = list(ids).index(part)
-            elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
-                key = int(part)
-            else:
-                known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
-                raise ConfigIssues(
-                    [
-                        (
-                            (path,),
-                            f"'{part}' is not there to be overridden.{nearest(part, known)} Known: {', '.join(known)}",
-                        )
-                    ]
-                )
-            if of_stages and value is None and len(parts) == 1:
-                data["stages"] = tuple(stage for at, stage in enumerate(here) if at != key)
-                return ("stages", part)
-        elif not isinstance(here, dict):
-            raise ConfigIssues([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
-        else:  # keys with dots in them: those of a matrix, and of `require`
-            key = next(
-                (joined for count in range(len(parts), 1, -1) if (joined := ".".join(parts[:count])) in here), part
-            )
-        del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
-        place.append(key)
-        if not parts:
-            _put(data, place, value)
-        else:
-            if isinstance(here, dict) and (key not in here or here[key] is None):
-                _put(data, place, {})
-            here = _get(data, place)
-            if isinstance(here, str) and part in SHORT_FORMS:  # `tuner: lora` grows when `tuner.r` is set
-                here = {"name": here}
-                _put(data, place, here)
-    return tuple(place)
-
-
-def _get(data: Any, place: Sequence[str | int]) -> Any:
-    for key in place:
-        data = data[key]
-    return data
-
-
-def _put(data: Any, place: Sequence[str | int], value: Any) -> Any:
-    """Set `value` at `place`, rebuilding the tuples on the way."""
-    key = place[0]
-    inner = value if len(place) == 1 else _put(data[key], place[1:], value)
-    if isinstance(data, tuple):
-        assert isinstance(key, int)
-        return (*data[:key], inner, *data[key + 1 :])
-    data[key] = inner
-    return data
 
 
 def schema() -> dict[str, Any]:

@@ -283,19 +283,6 @@ JUDGES = Registry(
 )
 """Who says which of two completions is better."""
 
-CONTEXT = Registry(
-    "part of a stage's context",
-    {
-        "open_model": "pipelines.runs.context:open_model",
-        "open_tokenizer": "pipelines.runs.context:open_tokenizer",
-        "score": "pipelines.tasks.scoring:score",
-        "writing_head": "pipelines.models.heads:read_by",
-        "complete": "pipelines.models.sampling:complete",
-        "log_probabilities": "pipelines.models.log_probabilities:completion_log_probabilities",
-    },
-)
-"""What a stage is handed instead of importing it: the code behind each part counts for the stages that use it."""
-
 REGISTRIES: dict[str, Registry] = {
     "stages": STAGES,
     "objectives": OBJECTIVES,
@@ -311,5 +298,4 @@ REGISTRIES: dict[str, Registry] = {
     "destinations": DESTINATIONS,
     "rewards": REWARDS,
     "judges": JUDGES,
-    "context": CONTEXT,
 }

@@ -8,13 +8,13 @@ them here.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from pipelines.core.files import read_json
 from pipelines.core.scores import better, is_score, smaller_is_better
 
 COSTS = (
@@ -142,15 +142,6 @@ def stage_folder(run: Path, number: int, stage: str) -> Path:
 def stage_folders(run: Path, stages: Sequence[str]) -> dict[str, Path]:
     """The folder of each of a recipe's stages, given by their ids in order."""
     return {stage: stage_folder(run, number, stage) for number, stage in enumerate(stages, start=1)}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is no file, or something else in it."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def is_number(value: object) -> bool:

@@ -12,12 +12,40 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import StopSignal
 
 _PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class StopSignal:
+    """Whether SIGINT or SIGTERM asked this process to stop.
+
+    A stage that can finish a step and save first wraps that part in `with stop.deferred():` and looks at `requested`
+    between steps; anywhere else the signal raises Stopped at once.
+    """
+
+    requested: bool = False
+    depth: int = 0
+
+    def deferred(self) -> _Deferred:
+        """Hold signals back inside the `with` block."""
+        return _Deferred(self)
+
+
+class _Deferred:
+    def __init__(self, stop: StopSignal) -> None:
+        self.stop = stop
+
+    def __enter__(self) -> StopSignal:
+        self.stop.depth += 1
+        return self.stop
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop.depth -= 1
 
 
 @contextmanager

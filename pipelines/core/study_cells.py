@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, flatten, key_path
-from pipelines.core.errors import Mistake, RecipeError
-from pipelines.core.recipe import Recipe, Source, put_at, read, stage_ids, validated
+from pipelines.core.overrides import Source, put_at
+from pipelines.core.recipe import Recipe, stage_ids, validated
 from pipelines.core.registry import TASKS, nearest
 from pipelines.core.scores import score_names
 from pipelines.core.study_matrix import (
@@ -213,14 +213,6 @@ class StudyRecipe:
                 path, value, ("study", "search", "over", path) if own is None else (*own.place, "search", path)
             )
         return _up_to(draft, search.target).recipe(self.ids)
-
-
-def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyRecipe:
-    """Read and check a study. Raises RecipeError with every mistake in it."""
-    source = read(path, overrides)
-    if source.data.get("matrix") is None:
-        raise source.error([(("matrix",), "is missing, so this is no study but a single run: finery run " + str(path))])
-    return expand(source)
 
 
 def expand(source: Source) -> StudyRecipe:
@@ -529,11 +521,3 @@ def named(labels: Mapping[str, str]) -> str:
 def told(values: Values) -> str:
     """`learning_rate 0.001`."""
     return ", ".join(f"{path.rpartition('.')[2]} {label(value)}" for path, value in values.items())
-
-
-def refuse_study(recipe: Recipe, file: str) -> None:
-    """Raise RecipeError when what should be run is a study."""
-    if recipe.matrix is not None:
-        raise RecipeError(
-            [Mistake("matrix", f"makes this recipe a study of many runs; run it with: finery study {file}", file)]
-        )

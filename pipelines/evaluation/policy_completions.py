@@ -30,7 +30,9 @@ from pipelines.core.interfaces import Context, Rows
 from pipelines.core.recipe import START
 from pipelines.evaluation import policy
 from pipelines.metrics.statistics import intervals
+from pipelines.models.log_probabilities import completion_log_probabilities
 from pipelines.models.predict import answers, device, progress_events
+from pipelines.models.sampling import complete
 from pipelines.tasks.predictions import Written
 
 if TYPE_CHECKING:
@@ -209,7 +211,7 @@ class Writer:
         """(tokens, whether it came to its end, text) of one completion of each prompt, on every process."""
 
         def answer(places: list[int], _: Any) -> list[tuple[list[int], bool, str]]:
-            rows = self.context.complete(
+            rows = complete(
                 self.model,
                 self.tokenizer,
                 [prompts.ids[place] for place in places],
@@ -230,7 +232,7 @@ class Writer:
             ids, completions = [prompts.ids[place] for place in places], [written[place][0] for place in places]
             return [
                 np.asarray(each)
-                for each in self.context.log_probabilities(
+                for each in completion_log_probabilities(
                     self.model, self.tokenizer, ids, completions, self.stage.temperature
                 )
             ]

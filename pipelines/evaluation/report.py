@@ -18,6 +18,7 @@ from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.examples import write_mistakes
 from pipelines.evaluation.official.glue import KEY as GLUE
 from pipelines.evaluation.official.glue import glue_score
+from pipelines.tasks import scoring
 from pipelines.tasks.evaluation import Predictions
 from pipelines.tasks.predictions import (
     SplitPredictions,
@@ -51,7 +52,7 @@ class Report:
         scores: dict[str, float] = {}
         ranges: dict[str, tuple[float, float]] = {}
         if labelled:
-            score = self.context.score(task)
+            score = scoring.score(task)
             for each, labels in labelled:
                 given = score(each.said, labels)
                 around = each.around(task, score, self.context.seed)
@@ -91,7 +92,7 @@ class Report:
             for each in predicted
             if each.labels is not None
         }
-        found = analysed(self.context, choice.model, task, predicted, self.context.score(task), columns)
+        found = analysed(self.context, choice.model, task, predicted, scoring.score(task), columns)
         self.details[choice.name] |= found.details
         self.mistakes += found.mistakes
         for doubt in found.doubts:
@@ -136,7 +137,7 @@ class Report:
                 raise
             return {}, dict.fromkeys(self.baselines, str(error))
         splits = {each.suffix: each.rows for each in labelled}
-        return score_baselines(self.baselines, self.context.score(task), labelled[0].outputs(task), train, splits)
+        return score_baselines(self.baselines, scoring.score(task), labelled[0].outputs(task), train, splits)
 
     def _warn(
         self,

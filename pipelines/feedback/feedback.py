@@ -28,6 +28,7 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, Stopped
+from pipelines.core.files import write_text
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import JUDGES, nearest
 from pipelines.data import chat_templates
@@ -36,7 +37,7 @@ from pipelines.feedback import pairs as pairing
 from pipelines.feedback.constitution import Constitution, Revise, drawn, revise, row_of
 from pipelines.feedback.judges.judge import Judge, JudgeField, Spent
 from pipelines.feedback.pairs import Judged, Way, column_of, judged_of, verdict_of
-from pipelines.feedback.progress import Progress, write_lines, write_whole
+from pipelines.feedback.progress import Progress, write_lines
 from pipelines.models.generate import Writer, open_writer
 from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.preference.task import PreferenceReference
@@ -224,8 +225,10 @@ class Collecting:
         return found
 
     def _sample(self, rows: PromptRows, part: range) -> list[Any]:
+        from pipelines.models.sampling import complete
+
         stage, count = self.stage, self.stage.completions
-        done = self.context.complete(
+        done = complete(
             self.policy.model,
             self.policy.tokenizer,
             [rows.ids[at] for at in part for _ in range(count)],
@@ -429,12 +432,13 @@ class Collecting:
             rows = [each["row"] for each in revised if each["row"] is not None]
             details["revisions"] = len(rows)
             write_lines(folder / "revisions.jsonl", rows)
-        write_whole(folder / "details.json", json.dumps(details, indent=2))
-        write_whole(
+        write_text(folder / "details.json", json.dumps(details, indent=2))
+        write_text(
             folder / "audit.html",
             audit_page(self.context.recipe.name, self.context.stage_id, stage, judged, preferences, revised, details),
+            errors="replace",  # half a surrogate pair has no UTF-8
         )
-        write_whole(folder / "metrics.json", json.dumps(metrics_of(details), indent=2))
+        write_text(folder / "metrics.json", json.dumps(metrics_of(details), indent=2))
 
 
 def _rows(numbers: Sequence[int]) -> str:

@@ -6,11 +6,12 @@ A part is `checkpoints/checkpoint-<n>/rows.jsonl`; it counts once `complete.json
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from pipelines.core.files import write_text
 
 MARKER = "complete.json"
 ROWS = "rows.jsonl"
@@ -40,7 +41,7 @@ class Progress:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         write_lines(place / ROWS, rows)
-        write_whole(place / MARKER, json.dumps({"rows": len(rows)}))
+        write_text(place / MARKER, json.dumps({"rows": len(rows)}))
         self.tell(number, place)
 
     def done(self, number: int, make: Callable[[], Sequence[Any]]) -> list[Any]:
@@ -57,20 +58,6 @@ class Progress:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: temporary name, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", errors="replace") as file:  # half a surrogate pair has no UTF-8
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def write_lines(path: Path, rows: Sequence[Any]) -> None:
     """Write JSON Lines, one row a line, whole or not at all."""
-    write_whole(path, "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows))
+    write_text(path, "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.core.errors import CommandError, ModelError
+from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
-from pipelines.runs.workspace import RECORD
 
 Family = Literal["encoder", "decoder", "encoder-decoder"]
 HEADS: dict[Family, Head] = {

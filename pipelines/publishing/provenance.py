@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import DataError
+from pipelines.core.files import read_json
 from pipelines.core.interfaces import Context
 from pipelines.core.recipe import START
-from pipelines.core.results import read_json
 from pipelines.publishing.destinations.destination import MARKER
 
 STAGES, RECORD = "stages", "stage.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,9 +13,10 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import DiskFull, PublishError
+from pipelines.core.files import read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import nearest
-from pipelines.core.results import BenchmarkScores, read_json, scores_of_model
+from pipelines.core.results import BenchmarkScores, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.publishing import provenance
 from pipelines.publishing.destinations.destination import (
@@ -301,12 +301,7 @@ def _is_complete(record: Mapping[str, Any] | None, fingerprint: str) -> bool:
 
 def _mark(folder: Path, publication: Mapping[str, Any]) -> None:
     """The stage's own marker, atomically, after the destination's."""
-    temporary = folder / f".{MARKER}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(marker_bytes(publication, complete=True))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / MARKER)
+    write_bytes(folder / MARKER, marker_bytes(publication, complete=True))
 
 
 def _write(path: Path, text: str) -> None:

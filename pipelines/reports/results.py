@@ -17,16 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.events import read_events
+from pipelines.core.files import read_json
 from pipelines.core.recipe import Recipe
-from pipelines.core.results import (
-    BenchmarkScores,
-    is_number,
-    published_at,
-    read_json,
-    read_scores,
-    stage_folders,
-    training_costs,
-)
+from pipelines.core.results import BenchmarkScores, is_number, published_at, read_scores, stage_folders, training_costs
 from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.policy_completions import of_each_prompt
 from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescored

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.files import write_text
 from pipelines.core.pages import count, render, seconds, size
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import OF_A_HUNDRED, score_names, smaller_is_better
 from pipelines.reports import plots, run_plots
 from pipelines.reports.results import PPO_SIGNALS, Points, RunResults, StageReport, run_results, thinned
-from pipelines.runs.workspace import write_text
 
 MISTAKES_SHOWN = 6
 """Mistakes on the page; all that are kept lie in `mistakes.jsonl`."""

@@ -31,7 +31,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.core import errors
 from pipelines.core.errors import (
@@ -44,8 +43,8 @@ from pipelines.core.errors import (
     Stopped,
     Unforeseen,
 )
-from pipelines.core.interfaces import StopSignal, World
-from pipelines.core.signals import die_with_parent, stop_on_signals
+from pipelines.core.interfaces import Gather, Value, World
+from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
 
 POLL_SECONDS = 0.1
 
@@ -296,15 +295,15 @@ def barrier(world: World) -> Callable[[], None]:
     return wait
 
 
-def gather(world: World) -> Callable[[Any], list[Any]]:
+def gather(world: World) -> Gather:
     """A function that returns every process's picklable value, in the order of ranks."""
 
-    def collect(value: Any) -> list[Any]:
+    def collect(value: Value, /) -> list[Value]:
         if world.size == 1:
             return [value]
         import torch.distributed
 
-        values: list[Any] = [None] * world.size
+        values: list[Value] = [value] * world.size
         torch.distributed.all_gather_object(values, value)
         return values
 

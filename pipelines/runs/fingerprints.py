@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.config import Block
-from pipelines.core.registry import CONTEXT, REGISTRIES
+from pipelines.core.registry import REGISTRIES
 
-CONTRACT = {"errors", "registry", "blocks", "marks", "recipe", "protocols", "events", "fields", "matrix", "cells"}
-"""Modules of `pipelines` that compute nothing that could change a result."""
+AROUND = {"core", "runs"}
+"""Rooms that compute nothing that could change a result: what a recipe may say, and what stands around its stages,"""
+COUNTED = {"pipelines.core.model_types"}
+"""but for these: how long a text a model can read decides what is cut off."""
 
-CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "context"}
-"""Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`), the kinds of
-its tasks (`Stage.modules`), the parts of the context that it asks for. Of every other registry that it looks names up
-in, all entries are."""
+CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "task_kinds"}
+"""Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`) and the kinds of
+its tasks (`Stage.modules`). Of every other registry that it looks names up in, all entries are."""
 MODULE = re.compile(r"(pipelines(?:\.\w+)+)(?::\w+)?")
 """A text that names a module, or something in one."""
 
@@ -88,10 +89,13 @@ def code_of(modules: Iterable[str]) -> str:
 
 
 def used_by(modules: Iterable[str]) -> list[str]:
-    """`modules` and every counted module that they use, directly or not: by an import wherever it stands, by a text
-    that names it, by a registry that they look names up in, or as a part of the context (`context.complete`)."""
+    """`modules` and every counted module that they use, directly or not.
+
+    By an import wherever it stands, by a text that names it, or by a registry that they look names up in. A package
+    among `modules`, or in a registry, stands for every module in it.
+    """
     seen: set[str] = set()
-    waiting = [module for module in modules if counts(module)]
+    waiting = [each for module in modules for each in _whole(module) if counts(each)]
     while waiting:
         module = waiting.pop()
         if module not in seen:
@@ -103,7 +107,17 @@ def used_by(modules: Iterable[str]) -> list[str]:
 def counts(module: str) -> bool:
     """Whether a module of ours can change a result."""
     parts = module.split(".")
-    return parts[0] == "pipelines" and len(parts) > 1 and parts[1] not in CONTRACT
+    return module in COUNTED or (parts[0] == "pipelines" and len(parts) > 1 and parts[1] not in AROUND)
+
+
+@cache
+def _whole(module: str) -> tuple[str, ...]:
+    """A module; of a package, every module in its folder too."""
+    origin, package = _origin(module)
+    if origin is None or package != module:
+        return (module,)
+    inside = sorted(path.stem for path in origin.parent.glob("*.py") if path.stem != "__init__")
+    return (module, *(f"{module}.{name}" for name in inside))
 
 
 def _read(module: str) -> tuple[str, tuple[str, ...]]:
@@ -145,8 +159,6 @@ def _parsed(module: str, origin: Path, package: str, size: int, changed: int) ->
                 used |= {module for alias in node.names for module in _entries(alias.name.lower())}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := MODULE.fullmatch(node.value)):
             used.add(named.group(1))
-        elif isinstance(node, ast.Attribute) and node.attr in CONTEXT and _is_context(node.value):
-            used.add(CONTEXT.module(node.attr))
         elif isinstance(node, ast.Call):
             used |= _loaded(node)
         body = getattr(node, "body", None)
@@ -170,7 +182,7 @@ def _entries(registry: str) -> set[str]:
     """The modules of a registry whose entries are found by name when a stage runs."""
     if registry not in REGISTRIES or registry in CHOSEN:
         return set()
-    return {REGISTRIES[registry].module(name) for name in REGISTRIES[registry]}
+    return {each for name in REGISTRIES[registry] for each in _whole(REGISTRIES[registry].module(name))}
 
 
 def _loaded(call: ast.Call) -> set[str]:
@@ -180,14 +192,9 @@ def _loaded(call: ast.Call) -> set[str]:
             func=ast.Attribute(value=ast.Name(id=table), attr="load" | "module"), args=[ast.Constant(value=str(name))]
         ):
             registry: Mapping[str, str] = REGISTRIES.get(table.lower(), {})
-            if name in registry and registry is not CONTEXT:  # a part of the context counts where it is used
-                return {registry[name].partition(":")[0]}
+            if name in registry:
+                return set(_whole(registry[name].partition(":")[0]))
     return set()
-
-
-def _is_context(node: ast.AST) -> bool:
-    """Whether an expression is a stage's context: `context`, `self.context`, `asked.context`."""
-    return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")).lstrip("_") == "context"
 
 
 def _is_text(node: ast.AST) -> bool:

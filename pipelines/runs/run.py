@@ -1,8 +1,7 @@
-"""The story of a run, in the order it happens, and of one rank's share of a stage.
+"""The story of a run, in the order it happens: the only file that sees every stage.
 
-The story of a job, in the order it happens. The only file that sees every stage.
-
-One rank of a stage: what torchrun starts. It does the stage's work beside the other ranks and reports to the driver.
+`run` makes the tokenizer and each stage, or reuses what is complete. A stage on several processes is started by
+`distributed.run_ranks`; each of them calls `run_rank`, which does its share and leaves an error for the driver.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -33,16 +31,20 @@ from pipelines.core.errors import (
     Unforeseen,
     understood,
 )
-from pipelines.core.interfaces import StopSignal, World
-from pipelines.core.recipe import START, Model, Recipe, Stage
-from pipelines.core.signals import stop_on_signals
-from pipelines.core.study_cells import refuse_study
+from pipelines.core.interfaces import Context, Precision, World
+from pipelines.core.load import load as load_recipe
+from pipelines.core.load import refuse_study
+from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
+from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.data import stage_files
+from pipelines.models import stage_models, tokenizer
 from pipelines.models.checkpoint_content import commit_of
+from pipelines.models.stage_models import StageModels
 from pipelines.runs import distributed, fingerprints, hardware
-from pipelines.runs.context import TOKENIZER, context_for, shape_of
-from pipelines.runs.distributed import Heartbeat, join_world, write_failure
 from pipelines.runs.workspace import RunFolder, StageStore
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: StopSignal | None = None) -> Path:
@@ -92,7 +94,7 @@ class Job:
         return hardware.processes(self.recipe.launch.num_processes)
 
     @cached_property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """`no`, `bf16` or `fp16`."""
         return hardware.precision(self.recipe.launch.mixed_precision)
 
@@ -114,9 +116,7 @@ class Job:
     @cached_property
     def segments(self) -> bool:
         """Whether the tokenizer tells the two texts of a pair apart: a checkpoint's own does what it did."""
-        from pipelines.models.tokenizer import has_segments
-
-        return self.recipe.model.architecture is None or has_segments(shape_of(self.recipe))
+        return self.recipe.model.architecture is None or tokenizer.has_segments(self.recipe.model.shape())
 
     def begin(self) -> None:
         """The manifest's first lines, and the event that opens the run."""
@@ -175,13 +175,13 @@ class Job:
                 identity,
                 [],
                 {},
-                {"pipelines.models.tokenizer"},
+                {tokenizer.__name__},
                 partial(self._copy_tokenizer, source, revision, start),
             )
             return
-        from pipelines.models.tokenizer import DEFAULT, block
-
-        algorithm, size = (wanted.train, wanted.vocab_size) if wanted is not None else (block(DEFAULT), 8192)
+        algorithm, size = (
+            (wanted.train, wanted.vocab_size) if wanted is not None else (tokenizer.block(tokenizer.DEFAULT), 8192)
+        )
         reader = next((stage for stage in self.recipe.stages if type(stage).texts is not Stage.texts), None)
         if reader is None:
             raise StageError(
@@ -196,7 +196,7 @@ class Job:
         }
         self.at = reader.id  # what goes wrong with its rows is this stage's to mend
         content = reader.content(self.recipe)
-        code = {"pipelines.models.tokenizer"} | fingerprints.modules_of(algorithm)
+        code = {tokenizer.__name__} | fingerprints.modules_of(algorithm)
         self._complete(
             TOKENIZER,
             TOKENIZER,
@@ -219,7 +219,7 @@ class Job:
         inputs = [self.marks[TOKENIZER], *(self._mark(read) for read in stage.reads(self.recipe))]
         if not stage.trains:
             identity["reads"] = stage.reads(self.recipe)  # its files name these stages
-        code = fingerprints.modules_of(stage) | stage.modules()
+        code = fingerprints.modules_of(stage) | stage.modules(self.recipe) | {stage_models.__name__}
         name = f"stages/{number:02d}-{stage.id}"
         self._complete(
             stage.id, name, identity, inputs, stage.content(self.recipe), code, partial(self._run_stage, stage), stage
@@ -252,7 +252,8 @@ class Job:
             if (lost := store.damage(mark)) is not None:
                 events.emit(
                     "warning",
-                    message=f"{lost} of the complete stage {store.stages / mark} is missing or changed; it is made again",
+                    message=f"{lost} of the complete stage {store.stages / mark} is missing or changed; it is made "
+                    "again",
                 )
             with store.attempt(mark) as attempt:
                 folder = reusable()  # another run may have made it while this one waited
@@ -305,13 +306,49 @@ class Job:
         if model.checkpoint is not None:
             code = {"trust_remote_code": True} if model.trust_remote_code else {}
             return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision), **code})
-        return fingerprints.digest({"architecture": shape_of(self.recipe)})
+        return fingerprints.digest({"architecture": self.recipe.model.shape()})
 
     def _run_stage(self, stage: Stage, attempt: Path, mark: str) -> None:
         if self.processes > 1 and stage.joins:
             distributed.run_ranks(self.processes, self.place.folder, stage.id, attempt, self.stop)
             return
-        stage.run(context_for(self, stage, attempt, mark, World()))
+        stage.run(self.context(stage, attempt, mark))
+
+    def context(
+        self,
+        stage: Stage,
+        attempt: Path,
+        mark: str,
+        world: World | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> Context:
+        """Everything a stage is given."""
+        stage_files.use(self.folders)
+        world = world or World()
+        barrier = distributed.barrier(world)
+        models = StageModels(self.recipe, stage, self.start, self.folders, self.precision, world, barrier)
+        return Context(
+            stage_id=stage.id,
+            folder=attempt,
+            fingerprint=mark,
+            seed=self.recipe.seed_of(stage),
+            recipe=self.recipe,
+            events=self.place.events.of(stage.id),
+            world=world,
+            precision=self.precision,
+            cache=self.place.store.data,
+            stage_folders=self.folders,
+            open_model=models.open_model,
+            open_tokenizer=models.open_tokenizer,
+            stop=self.stop,
+            barrier=barrier,
+            beat=beat,
+            gather=distributed.gather(world),
+        )
+
+    def open_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The run's tokenizer."""
+        return stage_models.open_tokenizer(self.folders, self.start)
 
     def _train_tokenizer(self, algorithm: Any, size: int, reader: Stage, attempt: Path, mark: str) -> None:
         texts: Iterator[str] | None = reader.texts()
@@ -320,14 +357,10 @@ class Job:
         self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
 
     def _copy_tokenizer(self, source: str, revision: str | None, start: Model | None, attempt: Path, mark: str) -> None:
-        from pipelines.models.tokenizer import open_tokenizer
+        self._save_tokenizer(tokenizer.open_tokenizer(source, revision, start), attempt)
 
-        self._save_tokenizer(open_tokenizer(source, revision, start), attempt)
-
-    def _save_tokenizer(self, tokenizer: Any, attempt: Path) -> None:
-        from pipelines.models.tokenizer import without_segments
-
-        (tokenizer if self.segments else without_segments(tokenizer)).save_pretrained(str(attempt / "model"))
+    def _save_tokenizer(self, made: PreTrainedTokenizerBase, attempt: Path) -> None:
+        (made if self.segments else tokenizer.without_segments(made)).save_pretrained(str(attempt / "model"))
 
     def fail(self, error: BaseException) -> BaseException:
         """Tell the events; returns the error that the user should see."""
@@ -362,7 +395,8 @@ class Job:
             with suppress(OSError):
                 self.place.events.emit(
                     "warning",
-                    message=f"report.html could not be written ({type(error).__name__}: {error}); everything else is in place",
+                    message=f"report.html could not be written ({type(error).__name__}: {error}); everything else is "
+                    "in place",
                 )
 
 
@@ -392,19 +426,19 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> i
     stop = StopSignal()
     try:
         with stop_on_signals(stop):
-            world = join_world(processes)
-            recipe = recipes.load(run_folder / "recipe.yaml")
+            world = distributed.join_world(processes)
+            recipe = load_recipe(run_folder / "recipe.yaml")
             job = Job(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)
             stage = recipe.stage(stage_id)
             mark = folder.name.removesuffix(".partial")
-            with Heartbeat(run_folder, world.rank) as heart:
-                stage.run(replace(context_for(job, stage, folder, mark, world), beat=heart.step))
+            with distributed.Heartbeat(run_folder, world.rank) as heart:
+                stage.run(job.context(stage, folder, mark, world, heart.step))
     except BaseException as error:
         failure = understood(error)
         if isinstance(failure, Unforeseen):
             traceback.print_exc()
-        write_failure(folder, failure)
+        distributed.write_failure(folder, failure)
         sys.stderr.flush()
         # The other ranks may wait for this one for ever: leave without the clean-up that would wait for them too.
         os._exit(failure.exit_code if isinstance(failure, FineryError) else EXIT_FAILED)

@@ -11,7 +11,6 @@ writers apart.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -25,58 +24,12 @@ from typing import Any
 
 from pipelines.core.errors import Busy
 from pipelines.core.events import EventLog
+from pipelines.core.files import RECORD, home, lock, write_json, write_text
 
-RECORD = "stage.json"
-"""In a complete stage: what it is, and the fingerprints of what it read."""
 HASHES = "server.json"
 """In a stage that a server took over: size and SHA-256 of every file."""
 SHARED = "FINERY_SHARED_STAGES"
 """The variable that names a store to read from."""
-
-
-def home() -> Path:
-    """`FINERY_HOME`, else the user's cache folder."""
-    given = os.environ.get("FINERY_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "finery"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: temporary name, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except BaseException:  # a full disk, a signal: nothing half-written stays
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold an exclusive lock on a file. Yields whether another process had it first. Raises Busy unless `wait`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        waited = False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                raise Busy(
-                    f"{path.parent} is in use by another process; wait for it, or give this run another name"
-                ) from None
-            waited = True
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield waited
 
 
 class StageStore:
@@ -302,18 +255,17 @@ def collect(root: Path, dry_run: bool = False, older_than: float = 0.0) -> Freed
         if not folder.is_dir():
             continue
         name = folder.name.removesuffix(".partial")
-        with open(root / "stages" / f"{name}.lock", "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # being made right now
-                freed.kept += 1
-                under_way = True
-                continue
-            if folder.name in used or folder.stat().st_mtime > limit:
-                freed.kept += 1
-                under_way = under_way or folder.name.endswith(".partial")
-                continue
-            _free(folder, freed, dry_run)
+        try:
+            with lock(root / "stages" / f"{name}.lock", wait=False):
+                if folder.name in used or folder.stat().st_mtime > limit:
+                    freed.kept += 1
+                    under_way = under_way or folder.name.endswith(".partial")
+                    continue
+                _free(folder, freed, dry_run)
+        except Busy:  # being made right now
+            freed.kept += 1
+            under_way = True
+            continue
         if not dry_run:
             (root / "stages" / f"{name}.lock").unlink(missing_ok=True)
     for path in sorted((root / "data").glob("*")) if (root / "data").is_dir() and not under_way else ():

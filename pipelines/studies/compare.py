@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import CommandError
+from pipelines.core.load import load as load_recipe
 from pipelines.core.registry import nearest
 from pipelines.core.scores import smaller_is_better
 from pipelines.evaluation.resampling import Estimate, paired_difference
@@ -304,7 +304,7 @@ def _finished(folder: Path) -> list[Result]:
         finished = False
     if not finished:
         raise CommandError(f"{folder} is not a finished run; continue it with: finery resume {folder}")
-    results = results_of(folder, recipes.load(folder / "recipe.yaml"))
+    results = results_of(folder, load_recipe(folder / "recipe.yaml"))
     if not results:
         raise CommandError(f"{folder} measured nothing: its recipe has no evaluate stage with public labels")
     return results

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.files import whole_file, write_json, write_text
 from pipelines.core.study_matrix import Axis
-from pipelines.runs.workspace import write_json, write_text
 from pipelines.studies.budget import UNITS, sentence
 from pipelines.studies.overview import overviews
 from pipelines.studies.page import page
@@ -27,7 +27,7 @@ def write_results(study: StudyState, code: int, seconds: float) -> None:
     data = as_data(study, rows, code, seconds)
     glances = overviews(blocks(data, rows), data["reference"], data["correction"])
     data["overviews"] = [each.to_json() for each in glances]
-    write_json(study.folder / "study.json", data)
+    write_json(study.folder / "study.json", data, allow_nan=True)
     _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
     write_text(study.folder / "README.md", readme(data, rows, glances))
     write_text(study.folder / "report.html", page(data, rows, glances))
@@ -155,6 +155,5 @@ def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[StudyRow], 
             )
     table = pa.Table.from_pylist(lines)
     for name, write in (("table.parquet", pq.write_table), ("table.csv", csv.write_csv)):
-        temporary = folder / f".{name}.tmp"
-        write(table, temporary)
-        temporary.rename(folder / name)
+        with whole_file(folder / name) as temporary:
+            write(table, temporary)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import StageError
-from pipelines.core.results import read_json
+from pipelines.core.files import read_json
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import Values
 from pipelines.core.study_matrix import Search, label

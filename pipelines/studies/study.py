@@ -25,12 +25,11 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.events import EventLog
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.files import lock, write_json, write_text
 from pipelines.core.recipe import Recipe
-from pipelines.core.signals import stop_on_signals
+from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.study_cells import Cell, Group, StudyRecipe, named, told
 from pipelines.runs import fingerprints, hardware
-from pipelines.runs.workspace import lock, write_json, write_text
 from pipelines.studies.budget import UnmatchedBudgetError, match_budget, measured_seconds
 from pipelines.studies.files import write_results
 from pipelines.studies.search import Trial, edge, ranked, rungs, score_of

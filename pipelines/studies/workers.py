@@ -7,7 +7,6 @@ that are complete already are recognised by their fingerprints, and not started.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -21,8 +20,9 @@ from typing import IO, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED
 from pipelines.core.events import read_events
-from pipelines.core.interfaces import StopSignal
+from pipelines.core.files import is_locked
 from pipelines.core.recipe import Recipe, Stage
+from pipelines.core.signals import StopSignal
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job
 from pipelines.runs.workspace import RunFolder, StageStore
@@ -127,7 +127,7 @@ class Workers:
                         (
                             at
                             for at, (_, folder) in enumerate(waiting)
-                            if not _held(folder) or time.monotonic() > patience
+                            if not is_locked(folder / ".lock") or time.monotonic() > patience
                         ),
                         None,
                     )
@@ -155,16 +155,6 @@ class Workers:
 def _last_event(folder: Path) -> int:
     """Id of the newest event of a run, 0 without one."""
     return max((event["id"] for event in read_events(folder / "events.jsonl")), default=0)
-
-
-def _held(folder: Path) -> bool:
-    """Whether another process writes the run folder."""
-    try:
-        with open(folder / ".lock", "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _start(name: str, folder: Path, slot: DeviceSlot) -> _Run:

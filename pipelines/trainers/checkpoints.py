@@ -27,7 +27,9 @@ from torch import Tensor
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from pipelines.core.interfaces import Context, Head, Tuner
+from pipelines.core.files import write_json, write_text
+from pipelines.core.interfaces import Context, Head
+from pipelines.tuners.tuner import TunerBlock
 
 MARKER = "complete.json"
 
@@ -43,12 +45,7 @@ def sync(folder: Path) -> None:
 def mark_complete(folder: Path, state: dict[str, Any]) -> None:
     """Declare a checkpoint whole. `state` is what the loop needs back beside the trainer's own files."""
     sync(folder)
-    temporary = folder / f"{MARKER}.tmp"
-    with open(temporary, "w") as file:
-        json.dump(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / MARKER)
+    write_text(folder / MARKER, json.dumps(state))
 
 
 def unmark(folder: Path) -> None:
@@ -77,7 +74,12 @@ def remove_unfinished(folder: Path) -> list[Path]:
 
 
 def save_stage(
-    context: Context, model: Any, tokenizer: Any, head: Head, metrics: Mapping[str, float], tuner: Tuner | None = None
+    context: Context,
+    model: Any,
+    tokenizer: Any,
+    head: Head,
+    metrics: Mapping[str, float],
+    tuner: TunerBlock | None = None,
 ) -> None:
     """Write the stage's result, whole or not at all, as the tuner saves it. Only the main process writes."""
     if context.world.is_main:
@@ -96,23 +98,13 @@ def save_stage(
         final = context.folder / "model"
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
-        write_json(context.folder / "metrics.json", metrics)
+        write_json(context.folder / "metrics.json", metrics, allow_nan=True)
     context.barrier()
 
 
 def write_head(folder: Path, head: Head) -> None:
     """Write down which head the model was trained with."""
     (folder / "head.json").write_text(json.dumps({"kind": head.kind, "labels": list(head.labels)}))
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically: temporary name, fsync, rename."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
-        json.dump(data, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
 
 
 def name_final_base(folder: Path, context: Context) -> None:

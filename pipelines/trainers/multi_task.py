@@ -26,6 +26,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick
 from pipelines.core.errors import StageError
+from pipelines.core.files import write_json
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import LESSONS, TUNERS, nearest
 from pipelines.tasks.text_to_text import KINDS as AS_TEXT
@@ -320,7 +321,7 @@ class MultiTask(Stage):
             for role, found in entry.training_content(entry.id).items()
         }
 
-    def modules(self) -> set[str]:
+    def modules(self, recipe: Recipe) -> set[str]:
         return {LESSONS.module("seq2seq" if self.writes else entry.resolved(entry.id).kind) for entry in self.tasks}
 
     def special_tokens(self) -> tuple[str, ...]:
@@ -419,7 +420,7 @@ class MultiTask(Stage):
     ) -> None:
         import shutil
 
-        from pipelines.trainers.checkpoints import name_final_base, write_head, write_json
+        from pipelines.trainers.checkpoints import name_final_base, write_head
         from pipelines.trainers.multi_task_model import linked, save_body, save_tasks
 
         if context.world.is_main:
@@ -439,5 +440,5 @@ class MultiTask(Stage):
             elif self.tuner.merges:
                 save_body(shared, self.tuner, context.folder / "model")
                 tokenizer.save_pretrained(str(context.folder / "model"))
-            write_json(context.folder / "metrics.json", metrics)
+            write_json(context.folder / "metrics.json", metrics, allow_nan=True)
         context.barrier()

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines.core.interfaces import Context, Tuner
+from pipelines.core.interfaces import Context
 from pipelines.models.log_probabilities import sums, token_log_probabilities
+from pipelines.tuners.tuner import TunerBlock
 
 
 class Reference(Protocol):
@@ -66,7 +67,7 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: Any, tuner: Tuner) -> Reference:
+def reference_for(model: Any, tuner: TunerBlock) -> Reference:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
     return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
 

@@ -102,7 +102,7 @@ class Reward(PreferenceSubject, Stage):
         """Who knows how pairs are learnt."""
         return Preferring()
 
-    def modules(self) -> set[str]:
+    def modules(self, recipe: Recipe) -> set[str]:
         return {LESSONS.module(KIND)}
 
     def texts(self) -> Iterator[str]:

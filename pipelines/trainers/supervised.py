@@ -58,7 +58,7 @@ class Supervised(Subject, Stage):
     def subjects(self) -> Mapping[str, Any]:
         return {self.id: self}
 
-    def modules(self) -> set[str]:
+    def modules(self, recipe: Recipe) -> set[str]:
         return {LESSONS.module("seq2seq" if self.as_text else self.resolved(self.id).kind)}
 
     def texts(self) -> Iterator[str]:

@@ -26,7 +26,7 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback,
 from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import Context, Score, Tuner
+from pipelines.core.interfaces import Context, Score
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
@@ -34,6 +34,7 @@ from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import training_arguments
 from pipelines.trainers.stage_trainer import Companion as _Companion
 from pipelines.trainers.stage_trainer import StageTrainer, reset_peak_memory
+from pipelines.tuners.tuner import TunerBlock
 
 MEGABATCH = 50
 """Batches that are sorted together: enough for tight lengths, few enough to keep the order random."""
@@ -148,7 +149,7 @@ def fit(
     selection: Any = None,
     score: Score | None = None,
     early_stopping_patience: int | None = None,
-    tuner: Tuner | None = None,
+    tuner: TunerBlock | None = None,
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
 ) -> tuple[Any, dict[str, float]]:
@@ -232,7 +233,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         label_weights: Mapping[str, float],
         lengths: np.ndarray | None,
         patience: EarlyStoppingCallback | None,
-        tuner: Tuner | None,
+        tuner: TunerBlock | None,
         meter: Meter | None = None,
         **keywords: Any,
     ) -> None:

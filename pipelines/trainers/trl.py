@@ -22,13 +22,14 @@ from transformers import PrinterCallback
 from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import IncompatibleError, Stopped
-from pipelines.core.interfaces import Context, Tuner
+from pipelines.core.interfaces import Context
 from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
 from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import live_words
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory
+from pipelines.tuners.tuner import TunerBlock
 
 FOUND_BY_TRL = "ref"
 """What TRL calls the adapter that it holds a tuned policy to."""
@@ -56,7 +57,7 @@ def train(
     method: str,
     model: Any,
     tokenizer: Any,
-    tuner: Tuner,
+    tuner: TunerBlock,
     arguments: Mapping[str, Any],
     own: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
@@ -121,7 +122,7 @@ def _staged(theirs: type) -> type:
     """TRL's trainer with what every stage has."""
 
     class Staged(StageTrainer, theirs):  # type: ignore[misc]
-        def __init__(self, *, context: Context, tuner: Tuner, **keywords: Any) -> None:
+        def __init__(self, *, context: Context, tuner: TunerBlock, **keywords: Any) -> None:
             self.begin(context, tuner)
             super().__init__(**keywords)
             refuse_other_heads(self.model, getattr(self, "temperature", 1.0))

@@ -63,7 +63,7 @@ def opened(stage: Any, context: Context) -> tuple[Any, Any, Any]:
     """(the policy, in a folder from which TRL can read its reference; its head; the tokenizer). Raises ModelError."""
     from pipelines.core.interfaces import Head
 
-    if context.writing_head().kind != policy.DECODER:
+    if policy.writing_head(context).kind != policy.DECODER:
         policy.opened_policy(stage, context, (policy.DECODER,))  # which says why not
     head = Head("causal_lm")
     source = context.recipe.model_of(stage)

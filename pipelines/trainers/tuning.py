@@ -16,7 +16,7 @@ from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
-from pipelines.models.heads import WRITERS, of_shape
+from pipelines.models.heads import WRITERS, of_shape, read_by
 from pipelines.trainers.arguments import in_todays_names
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
         yield (
             ("from",),
             (
-                f"is '{before.id}', whose {tuner.name} cannot be merged into its model, so nothing can be trained on top; "
+                f"is '{before.id}', whose {tuner.name} cannot be merged into its model, so nothing can be "
+                "trained on top; "
                 f"read the model before it: from: {recipe.model_of(before)}"
             ),
         )
@@ -84,12 +85,14 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
         if name not in fitting:
             yield (
                 place,
-                f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: {', '.join(fitting) or 'none'}",
+                f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: "
+                f"{', '.join(fitting) or 'none'}",
             )
         elif also := [key for key in ("train_layer_norm", "modules_to_save") if getattr(earlier[name].tuner, key)]:  # type: ignore[attr-defined]
             yield (
                 place,
-                f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on that; leave {also[0]} out",
+                f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on "
+                f"that; leave {also[0]} out",
             )
         elif recipe.model_of(earlier[name]) != mine:
             base = recipe.model_of(earlier[name])
@@ -102,7 +105,8 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     if stage.tuner.stages and mine == START and recipe.model.architecture is not None:
         yield (
             ("tuner",),
-            f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take a checkpoint",
+            f"is {stage.tuner.name}, whose adapters need one trained base: pretrain the model first, or take "
+            "a checkpoint",
         )
 
 
@@ -138,14 +142,18 @@ def room_for_text(stage: Any, model: Any) -> int | None:
     left: int = positions - stage.tuner.positions
     if left < 4:
         raise IncompatibleError(
-            f"the tuner {stage.tuner.name} takes {stage.tuner.positions} of the model's {positions} positions, which leaves no room for text"
+            f"the tuner {stage.tuner.name} takes {stage.tuner.positions} of the model's {positions} "
+            "positions, which leaves no room for text"
         )
     return left
 
 
 DECODER = "causal_lm"
 WHY = {
-    WRITERS: "which learns from answers that a model writes token by token; this architecture cannot: use a decoder or an encoder-decoder",
+    WRITERS: (
+        "which learns from answers that a model writes token by token; this architecture cannot: use a decoder "
+        "or an encoder-decoder"
+    ),
     (
         DECODER,
     ): "which TRL trains for decoders alone; use a decoder, or the stage dpo or ppo, which train encoder-decoders too",
@@ -165,10 +173,17 @@ def head_kind(recipe: Recipe) -> str:
     return DECODER if head is None else head.kind
 
 
+def writing_head(context: Context) -> Head:
+    """The head that the model which the stage reads writes with. Raises ModelError where it writes no texts."""
+    recipe = context.recipe
+    return read_by(recipe, recipe.model_of(recipe.stage(context.stage_id)), context.stage_folders)
+
+
 def opened_policy(stage: Any, context: Context, allowed: tuple[str, ...] = WRITERS) -> tuple[Any, Head]:
-    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never
-    learnt to."""
-    head = context.writing_head()
+    """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never learnt
+    to.
+    """
+    head = writing_head(context)
     if head.kind not in allowed:
         raise ModelError(f"the stage is {stage.stage}, {WHY[allowed]}")
     from_scratch = context.recipe.model_of(stage) == START and context.recipe.model.checkpoint is None

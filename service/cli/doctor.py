@@ -187,7 +187,7 @@ def disks() -> list[Finding]:
 
 
 def finery_home(environment: Mapping[str, str]) -> Path:
-    """Where complete stages are kept; as `pipelines.runs.workspace` finds it, which is not ours to import."""
+    """Where complete stages are kept; as `pipelines.core.files.home` finds it."""
     if given := environment.get("FINERY_HOME"):
         return Path(given).expanduser().absolute()
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "finery"

@@ -182,7 +182,7 @@ def init(
     data: Path, output: Path, texts: Sequence[str], label: str | None, kind: str | None, name: str | None, force: bool
 ) -> int:
     """Look at the file, write the recipe, say what was found. Returns the exit code."""
-    from pipelines.core.recipe import loads
+    from pipelines.core.load import loads
 
     if output.exists() and not force:
         raise CommandError(f"{output} exists already; choose another name with --output, or overwrite it with --force")

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, CommandError
-from pipelines.core.recipe import Source, read
+from pipelines.core.load import read
+from pipelines.core.overrides import Source
 from service.cli.progress import Progress
 from service.cli.run import choose_display
 from service.client import ServerRefused, with_uploads

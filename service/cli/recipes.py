@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, RecipeError
+from pipelines.core.load import load as load_recipe
 from service.cli.child import ask, call, refuse
 from service.cli.generate import printable
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def validate(arguments: Sequence[str], as_json: bool) -> int:
     """Check each recipe with the overrides among the arguments. Returns the exit code."""
-    from pipelines.core.recipe import load
+    from pipelines.core.load import load
 
     overrides = [each for each in arguments if "=" in each and not Path(each).exists()]
     files = [each for each in arguments if each not in overrides]
@@ -71,7 +71,8 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
 
 def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[dict[str, object]]]:
     """What a study is made of: in short, a line for each refused cell, and every cell as data."""
-    from pipelines.core.study_cells import load_study, named
+    from pipelines.core.load import load_study
+    from pipelines.core.study_cells import named
     from service.cli.study import trials_of
 
     plan = load_study(file, overrides)
@@ -88,7 +89,7 @@ def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[di
 
 def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
     """Pass on what `python -m pipelines plan` says. Returns its exit code."""
-    from pipelines.core.recipe import load
+    from pipelines.core.load import load
 
     load(recipe, overrides)
     options = (*(("--json",) if as_json else ()), *(("--flops-per-second", str(rate)) if rate is not None else ()))
@@ -116,7 +117,7 @@ class Question:
 
 def show_data(question: Question, as_json: bool) -> int:
     """Show what a stage learns from. Returns the exit code."""
-    recipes.load(question.recipe, question.overrides)  # a mistake in the recipe is told with its line, by this process
+    load_recipe(question.recipe, question.overrides)  # a mistake in the recipe is told with its line, by this process
     answer = ask("data", asdict(question), "Reading the data …", as_json)
     if answer.code != EXIT_DONE:
         return refuse(answer, as_json)

@@ -89,8 +89,7 @@ class Work:
 
 def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> int:
     """Check the recipe, then do what it describes. Returns the exit code."""
-    from pipelines.core.recipe import load
-    from pipelines.core.study_cells import refuse_study
+    from pipelines.core.load import load, refuse_study
 
     checked = load(recipe, overrides)
     refuse_study(checked, str(recipe))

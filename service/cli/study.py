@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError
-from pipelines.core.study_cells import StudyRecipe, load_study, named
+from pipelines.core.load import load_study
+from pipelines.core.study_cells import StudyRecipe, named
 from service.cli.child import Child
 from service.cli.progress import SIGNS, STYLES, duration
 from service.cli.run import POLL_SECONDS, STOPPING, Follower, killed, said, sentence

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.results import BenchmarkScores, published_at, read_json, scores_in, stage_folders, strongest
+from pipelines.core.files import read_json
+from pipelines.core.results import BenchmarkScores, published_at, scores_in, stage_folders, strongest
 from service.cli.progress import number
 
 if TYPE_CHECKING:

@@ -27,7 +27,9 @@ from urllib.parse import urlsplit
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, show
 from pipelines.core.egress import is_literal, is_public, may_be_private, plain_host
 from pipelines.core.errors import Mistake, RecipeError
-from pipelines.core.recipe import Recipe, Source, checked, read_text
+from pipelines.core.load import checked, read_text
+from pipelines.core.overrides import Source
+from pipelines.core.recipe import Recipe
 from pipelines.core.secrets import matches
 from pipelines.core.study_cells import StudyRecipe, expand
 from pipelines.core.study_matrix import axes_of

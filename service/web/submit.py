@@ -13,8 +13,8 @@ from fastapi import Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.responses import Response
 
-from pipelines.core.architecture_fields import configs_folder
 from pipelines.core.errors import FineryError, RecipeError
+from pipelines.core.files import configs_folder
 from pipelines.core.recipe import stage_ids
 from pipelines.core.yaml_positions import write_yaml
 from service.api.context import Service, apart, refuse_without_isolation

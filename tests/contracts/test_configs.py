@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.recipe import load, loads
+from pipelines.core.load import load, loads
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COUNTS = {"recipes": 34, "smoke": 37, "architectures": 18}

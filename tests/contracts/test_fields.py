@@ -51,7 +51,6 @@ def test_the_words_and_rules_are_those_of_the_family_itself():
 
     assert architecture_fields.KINDS is configuration_rules.KINDS
     assert architecture_fields.DEFAULTS is configuration_rules.DEFAULTS
-    assert architecture_fields._rules is configuration_rules
     overruled = {word for key, gone in architecture_fields.OVERRULED.items() for word in (key, *gone)}
     assert overruled <= set(configuration_rules.KINDS)
 

@@ -13,9 +13,10 @@ import pytest
 
 from pipelines.core.config import Block
 from pipelines.core.errors import RecipeError
-from pipelines.core.interfaces import StopSignal
-from pipelines.core.recipe import Recipe, loads, schema
+from pipelines.core.load import loads
+from pipelines.core.recipe import Recipe, schema
 from pipelines.core.registry import JUDGES
+from pipelines.core.signals import StopSignal
 from pipelines.feedback.judges.judge import Judge, JudgeBlock
 from tests.pipelines.feedback.test_local import judge as local_judge
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.core.results import scores_of_model
 from pipelines.publishing.card import card
 from pipelines.publishing.destinations.destination import destination_of

@@ -14,7 +14,8 @@ import pytest
 from pipelines.core.config import Block
 from pipelines.core.errors import RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import Recipe, loads, schema
+from pipelines.core.load import loads
+from pipelines.core.recipe import Recipe, schema
 from pipelines.core.registry import REWARDS
 from pipelines.rewards.reward import RewardBlock
 from tests import tiny

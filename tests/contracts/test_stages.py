@@ -10,7 +10,8 @@ import pytest
 
 from pipelines.core.config import Block
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import Recipe, Stage, loads, schema
+from pipelines.core.load import loads
+from pipelines.core.recipe import Recipe, Stage, schema
 from pipelines.core.registry import STAGES
 
 RECIPE = """\

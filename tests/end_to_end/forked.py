@@ -60,13 +60,13 @@ def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death:
     """Run a recipe into `folder`; `death` is (place, count): SIGKILL at the count-th passing of the place."""
     os.environ["FINERY_HOME"] = home
     os.chdir(Path(folder).parent)
-    from pipelines.core import recipe as recipes
+    from pipelines.core.load import load
     from pipelines.runs.run import run
     from pipelines.runs.workspace import StageStore
 
     if death is not None:
         _arrange_death(*death)
-    run(recipes.load(recipe, overrides), Path(folder), StageStore(Path(home)))
+    run(load(recipe, overrides), Path(folder), StageStore(Path(home)))
 
 
 def _arrange_death(place: str, count: int) -> None:

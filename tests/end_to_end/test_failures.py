@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.events import read_events
-from pipelines.runs.workspace import lock
+from pipelines.core.files import lock
 from tests.end_to_end import forked
 
 RECIPE = """\

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipelines.core import recipe as recipes
+from pipelines.core.load import load
 from pipelines.runs.run import run
 from tests import tiny
 
@@ -47,7 +47,7 @@ def test_a_decoder_learns_three_new_tokens_and_is_published_with_them(
     pretrained.save_pretrained("decoder")
     tokenizer.save_pretrained("decoder")
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    run(recipes.load(tmp_path / "recipe.yaml"), Path("runs/grown"))
+    run(load(tmp_path / "recipe.yaml"), Path("runs/grown"))
 
     opened = AutoTokenizer.from_pretrained("registry/grown")
     model = AutoModelForSequenceClassification.from_pretrained("registry/grown").eval()

@@ -19,20 +19,18 @@ import pyarrow.parquet as pq
 import pytest
 import sacrebleu
 
-from pipelines.core import recipe as recipes
+import pipelines
 from pipelines.core.events import read_events
+from pipelines.core.load import load
 from pipelines.core.recipe import START, Stage
 from pipelines.core.scores import text_scores
+from pipelines.models import stage_models
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job, run
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
 PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
-AROUND = {
-    f"pipelines.{name}" for name in ("run", "workspace", "hardware", "signals", "failures", "launch", "fingerprints")
-}
-"""What stands around a stage and changes no result."""
 LOGITS_KINDS = ("classification", "token_classification", "qa", "multiple_choice")
 """Kinds described in place whose predictions have logits, which a publication computes again."""
 TRAINED = {"train_runtime", "train_samples_per_second", "trainable_parameters", "all_parameters", "peak_memory_bytes"}
@@ -43,7 +41,7 @@ class Place:
 
     def __init__(self, root: Path, recipe: Path) -> None:
         self.root, self.recipe, self.home = root, recipe, root / "home"
-        self.loaded = recipes.load(recipe)
+        self.loaded = load(recipe)
         self.run = root / "runs" / self.loaded.name
         self.executed: dict[str, set[str]] = {}
         """Modules of ours whose code ran while a stage did its work, by the stage's id."""
@@ -55,7 +53,7 @@ class Place:
             patch.chdir(self.root)
             patch.setenv("FINERY_HOME", str(self.home))
             assert (
-                run(recipes.load(self.recipe, overrides), Path("runs") / self.loaded.name)
+                run(load(self.recipe, overrides), Path("runs") / self.loaded.name)
                 == Path("runs") / self.loaded.name
             )
         return list(read_events(self.run / "events.jsonl", after=max(before, default=0)))
@@ -71,7 +69,7 @@ class Place:
 @contextmanager
 def traced(executed: dict[str, set[str]]) -> Iterator[None]:
     """Note every module of ours in which a function is called while a stage does its work."""
-    work, root = Job._run_stage, str(Path(fingerprints.__file__).parent) + "/"
+    work, root = Job._run_stage, str(Path(pipelines.__file__).parent) + "/"
 
     def run_stage(job: Job, stage: Stage, attempt: Path, mark: str) -> None:
         files: set[str] = set()
@@ -106,7 +104,10 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_whatever_a_stage_executes_is_part_of_its_fingerprint(place: Place) -> None:
-    code = {stage.id: fingerprints.modules_of(stage) | stage.modules() for stage in place.loaded.stages}
+    code = {
+        stage.id: fingerprints.modules_of(stage) | stage.modules(place.loaded) | {stage_models.__name__}
+        for stage in place.loaded.stages
+    }
     for stage in place.loaded.stages:
         read, waiting = {stage.id}, [stage]
         while waiting:  # the fingerprint of a stage that it reads holds that stage's code
@@ -115,12 +116,12 @@ def test_whatever_a_stage_executes_is_part_of_its_fingerprint(place: Place) -> N
             waiting += [place.loaded.stage(each) for each in found]
         counted = set(fingerprints.used_by(module for each in read for module in code[each]))
         executed = {name for name in place.executed[stage.id] if fingerprints.counts(name)}
-        assert executed - counted - AROUND - {type(each).__module__ for each in place.loaded.stages} == set()
+        assert executed - counted - {type(each).__module__ for each in place.loaded.stages} == set()
         assert executed & counted, "the probe saw nothing"
 
 
 def test_the_run_folder_is_laid_out_as_promised(place: Place) -> None:
-    assert recipes.load(place.run / "recipe.yaml").to_yaml() == place.loaded.to_yaml()
+    assert load(place.run / "recipe.yaml").to_yaml() == place.loaded.to_yaml()
     manifest = json.loads((place.run / "manifest.json").read_text())
     assert manifest["name"] == place.loaded.name
     assert {"python", "torch", "transformers", "tokenizers", "datasets"} <= set(manifest["versions"])

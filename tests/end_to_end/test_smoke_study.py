@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.core import recipe as recipes
-from pipelines.core.interfaces import StopSignal
-from pipelines.core.study_cells import load_study
+from pipelines.core.load import load, load_study
+from pipelines.core.signals import StopSignal
 from pipelines.runs.run import run
 from pipelines.studies.compare import compare
 from pipelines.studies.study import run_study
-from pipelines.studies.workers import RunEnd, DeviceSlot
+from pipelines.studies.workers import DeviceSlot, RunEnd
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "smoke"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if "\nmatrix:" in path.read_text()]
@@ -35,7 +34,7 @@ class Here:
         for name, folder in runs:
             began = time.monotonic()
             started(name)
-            run(recipes.load(folder / "recipe.yaml"), folder)
+            run(load(folder / "recipe.yaml"), folder)
             self.done.append(name)
             yield RunEnd(name, 0, time.monotonic() - began)
 
@@ -45,7 +44,7 @@ class Place:
 
     def __init__(self, root: Path, recipe: Path) -> None:
         self.root, self.recipe = root, recipe
-        self.folder = root / "runs" / recipes.load(recipe).name
+        self.folder = root / "runs" / load(recipe).name
 
     def go(self) -> list[str]:
         """Do the study; returns the runs that were started."""
@@ -90,7 +89,7 @@ def test_every_cell_is_an_ordinary_run_folder_with_the_chosen_values(place: Plac
         if cell["status"] == "refused":
             assert not (place.folder / cell["cell"] / "recipe.yaml").exists()
             continue
-        recipe = recipes.load(place.folder / cell["cell"] / "recipe.yaml")
+        recipe = load(place.folder / cell["cell"] / "recipe.yaml")
         assert recipe.matrix is None
         assert recipe.stages[0].arguments["learning_rate"] in cell["chosen"].values()  # type: ignore[attr-defined]
         assert "finished" in json.loads((place.folder / cell["cell"] / "manifest.json").read_text())

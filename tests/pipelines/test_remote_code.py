@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.core import recipe
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.recipe import Model
+from pipelines.core.load import loads
+from pipelines.core.recipe import Model, Recipe
 from pipelines.models import heads, opening, remote_code, tokenizer
 from tests import tiny, writers
 
@@ -119,7 +119,7 @@ def test_telling_a_policys_head_runs_no_code_without_leave_either(
     odd: Callable[..., Path], trace: Path, tmp_path: Path
 ) -> None:
     place = odd(tmp_path / "odd")
-    policy = recipe.loads(
+    policy = loads(
         f"name: x\nmodel: {{checkpoint: {place}}}\nstages:\n  - {{stage: ppo, prompts: {{path: builtin/python-docs, text: text}}, reward: {{name: keyword, words: [a]}}}}\n"
     )
     with pytest.raises(ModelError, match="trust_remote_code"):
@@ -258,7 +258,7 @@ stages:
 def test_a_recipe_pins_the_code_that_it_runs(model: str, key: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     with pytest.raises(RecipeError) as caught:
-        recipe.loads(WRITTEN.format(model=model), folder=tmp_path)
+        loads(WRITTEN.format(model=model), folder=tmp_path)
     assert [(each.key, sentence in each.message) for each in caught.value.mistakes] == [(key, True)]
 
 
@@ -269,10 +269,10 @@ def test_a_recipe_with_a_full_commit_or_a_folder_is_taken(tmp_path: Path) -> Non
         f"checkpoint: a/b, revision: {COMMIT}, trust_remote_code: true",
         "checkpoint: odd, trust_remote_code: true",
     ):
-        found = recipe.loads(WRITTEN.format(model=model), folder=tmp_path)
+        found = loads(WRITTEN.format(model=model), folder=tmp_path)
         assert found.model.trust_remote_code
     assert (
-        "trust_remote_code" not in recipe.loads(WRITTEN.format(model="checkpoint: a/b"), folder=tmp_path).model.plain()
+        "trust_remote_code" not in loads(WRITTEN.format(model="checkpoint: a/b"), folder=tmp_path).model.plain()
     )
 
 
@@ -295,12 +295,12 @@ stages:
 """
 
 
-def job(odd: Callable[..., Path], folder: Path, with_leave: bool = True, more: str = "") -> recipe.Recipe:
+def job(odd: Callable[..., Path], folder: Path, with_leave: bool = True, more: str = "") -> Recipe:
     (folder / "train.csv").write_text(
         "text,label\n" + "".join(f"{text},{'xyz'[row % 3]}\n" for row, text in enumerate(tiny.TEXTS[:12]))
     )
     place = odd(folder / "odd", shift=0.5)
-    return recipe.loads(
+    return loads(
         RUN.format(folder=place, leave=", trust_remote_code: true" if with_leave else "", more=more), folder=folder
     )
 

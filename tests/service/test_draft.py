@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.core.recipe import load
+from pipelines.core.load import load
 from service.cli.columns import choose, read
 from service.cli.init import draft, run_name
 

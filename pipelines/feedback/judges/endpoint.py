@@ -26,7 +26,8 @@ from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, 
 if TYPE_CHECKING:
     import httpx
 
-    from pipelines.core.interfaces import Context, StopSignal
+    from pipelines.core.interfaces import Context
+    from pipelines.core.signals import StopSignal
     from pipelines.feedback.judges.endpoint_client import Answer, Client
 
 PUBLIC_ONLY = "FINERY_PUBLIC_ENDPOINTS_ONLY"

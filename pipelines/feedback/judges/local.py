@@ -242,7 +242,9 @@ class LocalJudge(Judge):
         """What the model writes behind each of the token sequences."""
         if not ids:
             return []
-        done = self.context.complete(
+        from pipelines.models.sampling import complete
+
+        done = complete(
             self.writer.model,
             self.writer.tokenizer,
             ids,

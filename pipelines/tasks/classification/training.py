@@ -42,6 +42,7 @@ class Classifying(TaskTraining):
         from pipelines.data.encoding import collate, encode
         from pipelines.models.log_probabilities import IGNORED
         from pipelines.objectives.losses import classification_loss, regression_loss
+        from pipelines.tasks.scoring import score
 
         rows = training_rows(subject, task)
         if not task.head.labels and any(label == IGNORED for label in rows.labels or ()):
@@ -59,14 +60,14 @@ class Classifying(TaskTraining):
             weights = training.class_weights(subject, task, rows.labels or ())
             loss = partial(classification_loss, smoothing=subject.label_smoothing_factor, weights=weights)
         if subject.auxiliary_lm is None:
-            return PreparedTask(examples, together, loss, LABELS, score=context.score(task), metric=task.metrics[0])
+            return PreparedTask(examples, together, loss, LABELS, score=score(task), metric=task.metrics[0])
         auxiliary_lm.attach(model, context.open_model)
         return PreparedTask(
             examples,
             auxiliary_lm.with_next_tokens(together),
             auxiliary_lm.with_language_loss(loss),
             {"labels": 1.0, "lm_labels": subject.auxiliary_lm},
-            score=context.score(task),
+            score=score(task),
             metric=task.metrics[0],
             finish=auxiliary_lm.detach,
         )

@@ -20,6 +20,7 @@ from pipelines.core.interfaces import HeadKind, Rows
 from pipelines.data.encoding import CHUNK, Examples, collate, encode
 from pipelines.tasks import auxiliary_lm, training
 from pipelines.tasks.multiple_choice.task import ChoiceRows
+from pipelines.tasks.scoring import score
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, texts_of, training_rows
 
 if TYPE_CHECKING:
@@ -123,4 +124,4 @@ class Choosing(TaskTraining):
         )
         loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor)
         together: Any = partial(collate_choices, tokenizer)
-        return PreparedTask(examples, together, loss, LABELS, score=context.score(task), metric=task.metrics[0])
+        return PreparedTask(examples, together, loss, LABELS, score=score(task), metric=task.metrics[0])

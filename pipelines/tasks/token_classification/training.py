@@ -26,6 +26,7 @@ from pipelines.core.interfaces import HeadKind
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, Parts, collate, settings_kept
 from pipelines.tasks import auxiliary_lm, training
+from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
@@ -207,5 +208,5 @@ class TokenClassifying(TaskTraining):
         loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor)
         metric = score_names(task.metrics)[0]
         return PreparedTask(
-            examples, partial(collate_words, tokenizer), loss, LABELS, score=context.score(task), metric=metric
+            examples, partial(collate_words, tokenizer), loss, LABELS, score=score(task), metric=metric
         )

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pipelines.commands import show_data
-from pipelines.core import recipe
 from pipelines.core.errors import CommandError
+from pipelines.core.load import load
 
 ROWS = [
     {"prompt": f"row {at}, say it", "completion": "yes it is" if at % 2 else "no it is not", "class": at % 2}
@@ -77,8 +77,8 @@ def test_an_answer_that_is_written_is_shown_as_a_text(written):
 
 def test_a_stage_that_learns_no_task_is_refused(written):
     with pytest.raises(CommandError, match=r"'nope' is no stage that learns a task\. Stages that do: talk, classes"):
-        show_data.chosen(recipe.load(written), "nope")
-    assert show_data.chosen(recipe.load(written), None).id == "talk"
+        show_data.chosen(load(written), "nope")
+    assert show_data.chosen(load(written), None).id == "talk"
 
 
 RECIPE = """\

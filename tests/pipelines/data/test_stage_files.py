@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import DataError, RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data import stage_files
 from pipelines.data.sources import find
 

@@ -65,7 +65,6 @@ def context(tmp_path: Path, tokenizer: Any) -> Callable[..., Any]:
     """`context(recipe, stage_id, models)`: what `run` gives to a stage; `models` are classifiers by stage id."""
     from pipelines.core.events import EventLog
     from pipelines.core.interfaces import Context, World
-    from pipelines.tasks.scoring import score
 
     def build(recipe: Any, stage_id: str, models: dict[str, Any], **others: Any) -> Any:
         opened = []
@@ -89,7 +88,6 @@ def context(tmp_path: Path, tokenizer: Any) -> Callable[..., Any]:
             "stage_folders": {},
             "open_model": open_model,
             "open_tokenizer": lambda stage_id=None: tokenizer,
-            "score": score,
         }
         made = Context(**(given | others))
         object.__setattr__(made, "opened", opened)

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.events import read_events
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.analysis import look_for_overlap
 from pipelines.tasks.predictions import Predicted
 

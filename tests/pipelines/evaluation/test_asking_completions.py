@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.chat_templates import TEMPLATES
 from tests import tiny
 

@@ -14,7 +14,7 @@ import torch
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.reward_inputs import Reading, Settings
 from tests import tiny
 

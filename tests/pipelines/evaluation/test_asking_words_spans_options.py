@@ -19,7 +19,7 @@ import pytest
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head, World
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.encoding import encode
 from pipelines.metrics import seqeval, squad_v2
 from pipelines.publishing import clean_room

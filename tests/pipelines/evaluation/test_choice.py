@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import Recipe, loads
+from pipelines.core.load import loads
+from pipelines.core.recipe import Recipe
 from pipelines.evaluation.benchmark_selection import choose
 
 SCRATCH = "{architecture: {preset: bert-tiny}}"

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import World
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.core.registry import BASELINES
 from pipelines.tasks.predictions import read_predictions
 

@@ -1,7 +1,7 @@
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 
 RECIPE = """
 name: t

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.few_shot.evaluation import READERS
 from pipelines.evaluation.few_shot.likelihood import Continuation
 from tests import tiny

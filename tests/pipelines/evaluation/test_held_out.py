@@ -13,7 +13,7 @@ import torch
 from pipelines.core.errors import RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.held_out import names
 from tests import tiny
 

@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation import contamination
 from pipelines.tasks.scoring import score
 

@@ -15,10 +15,9 @@ import torch
 
 from pipelines.core.errors import RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation import policy
 from pipelines.evaluation.policy_completions import distinct
-from pipelines.models.log_probabilities import completion_log_probabilities
 from pipelines.models.sampling import complete
 from pipelines.rewards.rules import keyword_share
 from pipelines.runs import fingerprints
@@ -46,7 +45,7 @@ def test_the_model_is_the_nearest_that_writes(tmp_path: Path) -> None:
     assert policy.model_of(made, stage) == "second"
     assert stage.reads(made) == ("second", "first")
     assert set(stage.content(made)) == {"prompts"}
-    code = fingerprints.used_by(fingerprints.modules_of(stage) | stage.modules())
+    code = fingerprints.used_by(fingerprints.modules_of(stage) | stage.modules(made))
     assert {"pipelines.models.sampling", "pipelines.models.log_probabilities"} <= set(code)
     assert stage.policy_scores(made) == {"policy": list(policy.BESIDE)}
     assert recipe(tmp_path, f"{ASKED}, from: first").stage("evaluate").policy_scores(made) == {
@@ -133,8 +132,6 @@ def asked(
         models,
         open_model=open_model,
         open_tokenizer=lambda stage_id=None: copy.deepcopy(tiny.tokenizer()),
-        complete=complete,
-        log_probabilities=completion_log_probabilities,
     )
     made.stage("evaluate").run(given)
     metrics, details = (

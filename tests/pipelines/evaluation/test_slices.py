@@ -4,7 +4,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.analysis import by_value, check_named, classes, columns_of, cut, slices
 from pipelines.evaluation.examples import outcomes_of
 from pipelines.tasks.base import resolve

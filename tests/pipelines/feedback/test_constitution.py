@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.feedback.constitution import Principle, drawn
 
 RECIPE = """\

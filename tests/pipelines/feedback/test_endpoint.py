@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from pipelines.core.errors import RecipeError, StageError, Stopped
-from pipelines.core.interfaces import StopSignal
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
+from pipelines.core.signals import StopSignal
 from pipelines.feedback.judges import endpoint_client
 from pipelines.feedback.judges.endpoint import Endpoint, EndpointJudge
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.core.errors import DataError, RecipeError, Stopped
 from pipelines.core.events import read_events
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.feedback import feedback
 from pipelines.feedback.judges.judge import Verdict
 from pipelines.feedback.progress import Progress

@@ -10,13 +10,12 @@ import pytest
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.tokenizers.bpe import ByteBPE
 from pipelines.feedback.judges import questions
 from pipelines.feedback.judges.label_probabilities import Asked, label_probabilities, ways_of
 from pipelines.feedback.judges.local import Local, LocalJudge
-from pipelines.models import sampling
 from tests import tiny
 
 
@@ -40,7 +39,6 @@ def judge(kind: str = "causal_lm", template: str | None = None, positions: int =
     context = SimpleNamespace(
         open_model=lambda head, **where: model,
         open_tokenizer=lambda *where, **more: own,
-        complete=sampling.complete,
         seed=1,
         precision="no",
         recipe=SimpleNamespace(

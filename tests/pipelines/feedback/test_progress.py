@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.feedback.progress import MARKER, Progress, write_lines, write_whole
+from pipelines.feedback.progress import MARKER, Progress, write_lines
 from pipelines.runs.workspace import StageStore
 
 
@@ -39,7 +39,7 @@ def test_the_store_keeps_whole_parts_of_a_stopped_stage(tmp_path: Path) -> None:
     store = StageStore(tmp_path)
     with store.attempt("f") as folder:
         Progress(folder, lambda number, place: None).save(1, ["kept"])
-        write_whole(folder / "details.json", "{}")
+        (folder / "details.json").write_text("{}")
         store.give_up("f")
         assert Progress(folder, lambda number, place: None).rows(1) == ["kept"]
         assert not (folder / "details.json").exists()
@@ -50,5 +50,5 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "a.jsonl").read_text().count("\n") == 2
     shutil.rmtree(tmp_path)
     with pytest.raises(OSError):
-        write_whole(tmp_path / "b", "text")
+        write_lines(tmp_path / "b", ["text"])
     assert not tmp_path.exists()

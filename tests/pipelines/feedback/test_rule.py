@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.feedback.judges.judge import Judge
 from pipelines.feedback.judges.rule import Rule, RuleJudge
 from pipelines.feedback.results import position_bias

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pipelines.core.errors import CommandError, ModelError
+from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.models import checkpoint
 from pipelines.models.checkpoint import Checkpoint, config_of, family_of, find, open_checkpoint, positions_of, text_ids
-from pipelines.runs.workspace import RECORD
 from tests import tiny, writers
 
 

@@ -199,7 +199,8 @@ def test_two_models_learn_together(tokenizer: Any, batch: dict[str, torch.Tensor
 def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type: str, tokenizer: Any, tmp_path: Path):
     from pipelines.core.errors import Stopped
     from pipelines.core.events import EventLog
-    from pipelines.core.interfaces import Context, StopSignal, World
+    from pipelines.core.interfaces import Context, World
+    from pipelines.core.signals import StopSignal
     from pipelines.trainers.trainer import fit
 
     objective = ReplacedTokenDetection()
@@ -237,7 +238,6 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type
             stage_folders={},
             open_model=lambda *_: None,
             open_tokenizer=lambda: tokenizer,
-            score=lambda task: None,
             stop=stop,  # type: ignore[arg-type,return-value]
         )
         model, _ = fit(

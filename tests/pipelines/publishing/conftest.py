@@ -15,7 +15,8 @@ import pytest
 
 from pipelines.core.events import EventLog
 from pipelines.core.interfaces import Context, Head, World
-from pipelines.core.recipe import Recipe, loads
+from pipelines.core.load import loads
+from pipelines.core.recipe import Recipe
 
 LABELS = ("not_equivalent", "equivalent")
 PAIRS = [
@@ -220,7 +221,6 @@ class Job:
             "stage_folders": folders,
             "open_model": open_model,
             "open_tokenizer": lambda stage_id=None: self.tokenizer,
-            "score": None,
         }
         return Context(**(values | changes))
 

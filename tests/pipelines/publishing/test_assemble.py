@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.publishing.assemble import USES, assemble, bake, is_adapter, read_head
 
 HEAD = Head("sequence_classification", ("not_equivalent", "equivalent"))

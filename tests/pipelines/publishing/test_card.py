@@ -16,7 +16,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.core.results import BenchmarkScores, scores_in
 from pipelines.publishing.card import card, evidence
 from pipelines.publishing.destinations.destination import destination_of

@@ -15,7 +15,7 @@ import pytest
 from pipelines.core.errors import PublishError, RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.publishing.assemble import USES
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.core.registry import METRICS
 from pipelines.core.scores import score_names
 from pipelines.evaluation.benchmark_selection import choose

@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Rows
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.evaluation.policy_completions import Completed
 from pipelines.evaluation.resampling import resamples
 from pipelines.reports.results import SEED, learning_curve, results_of

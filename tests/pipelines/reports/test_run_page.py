@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.core.events import EventLog
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.core.results import BenchmarkScores, scores_in
 from pipelines.reports import run_page
 from pipelines.reports.results import RunResults, ppo_samples, ppo_signals, run_results

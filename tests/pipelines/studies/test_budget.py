@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import load
-from pipelines.core.study_cells import load_study
+from pipelines.core.load import load, load_study
 from pipelines.runs.planning.plan import plan
 from pipelines.studies.budget import measured_seconds
 from pipelines.studies.study import run_study

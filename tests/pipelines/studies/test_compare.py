@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipelines.core.errors import CommandError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.studies.compare import compare
 from tests.pipelines.studies.written_runs import finish, right
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pipelines.core.study_cells import load_study
+from pipelines.core.load import load_study
 from pipelines.runs.planning.plan import plan
 from pipelines.studies.plan import plan_study
 

@@ -7,9 +7,8 @@ import pytest
 
 from pipelines.core.errors import Busy
 from pipelines.core.events import read_events
-from pipelines.core.results import read_json
-from pipelines.core.study_cells import load_study
-from pipelines.runs.workspace import lock
+from pipelines.core.files import lock, read_json
+from pipelines.core.load import load_study
 from pipelines.studies.study import run_study
 from pipelines.studies.workers import RunEnd
 from tests.pipelines.studies.written_runs import RECIPE, PretendWorkers, right, survey  # noqa: F401

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pipelines.core.interfaces import StopSignal
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
+from pipelines.core.signals import StopSignal
 from pipelines.runs.run import run
 from pipelines.studies import workers
 from pipelines.studies import workers as study_workers

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.core import recipe as recipes
 from pipelines.core.events import EventLog
-from pipelines.core.interfaces import Rows, StopSignal
+from pipelines.core.interfaces import Rows
+from pipelines.core.load import load
 from pipelines.core.recipe import Recipe
+from pipelines.core.signals import StopSignal
 from pipelines.studies import study
 from pipelines.studies.workers import DeviceSlot, RunEnd
 from pipelines.tasks.predictions import Predicted, write_predictions
@@ -120,7 +121,7 @@ class PretendWorkers:
             if self.stop.requested:
                 return
             started(name)
-            recipe = recipes.load(folder / "recipe.yaml")
+            recipe = load(folder / "recipe.yaml")
             found = self.outcome(recipe, name)
             self.done.append(name)
             if self.stop_after is not None and len(self.done) >= self.stop_after:

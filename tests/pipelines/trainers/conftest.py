@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.core.events import EventLog, read_events
-from pipelines.core.interfaces import Context, Head, World
-from pipelines.models import heads
+from pipelines.core.interfaces import Context, World
 from tests import tiny
 
 
@@ -34,15 +33,8 @@ def context(tmp_path: Path) -> Callable[..., Context]:
             "stage_folders": {},
             "open_model": lambda *_, **__: None,
             "open_tokenizer": tiny.tokenizer,
-            "score": lambda task: None,
         }
-        asked = {**given, **fields}
-
-        def writing_head() -> Head:
-            recipe = asked["recipe"]
-            return heads.read_by(recipe, recipe.model_of(recipe.stage(asked["stage_id"])), asked["stage_folders"])
-
-        return Context(**{"writing_head": writing_head, **asked})
+        return Context(**{**given, **fields})
 
     return build
 

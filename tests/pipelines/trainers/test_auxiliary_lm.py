@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.encoding import collate
 from pipelines.models import opening
 from pipelines.objectives.losses import classification_loss

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.tasks import training
 from pipelines.trainers import trainer
 from pipelines.trainers.supervised import Supervised
@@ -157,7 +157,7 @@ def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
 ) -> None:
     lines = [f"{key}: {list(value) if isinstance(value, tuple) else value}" for key, value in keys.items()]
     block = stage("\n    ".join(["max_length: 32", *lines]), rows=16)
-    place = context(f"{each}", open_model=opener("bert"), score=lambda task: None)
+    place = context(f"{each}", open_model=opener("bert"))
     seen: list[dict[str, torch.Tensor]] = []
 
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:

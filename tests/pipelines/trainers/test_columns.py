@@ -1,6 +1,6 @@
 """Which column is read is part of what a stage, a tokenizer and packed text are found again by."""
 
-from pipelines.core import recipe as recipes
+from pipelines.core.load import loads
 
 RECIPE = """
 name: columns
@@ -14,7 +14,7 @@ stages:
 
 def contents(folder, stage, *overrides):
     (folder / "rows.csv").write_text("question,answer,label\nwhy,so,a\nhow,thus,b\n" * 10)
-    recipe = recipes.loads(RECIPE, folder=folder, overrides=overrides)
+    recipe = loads(RECIPE, folder=folder, overrides=overrides)
     return recipe.stage(stage).content(recipe)
 
 

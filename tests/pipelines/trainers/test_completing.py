@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.tasks.causal.training import Completing, completion_loss, stops_of, unfit
 from tests import tiny
@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 def loaded(folder, keys="", architecture=DECODER, task="{kind: causal, train: rows.jsonl}"):
     text = f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n  - {{stage: supervised, task: {task}, max_length: 64{keys}}}\n"
-    return recipes.loads(text, folder=folder)
+    return loads(text, folder=folder)
 
 
 def refused(folder, *arguments, **keywords):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import RecipeError, Stopped
-from pipelines.core.interfaces import Head, StopSignal
+from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
+from pipelines.core.signals import StopSignal
 from pipelines.trainers import dpo, dpo_step
 from pipelines.trainers.arguments import split
 from pipelines.trainers.dpo_settings import SETTINGS, needs_reference, weights
@@ -38,7 +39,7 @@ def folder(tmp_path):
 def loaded(folder, keys="", arguments="max_steps: 4, logging_steps: 2", architecture=DECODER, before=""):
     stage = f"{{stage: dpo, task: {{kind: preference, train: train.jsonl, validation: test.jsonl}}, max_length: 32, arguments: {{{arguments}}}{keys}}}"
     text = f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n{before}  - {stage}\n"
-    return recipes.loads(text, folder=folder)
+    return loads(text, folder=folder)
 
 
 def refused(folder, *arguments, **keywords):

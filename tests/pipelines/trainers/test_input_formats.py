@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.data.tokenizers.bpe import ByteBPE
 from pipelines.trainers import input_formats
 from pipelines.trainers.input_formats import TOKENS

@@ -11,8 +11,7 @@ import torch
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
-from pipelines.tasks import scoring
+from pipelines.core.load import loads
 from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 
@@ -59,7 +58,7 @@ def lesson(tmp_path: Path, context: Any) -> Any:
         made = stage(tmp_path, kind, **keys)
         task, teacher = made.resolved(made.id), made.teacher()
         model = built(teacher.head(made, task), family).eval()
-        return teacher.prepare(made, task, context(score=scoring.score), model, tiny.tokenizer(), 48), model
+        return teacher.prepare(made, task, context(), model, tiny.tokenizer(), 48), model
 
     return make
 

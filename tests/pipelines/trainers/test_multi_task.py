@@ -12,7 +12,7 @@ import torch
 
 from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.models import opening
 from tests import tiny
 
@@ -58,9 +58,7 @@ def opened(head: Any, keep_base: Path | None = None, **_: Any) -> Any:
 
 @pytest.fixture
 def prepared(context: Callable[..., Context]) -> Callable[..., Context]:
-    from pipelines.tasks.scoring import score
-
-    return lambda name="stage": context(name, open_model=opened, score=score)
+    return lambda name="stage": context(name, open_model=opened)
 
 
 def folders(context: Context) -> dict[str, Path]:
@@ -282,7 +280,7 @@ def test_keys_that_written_answers_have_no_use_for_are_refused(keys: str, senten
 def test_written_answers_need_rows_to_learn_from_and_the_code_of_pairs():
     with pytest.raises(RecipeError, match="glue/ax has no training rows"):
         loads(WRITTEN.replace("glue/mrpc", "glue/ax"))
-    assert loads(WRITTEN).stages[0].modules() == {"pipelines.tasks.seq2seq.training"}
+    assert (written := loads(WRITTEN)).stages[0].modules(written) == {"pipelines.tasks.seq2seq.training"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import sacrebleu
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.runs.run import run
 from pipelines.runs.workspace import StageStore
 from pipelines.tasks.predictions import read_predictions

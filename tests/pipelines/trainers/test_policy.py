@@ -5,17 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.models import heads
+from pipelines.core.load import loads
 from pipelines.trainers import tuning
 
 TASK = "task: {kind: preference, train: builtin/python-docs, name: preferences}"
 
 
 def loaded(architecture, stage=f"{{stage: dpo, {TASK}}}", before=""):
-    return recipes.loads(f"name: x\nmodel: {{architecture: {architecture}}}\nstages:\n{before}  - {stage}\n")
+    return loads(f"name: x\nmodel: {{architecture: {architecture}}}\nstages:\n{before}  - {stage}\n")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ def test_the_head_is_that_of_the_recipes_model(shape, kind):
 
 
 def test_a_checkpoint_is_a_decoder_until_it_is_opened():
-    recipe = recipes.loads(f"name: x\nmodel: {{checkpoint: some/model}}\nstages:\n  - {{stage: dpo, {TASK}}}\n")
+    recipe = loads(f"name: x\nmodel: {{checkpoint: some/model}}\nstages:\n  - {{stage: dpo, {TASK}}}\n")
     assert tuning.head_kind(recipe) == "causal_lm"
 
 
@@ -36,16 +35,12 @@ def asking(recipe, folders, asked):
         asked.append((head, words))
         return SimpleNamespace(config=SimpleNamespace(model_type="finery", to_dict=dict))
 
-    def writing_head():
-        return heads.read_by(recipe, recipe.model_of(recipe.stages[-1]), folders)
-
     return SimpleNamespace(
         recipe=recipe,
         stage_id=recipe.stages[-1].id,
         stage_folders=folders,
         folder=None,
         open_model=open_model,
-        writing_head=writing_head,
     )
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from pipelines.core.errors import DataError, IncompatibleError, ModelError, RecipeError, StageError, Stopped
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.models import opening
 from pipelines.trainers.actor_critic import saved_head
 from tests import tiny

@@ -13,7 +13,7 @@ import pytest
 from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Context
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.models import opening
 from pipelines.trainers import pretrain
 from tests import tiny

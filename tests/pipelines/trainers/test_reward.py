@@ -9,9 +9,10 @@ import math
 import pytest
 import torch
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import DataError, IncompatibleError, RecipeError, Stopped
-from pipelines.core.interfaces import Head, StopSignal
+from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
+from pipelines.core.signals import StopSignal
 from pipelines.data.reward_inputs import settings_in
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
@@ -52,7 +53,7 @@ def loaded(
     before="",
 ):
     stage = f"{{stage: reward, {data}, max_length: 32, arguments: {{{arguments}}}{keys}}}"
-    return recipes.loads(
+    return loads(
         f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n{before}  - {stage}\n",
         folder=folder,
     )
@@ -315,7 +316,7 @@ def test_what_cannot_be_is_refused_with_the_recipe(folder):
 def test_a_preference_task_is_not_for_supervised_stages(folder):
     text = f"name: x\nmodel: {{architecture: {DECODER}}}\nstages: [{{stage: supervised, task: {{kind: preference, train: train.jsonl}}}}]\n"
     with pytest.raises(RecipeError, match="which the stages reward, dpo, kto learn"):
-        recipes.loads(text, folder=folder)
+        loads(text, folder=folder)
 
 
 def test_a_template_for_a_checkpoint_that_is_no_decoder_is_refused_when_it_is_open(folder, context):

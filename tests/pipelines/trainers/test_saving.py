@@ -11,7 +11,7 @@ import pytest
 from pipelines.core.interfaces import Context, World
 from pipelines.models import opening
 from pipelines.models.tokenizer import open_tokenizer
-from pipelines.trainers.checkpoints import save_stage, write_json
+from pipelines.trainers.checkpoints import save_stage
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -79,11 +79,3 @@ def test_only_the_main_process_writes(context: Callable[..., Context]) -> None:
     place = context(world=World(rank=1, size=2))
     save_stage(place, None, None, tiny.THREE, {})
     assert list(place.folder.iterdir()) == []
-
-
-def test_json_is_replaced_whole(context: Callable[..., Context]) -> None:
-    path = context().folder / "x.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert json.loads(path.read_text()) == {"a": 1}

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context, Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.models import opening
 from pipelines.tasks.base import Task
 from pipelines.trainers import trainer
@@ -83,12 +84,12 @@ def splits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_rows_for_selection_are_none_of_those_learnt_from(
     stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]
 ) -> None:
-    stage("arguments: {eval_strategy: epoch}").run(context(open_model=opener("bert"), score=lambda task: "score"))
+    stage("arguments: {eval_strategy: epoch}").run(context(open_model=opener("bert")))
     learn, held_out = fitted["examples"], fitted["selection"]
     assert len(held_out) == 3  # a tenth
     assert not set(learn.index) & set(held_out.index)
     assert sorted([*learn.index, *held_out.index]) == list(range(ROWS))
-    assert fitted["score"] == "score"
+    assert fitted["score"](np.eye(3), np.arange(3)) == {"accuracy": 1.0, "f1": 1.0}
     assert fitted["lengths"].tolist() == [len(row) for row in learn.input_ids]
     assert set(splits) == {"train"}
 

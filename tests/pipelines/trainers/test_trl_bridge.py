@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import Diverged, IncompatibleError, ModelError, RecipeError, Stopped
-from pipelines.core.interfaces import Head, StopSignal
+from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
+from pipelines.core.signals import StopSignal
 from pipelines.trainers import trl as trl_bridge
 from pipelines.trainers.kto import encoded
 from tests import tiny
@@ -53,7 +54,7 @@ def folder(tmp_path):
 
 def loaded(folder, stage, arguments="max_steps: 2", more="", architecture=DECODER, keys=None):
     words = f"{{stage: {stage}, {keys or KEYS[stage]}, arguments: {{{SHORT[stage]}, {arguments}}}{more}}}"
-    return recipes.loads(
+    return loads(
         f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n  - {words}\n",
         folder=folder,
     )
@@ -284,9 +285,9 @@ def test_what_trl_cannot_do_is_said_before_anything_loads(folder, stage, argumen
 def test_groups_must_fill_the_step(folder):
     text = "{stage: grpo, reward: {name: keyword, words: [good]}, prompts: {path: prompts.jsonl, text: text}, arguments: {num_generations: 3, max_completion_length: 8}}"
     with pytest.raises(RecipeError, match="does not divide the 8 completions of a step"):
-        recipes.loads(f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text}\n", folder=folder)
+        loads(f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text}\n", folder=folder)
     with pytest.raises(RecipeError, match="make it 2 or more"):
-        recipes.loads(
+        loads(
             f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text.replace('generations: 3', 'generations: 1')}\n",
             folder=folder,
         )
@@ -311,6 +312,6 @@ def test_only_decoders_are_trained_by_trl(folder, stage, shape):
 def test_an_encoder_decoder_from_a_checkpoint_is_refused_when_it_is_opened(folder, context):
     tiny.build("bart", Head("seq2seq_lm")).save_pretrained(str(folder / "bart"))
     text = f"name: x\nmodel: {{checkpoint: {folder / 'bart'}}}\ntokenizer: {{train: wordpiece}}\nstages:\n  - {{stage: kto, {KEYS['kto']}}}\n"
-    recipe = recipes.loads(text, folder=folder)
+    recipe = loads(text, folder=folder)
     with pytest.raises(ModelError, match="which TRL trains for decoders alone"):
         recipe.stages[0].run(given_to(context, recipe, "kto"))

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.trainers import tuning
 from pipelines.tuners.tuner import TunerBlock
 

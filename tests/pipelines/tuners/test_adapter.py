@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.tuners.adapter import Adapter, NonLinearity
 from tests import tiny
 

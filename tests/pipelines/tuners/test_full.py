@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.tuners.full import Full
 from tests import tiny
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.recipe import loads
+from pipelines.core.load import loads
 from pipelines.tuners import bottleneck
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.fusion import Fusion

@@ -12,9 +12,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from pipelines.core import recipe as recipes
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
 from pipelines.models import opening, quantization
 from pipelines.runs.run import run
 from pipelines.runs.workspace import StageStore
@@ -42,7 +42,7 @@ needs_bitsandbytes = pytest.mark.skipif(
 def test_a_recipe_is_valid_anywhere_and_refused_before_anything_loads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    recipe = recipes.loads(RECIPE)
+    recipe = loads(RECIPE)
     monkeypatch.setattr("pipelines.tuners.qlora.find_spec", lambda name: None)
     monkeypatch.setattr(opening, "build", lambda *words: pytest.fail("a model was built"))
     with pytest.raises(IncompatibleError) as caught:
@@ -181,7 +181,7 @@ def test_the_updates_learn_beside_frozen_four_bits_and_are_plain_lora(tmp_path: 
 
 @needs_bitsandbytes
 def test_a_whole_run_learns_beside_four_bits(tmp_path: Path) -> None:
-    run(recipes.loads(RECIPE), tmp_path / "run", StageStore(tmp_path / "home"))
+    run(loads(RECIPE), tmp_path / "run", StageStore(tmp_path / "home"))
     stage = next((tmp_path / "run" / "stages").iterdir())
     assert (stage / "model" / "adapter_model.safetensors").is_file()
     assert (stage / "base" / "model.safetensors").is_file()
@@ -195,7 +195,7 @@ def test_a_plan_counts_what_four_bits_save() -> None:
         4.127, abs=1e-3
     )  # section 3 of the paper: 0.127 bits a weight for the scales, down from 0.5
     assert single * 8 == 4.5
-    packed, whole = (plan(recipes.loads(RECIPE.replace("qlora", name))).stages[0] for name in ("qlora", "lora"))
+    packed, whole = (plan(loads(RECIPE.replace("qlora", name))).stages[0] for name in ("qlora", "lora"))
     assert packed.trainable_parameters == whole.trainable_parameters
     assert packed.memory is not None
     assert whole.memory is not None

@@ -84,7 +84,7 @@ def test_data_folders_are_looked_into(tmp_path):
 
 
 def test_the_home_is_the_one_that_runs_use(monkeypatch):
-    from pipelines.runs.workspace import home
+    from pipelines.core.files import home
 
     for environment in ({"FINERY_HOME": "/x/y"}, {"FINERY_HOME": "~/f"}, {"XDG_CACHE_HOME": "/cache"}, {}):
         for name in ("FINERY_HOME", "XDG_CACHE_HOME"):

@@ -1,6 +1,6 @@
 import pytest
 
-from pipelines.core.recipe import load
+from pipelines.core.load import load
 from service.cli.__main__ import main
 
 ROWS = "".join(f'"the film number {n} was long, really",{"good" if n % 2 else "bad"},{n}\n' for n in range(300))

@@ -1,6 +1,6 @@
 import io
 
-from pipelines.core.study_cells import load_study
+from pipelines.core.load import load_study
 from service.cli.study import StudyBar, StudyLines, told, trials_of
 
 CELL = {"event": "cell", "cell": "cells/01", "labels": {"method": "lora", "seed": "2"}}

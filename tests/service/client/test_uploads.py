@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from pipelines.core.errors import CommandError
-from pipelines.core.recipe import read
+from pipelines.core.load import read
 from service import client
 from service.client import Connection, Place, local_files, upload, with_uploads
 

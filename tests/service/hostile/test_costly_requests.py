@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from pipelines.core.errors import RecipeError
-from pipelines.core.recipe import read_text
+from pipelines.core.load import read_text
 from pipelines.data import chat_templates
 from service import checking
 from service.api import files, watching

@@ -137,7 +137,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def job_of(folder: Path, stages: Path, kind: str, to: Path) -> Job:
-    from pipelines.core.recipe import loads
+    from pipelines.core.load import loads
 
     shutil.copytree(stages, folder / "stages")
     return Job(folder, loads(recipe_text(str(to))), kind)

@@ -421,8 +421,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def tokenizer_of(settings: Settings, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str) -> Any:
     """The first stage of a run of this job, as its attempt does it: which folder it came to, and its events."""
-    from pipelines.core.interfaces import StopSignal
-    from pipelines.core.recipe import loads
+    from pipelines.core.load import loads
+    from pipelines.core.signals import StopSignal
     from pipelines.runs.run import Job as Run
     from pipelines.runs.workspace import RunFolder
 

@@ -1,6 +1,7 @@
 import pytest
 
-from pipelines.core.recipe import read_text, stage_ids
+from pipelines.core.load import read_text
+from pipelines.core.recipe import stage_ids
 from pipelines.core.yaml_positions import write_yaml
 from service.web.forms import edited, field_of, form_of, names
 

@@ -1,0 +1,172 @@
+"""A recipe as it was written, and the overrides that the command line or a matrix put into it.
+
+An override is `key.path=value`: stages are named by position or id, `stages.mrpc.tuner.r=8`, and a stage that is set to
+null is left out. Places of mistakes lead back to the file and line, or to the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.core.config import ConfigIssue, ConfigIssues, Position, key_path, show
+from pipelines.core.errors import Mistake, RecipeError
+from pipelines.core.recipe import stage_ids
+from pipelines.core.registry import STAGES, nearest
+from pipelines.core.yaml_positions import line_of, scalar
+
+SHORT_FORMS = ("tuner", "objective", "train", "reward")
+"""Keys whose block may be written as its name alone."""
+MOST_PARTS = 100
+"""Of an override path."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recipe as it was written, its overrides applied, not checked yet."""
+
+    data: dict[str, Any]
+    lines: dict[Position, int]
+    file: str
+    folder: Path
+    """What relative paths are relative to."""
+    overridden: tuple[Position, ...] = ()
+    """Places that the command line changed."""
+
+    @property
+    def ids(self) -> list[str | None]:
+        """Ids of the stages by position, None where there is none."""
+        return stage_ids(self.data)
+
+    def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
+        """The mistakes with file, line and key, in the order of the file."""
+        return RecipeError(_in_order(list(found), self.ids, self.lines, self.file, list(self.overridden)))
+
+
+def _in_order(
+    found: list[ConfigIssue], ids: list[str | None], lines: dict[Position, int], file: str, overridden: list[Position]
+) -> list[Mistake]:
+    mistakes = []
+    for place, message in dict.fromkeys(found):
+        line = line_of(place, lines)
+        named: Position = place
+        if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
+            stage_id = ids[place[1]]
+            if stage_id is not None and place[2:] != ("stage",):
+                named = ("stages", stage_id, *place[2:])
+        if any(place[: len(each)] == each for each in overridden):
+            mistakes.append((-1, Mistake(key_path(named), message, "command line")))
+        else:
+            mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
+    return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
+
+
+def override(data: dict[str, Any], override: str, ids: list[str | None]) -> Position:
+    """Apply `key.path=value` of the command line to plain data; returns the place it changed."""
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigIssues([((), f"'{override}' is not an override; write key.path=value, such as stages.mrpc.seed=1")])
+    try:
+        value = scalar(text)
+    except Exception as error:
+        raise ConfigIssues([((path,), f"'{text}' is not a YAML value: {str(error).splitlines()[0]}")]) from None
+    return put_at(data, path, value, ids)
+
+
+def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None]) -> Position:
+    """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
+
+    A stage that is set to null is left out: `stages.pretrain=null`.
+    """
+    parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    if len(parts) > MOST_PARTS:
+        raise ConfigIssues([((path[:40],), f"has {len(parts)} parts, an override path at most {MOST_PARTS}")])
+    place: list[str | int] = []
+    here: Any = data
+    while parts:
+        part = parts[0]
+        key: str | int = part
+        if isinstance(here, tuple):
+            of_stages = place == ["stages"]
+            if of_stages and part in ids:
+                key = list(ids).index(part)
+            elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
+                key = int(part)
+            else:
+                known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
+                raise ConfigIssues(
+                    [
+                        (
+                            (path,),
+                            f"'{part}' is not there to be overridden.{nearest(part, known)} Known: {', '.join(known)}",
+                        )
+                    ]
+                )
+            if of_stages and value is None and len(parts) == 1:
+                data["stages"] = tuple(stage for at, stage in enumerate(here) if at != key)
+                return ("stages", part)
+        elif not isinstance(here, dict):
+            raise ConfigIssues([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
+        else:  # keys with dots in them: those of a matrix, and of `require`
+            key = next(
+                (joined for count in range(len(parts), 1, -1) if (joined := ".".join(parts[:count])) in here), part
+            )
+        del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
+        place.append(key)
+        if not parts:
+            _put(data, place, value)
+        else:
+            if isinstance(here, dict) and (key not in here or here[key] is None):
+                _put(data, place, {})
+            here = _get(data, place)
+            if isinstance(here, str) and part in SHORT_FORMS:  # `tuner: lora` grows when `tuner.r` is set
+                here = {"name": here}
+                _put(data, place, here)
+    return tuple(place)
+
+
+def _get(data: Any, place: Sequence[str | int]) -> Any:
+    for key in place:
+        data = data[key]
+    return data
+
+
+def _put(data: Any, place: Sequence[str | int], value: Any) -> Any:
+    """Set `value` at `place`, rebuilding the tuples on the way."""
+    key = place[0]
+    inner = value if len(place) == 1 else _put(data[key], place[1:], value)
+    if isinstance(data, tuple):
+        assert isinstance(key, int)
+        return (*data[:key], inner, *data[key + 1 :])
+    data[key] = inner
+    return data
+
+
+def name_stages(data: dict[str, Any]) -> list[str | None]:
+    """Give every stage without an id its default one; returns the ids by position, None where there can be none."""
+    stages = data.get("stages")
+    if not isinstance(stages, tuple | list):
+        return []
+    data["stages"] = stages = tuple(dict(stage) if isinstance(stage, Mapping) else stage for stage in stages)
+    ids: list[str | None] = []
+    counts: dict[str, int] = {}
+    taken = {stage["id"] for stage in stages if isinstance(stage, dict) and isinstance(stage.get("id"), str)}
+    for stage in stages:
+        if not isinstance(stage, dict):
+            ids.append(None)
+            continue
+        kind = stage.get("stage")
+        if "id" not in stage and isinstance(kind, str) and kind in STAGES:
+            name = kind
+            while name in taken or counts.get(name):
+                counts[kind] = counts.get(kind, 1) + 1
+                name = f"{kind}-{counts[kind]}"
+            counts.setdefault(kind, 1)
+            counts.setdefault(name, 1)
+            stage["id"] = name
+            taken.add(name)
+        ids.append(stage.get("id") if isinstance(stage.get("id"), str) else None)
+    return ids

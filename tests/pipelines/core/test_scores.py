@@ -1,0 +1,95 @@
+"""How figures are read: counts and guessers are no scores, and fewer bits are better."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from pipelines.core import scores
+from pipelines.core.registry import BASELINES, METRICS, OBJECTIVES
+from pipelines.core.scores import OF_A_HUNDRED, SEVERAL, score_names
+
+
+def test_counts_and_guessers_are_no_scores():
+    assert [
+        name
+        for name in ("bits_per_byte", "tokens", "bigram_bits_per_byte", "accuracy_mm", "bytes")
+        if scores.is_score(name)
+    ] == [
+        "bits_per_byte",
+        "accuracy_mm",
+    ]
+    assert all(scores.is_score(name) for name in METRICS)
+    assert "majority" in BASELINES
+
+
+def test_bits_are_better_when_fewer_and_metrics_when_more():
+    assert scores.better("bits_per_byte", 1.0, 2.0)
+    assert not scores.better("bits_per_byte", 2.0, 2.0)
+    assert scores.better("accuracy", 0.9, 0.8)
+    assert not set(scores.SMALLER_IS_BETTER) & set(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("metric", "smaller"),
+    [
+        ("perplexity", True),
+        ("bits_per_byte", True),
+        ("bigram_hidden_bits_per_byte", True),
+        ("kl", True),
+        ("kl_k3_against", True),
+        ("eval_loss", True),
+        ("accuracy", False),
+        ("majority_accuracy", False),
+        ("bleu", False),
+        ("win_rate_against", False),
+        ("loss_of_nothing", False),
+    ],
+)
+def test_one_table_says_where_small_is_good(metric, smaller):
+    assert scores.smaller_is_better(metric) is smaller
+
+
+def test_what_is_promised_for_an_objective_is_what_is_computed():
+    tallies = import_module("pipelines.metrics.perplexity")
+    likely = import_module("pipelines.evaluation.language_modeling").LIKELIHOOD
+    sums = dict.fromkeys(
+        ("bits", "bytes", "tokens", "right", "pairs", "pairs_right", "found", "missed", "false_alarms"), 1.0
+    )
+    assert set(scores.TEXT_SCORES) <= set(OBJECTIVES)
+    for name in OBJECTIVES:
+        compute = (
+            tallies.likelihood
+            if name in likely
+            else tallies.detection
+            if name == "replaced_token_detection"
+            else tallies.hidden
+        )
+        pairs = name in ("next_sentence", "sentence_order")
+        assert scores.text_scores(name) == tuple(compute(sums if pairs else sums | {"pairs": 0.0}))
+
+
+def test_a_score_lies_between_its_bounds():
+    assert scores.bounds("accuracy_mm") == (0.0, 1.0)
+    assert scores.bounds("matthews_correlation") == (-1.0, 1.0)
+    assert scores.bounds("f1", ["accuracy", "f1"]) == (0.0, 1.0)
+    assert scores.bounds("f1", ["exact_match", "f1"]) == (0.0, 100.0)
+    assert scores.bounds("perplexity")[0] == 0.0
+    for metric in scores.score_names(METRICS):
+        assert scores.bounds(metric) != scores.bounds("of no name that is known"), metric
+
+
+PERFECT = {"squad": (["cat"], [["cat"]]), "squad_v2": (["cat"], [["cat"]]), "seqeval": ([["B-X"]], [["B-X"]])}
+
+
+@pytest.mark.parametrize("metric", SEVERAL)
+def test_a_metric_gives_the_scores_that_the_table_names(metric):
+    found = import_module(METRICS.module(metric)).compute(*PERFECT[metric])
+    assert tuple(found) == SEVERAL[metric]
+    assert set(found.values()) == {100.0 if metric in OF_A_HUNDRED else 1.0}
+
+
+def test_other_metrics_give_one_score_under_their_own_name():
+    assert score_names(("accuracy", "squad")) == ("accuracy", "exact_match", "f1")
+    assert set(OF_A_HUNDRED) <= set(METRICS)

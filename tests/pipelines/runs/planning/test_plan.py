@@ -1,0 +1,551 @@
+"""A plan's numbers against built models, live trainers and arithmetic by hand."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
+from pipelines.runs.hardware import Device, gpu
+from pipelines.runs.planning import plan as planning
+from pipelines.runs.planning.plan import plan
+
+CPU = Device("2 CPU cores", "cpu", 2, "no", {"no": 1e9, "bf16": 2e9})
+ROWS = 57
+
+RECIPE = """
+name: small
+model:
+  architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}
+tokenizer: {train: wordpiece, vocab_size: 1000}
+stages:
+  - stage: pretrain
+    datasets: [{path: text.txt}]
+    arguments: {max_steps: 10, per_device_train_batch_size: 4}
+  - stage: supervised
+    id: tuned
+    task: {kind: classification, columns: [text], label: label, labels: [a, b, c], train: rows.csv, validation: rows.csv}
+    tuner: {name: lora, r: 4}
+    max_length: 32
+    arguments: {num_train_epochs: 2}
+  - {stage: evaluate}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "text.txt").write_text("A sentence of some words.\n\n" * 400)
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"row {n},{'abc'[n % 3]}\n" for n in range(ROWS)))
+    return tmp_path
+
+
+PRETRAIN = RECIPE[RECIPE.index("  - stage: pretrain") : RECIPE.index("  - stage: supervised")]
+
+
+def planned(folder, *overrides, text=RECIPE, **keywords):
+    return plan(loads(text, folder=folder, overrides=overrides), device=CPU, **keywords)
+
+
+def built(head: Head, tuner=None, **words):
+    from pipelines.models.opening import build
+
+    class Tokenizer:
+        pad_token_id, bos_token_id, eos_token_id, cls_token_id, sep_token_id = 0, None, None, None, None
+
+        def __len__(self) -> int:
+            return 1000
+
+    model = build({"model_type": "finery", **words}, head, Tokenizer(), 0)
+    return model if tuner is None else tuner.apply(model)
+
+
+def weights(model, only_learning=False) -> int:
+    return sum(each.numel() for each in model.parameters() if each.requires_grad or not only_learning)
+
+
+def test_parameters_are_those_of_the_models_that_the_stages_build(folder):
+    from pipelines.core.architecture_fields import resolve
+    from pipelines.tuners.lora import LoRA
+
+    words = resolve({"preset": "bert-tiny", "position": "sinusoidal", "norm_position": "pre", "vocab_size": 1000})
+    pretrain, tuned, _ = planned(folder).stages
+    model = built(Head("masked_lm"), **words)
+    assert pretrain.parameters["total"] == pretrain.all_parameters == pretrain.trainable_parameters == weights(model)
+    head = Head("sequence_classification", ("a", "b", "c"))
+    assert tuned.parameters["total"] == weights(built(head, **words))
+    adapted = built(head, LoRA(r=4), **words)
+    assert tuned.all_parameters == weights(adapted)
+    assert tuned.trainable_parameters == weights(adapted, only_learning=True)
+
+
+def test_modules_that_learn_whole_are_those_the_opened_checkpoint_lacks(folder, tmp_path):
+    """The plan's rule for a stage after pretraining, against what loading the pretrained folder reports."""
+    from pipelines.models.opening import open_folder
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    built(Head("masked_lm"), **small).save_pretrained(tmp_path / "pretrained")
+    head = Head("sequence_classification", ("a", "b", "c"))
+    lacking = open_folder(tmp_path / "pretrained", head, seed=0).finery_new_modules
+    recipe = loads(RECIPE, folder=folder)
+    planner = planning._Planner(recipe, CPU, 1, "no", 1e9)
+    assert sorted(planner._fresh(recipe.stage("tuned"), head)) == sorted(lacking)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "processes", "steps", "per_step"),
+    [
+        ("{num_train_epochs: 2}", 1, 16, 8),  # ceil(57 / 8) = 8 batches, twice
+        ("{num_train_epochs: 2, gradient_accumulation_steps: 3}", 1, 6, 24),  # 8 batches are 3 steps
+        ("{num_train_epochs: 0.5}", 1, 4, 8),
+        ("{num_train_epochs: 1, per_device_train_batch_size: 4}", 2, 8, 8),  # 57 / (4 * 2) = 7.1
+        ("{num_train_epochs: 1, global_batch_size: 16}", 2, 4, 16),  # 57 / 16 = 3.6
+        ("{num_train_epochs: 1, global_batch_size: 16, per_device_train_batch_size: 4}", 2, 4, 16),
+        ("{num_train_epochs: 1, eval_strategy: epoch}", 1, 7, 8),  # 57 - round(5.7) = 51 rows
+        ("{max_steps: 5}", 1, 5, 8),
+    ],
+)
+def test_steps_by_hand(folder, arguments, processes, steps, per_step):
+    found = planned(folder, f"stages.tuned.arguments={arguments}", f"launch.num_processes={processes}").stages[1]
+    assert (found.steps, found.examples_per_step) == (steps, per_step)
+
+
+@pytest.mark.parametrize(
+    "words", [{"num_train_epochs": 2}, {"num_train_epochs": 1.5, "gradient_accumulation_steps": 3}]
+)
+def test_steps_are_those_of_the_live_trainer(words, tmp_path):
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    class Tiny(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, value, labels=None):
+            return {"loss": (self.weight - value.float()).pow(2).mean()}
+
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True, **words
+    )
+    trainer = Trainer(Tiny(), arguments, train_dataset=[{"value": n} for n in range(ROWS)])
+    trainer.train()
+    accumulated = words.get("gradient_accumulation_steps", 1)
+    assert planning._steps(words, ROWS, 8, accumulated) == trainer.state.global_step
+
+
+def test_operations_and_time_of_a_stage_by_hand(folder):
+    """Ten steps of four blocks, three forward passes each, at 2 GFLOP/s (two cores of 1 GFLOP/s)."""
+    from pipelines.architectures.arithmetic import forward_flops
+    from pipelines.core.architecture_fields import resolve
+
+    words = resolve({"preset": "bert-tiny", "position": "sinusoidal", "norm_position": "pre", "vocab_size": 1000})
+    words.pop("model_type")
+    found = planned(folder)
+    pretrain, tuned, evaluate = found.stages
+    forward = forward_flops(words, "masked_lm", 128, predicted_tokens=round(0.15 * 128))["total"]
+    assert pretrain.tokens == 10 * 4 * 128
+    assert pretrain.flops == 10 * 4 * 3 * forward
+    assert pretrain.seconds == pytest.approx(pretrain.flops / 2e9 + 10 * 0.01)  # and a hundredth of a second a step
+    assert tuned.tokens == 2 * ROWS * 32  # the last batch of each epoch holds one row
+    # LoRA of rank 4: a forward pass and the gradients of its inputs; two layers of four square matrices and two others
+    updates = 2 * 2 * 4 * (4 * (128 + 128) + 2 * (128 + 512))
+    forward = forward_flops(words, "sequence_classification", 32, num_labels=3)["total"]
+    assert tuned.flops == 2 * ROWS * (2 * forward + 3 * updates * 32)
+    assert evaluate.tokens == ROWS * 32  # as long as the stage that trained the task
+    assert evaluate.flops == ROWS * forward_flops(words, "sequence_classification", 32, num_labels=3)["total"]
+    assert found.seconds == pytest.approx(sum(stage.flops for stage in found.stages) / 2e9 + (10 + 16) * 0.01)
+
+
+def test_a_given_rate_replaces_the_assumed_one(folder):
+    found = planned(folder, flops_per_second=5e9)
+    assert found.rate == "as given"
+    assert found.stages[2].seconds == found.stages[2].flops / 5e9
+
+
+def test_recomputing_activations_costs_a_forward_pass_and_saves_memory(folder):
+    plain = planned(folder).stages[0]
+    recomputed = planned(folder, "stages.pretrain.arguments.gradient_checkpointing=true").stages[0]
+    assert recomputed.flops * 3 == plain.flops * 4
+    assert recomputed.memory.activations < plain.memory.activations
+
+
+def test_a_gpu_is_one_process_each_and_keeps_no_attention_scores(folder):
+    recipe = loads(RECIPE, folder=folder)
+    found = plan(recipe, device=gpu("NVIDIA H100 80GB HBM3", 4))
+    assert (found.processes, found.precision) == (4, "bf16")
+    assert found.flops_per_second == pytest.approx(4 * 0.3 * 989e12)
+    assert found.stages[0].examples_per_step == 16
+    assert found.stages[0].memory.activations < planned(folder).stages[0].memory.activations
+    assert plan(recipe, device=gpu("Tesla T4", 1)).precision == "no"
+
+
+def test_epochs_over_text_are_counted_by_its_size(folder):
+    found = planned(folder, "stages.pretrain.arguments={num_train_epochs: 1}").stages[0]
+    blocks = (folder / "text.txt").stat().st_size // 4 // 128
+    assert found.steps == -(-blocks // 8)
+    assert any("about" in note for note in found.notes)
+
+
+def test_what_cannot_be_known_is_said_and_not_made_up(folder):
+    text = RECIPE.replace("path: text.txt", "path: builtin/python-docs").replace("max_steps: 10, ", "")
+    found = planned(folder, text=text)
+    pretrain = found.stages[0]
+    assert pretrain.steps is pretrain.flops is pretrain.seconds is found.seconds is None
+    assert any("max_steps" in note for note in pretrain.notes)
+    assert pretrain.memory is not None
+    assert pretrain.parameters["total"] > 0
+    assert found.lines()[-1] == "in all unknown, see the notes"
+
+
+def test_class_names_that_are_still_in_the_data_are_not_looked_for(folder):
+    found = planned(folder, text=RECIPE.replace("labels: [a, b, c], ", "")).stages[1]
+    assert any("two are counted" in note for note in found.notes)
+    assert found.parameters["head"] == 2 * 128 + 2
+
+
+def test_a_plan_is_plain_data_and_lines(folder):
+    found = planned(folder)
+    data = json.loads(json.dumps(found.to_json()))
+    assert [stage["id"] for stage in data["stages"]] == ["pretrain", "tuned", "evaluate"]
+    assert data["stages"][1]["trainable_parameters"] == found.stages[1].trainable_parameters
+    assert data["stages"][0]["memory"]["peak"] == found.stages[0].memory.peak
+    assert data["growth"]["lengths"][0]["length"] == 128
+    assert (
+        data["growth"]["crossover"] == 6 * 128 + 1
+    )  # the inner width is four times the hidden one: see test_arithmetic
+    text = "\n".join(found.lines())
+    assert f"{found.stages[0].parameters['total']:,}" in text
+    assert "as given" not in text
+    for part in ("embeddings", "attention", "feed_forward", "norms", "head"):
+        assert f"{part} {found.stages[0].parameters[part]:,}" in " ".join(text.split())
+    assert "attention costs more than feed-forward from 257 tokens on" in text
+    assert "memory      " in text
+
+
+def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
+    (folder / "recipe.yaml").write_text(RECIPE)
+    program = (
+        "import sys; from pipelines.core.recipe import load; from pipelines.runs.planning.plan import plan; "
+        f"found = plan(load({str(folder / 'recipe.yaml')!r})); print(found.lines()[0]); "
+        "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'numpy') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ---- every objective ------------------------------------------------------------------------------------------------
+
+OBJECTIVES = [
+    ("bert-tiny", "masked_lm", (64, 64, 10)),
+    ("bert-tiny", "next_sentence", (64, 64, 10)),
+    ("bert-tiny", "sentence_order", (64, 64, 10)),
+    ("bert-tiny", "replaced_token_detection", (64, 64, 0)),
+    ("gpt-tiny", "causal_lm", (64, 64, 64)),
+    ("gpt-tiny", "prefix_lm", (64, 64, 64)),
+    ("t5-tiny", "span_corruption", None),
+    ("transformer-tiny", "denoising", (64, 64, 64)),
+]
+
+
+@pytest.mark.parametrize(("preset", "objective", "passes"), OBJECTIVES)
+def test_every_objective_has_its_plan(folder, preset, objective, passes):
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "position: sinusoidal, norm_position: pre", "vocab_size: 1000"
+    )
+    text = (
+        text.replace("bert-tiny", preset)
+        .replace("tokenizer: {train: wordpiece, vocab_size: 1000}\n", "")
+        .replace(", vocab_size: 1000", "")
+    )
+    found = planned(folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=64", text=text)
+    (stage,) = found.stages
+    recipe = loads(text, folder=folder, overrides=[f"stages.pretrain.objective={objective}"])
+    block = recipe.stages[0].objective
+    length, target, predicted = passes or (*block.lengths(block.raw_length(64)), block.lengths(block.raw_length(64))[1])
+    shape = planning._Planner(recipe, CPU, 1, "no", 1e9).shape
+    assert stage.sequence_length == length
+    assert stage.target_length == (target if shape.family == "encoder-decoder" else None)
+    assert stage.flops == 10 * 4 * 3 * shape.forward(block.head, length, target, predicted)
+    assert stage.parameters == shape.counts(block.head)
+    assert stage.memory.peak > 16 * stage.all_parameters
+    assert not any("cannot be built" in note for note in stage.notes)
+
+
+def test_text_taken_from_a_file_is_counted_in_what_an_example_takes(folder):
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "t5-tiny"
+    )
+    words = ["stages.pretrain.objective=span_corruption", "stages.pretrain.arguments={num_train_epochs: 1}"]
+    found = planned(folder, *words, text=text).stages[0]
+    raw = loads(text, folder=folder, overrides=words).stages[0].objective.raw_length(128)
+    assert raw > 128
+    assert found.steps == -(-((folder / "text.txt").stat().st_size // 4 // raw) // 8)
+
+
+def test_held_out_text_is_read_once(folder):
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "gpt-tiny"
+    )
+    text += "  - {stage: evaluate, datasets: [{path: text.txt}]}\n"
+    objective = "stages.pretrain.objective=causal_lm"
+    found = planned(folder, objective, text=text)
+    raw = loads(text, folder=folder, overrides=[objective]).stages[0].objective.raw_length(128)
+    blocks = -(-((folder / "text.txt").stat().st_size / 4) // raw)
+    evaluate = found.stages[1]
+    assert evaluate.tokens == blocks * 128
+    forward = found.stages[0].flops // (10 * 4 * 3)
+    assert evaluate.flops == blocks * forward
+    overlapping = planned(folder, objective, "stages.evaluate.stride=64", text=text).stages[1]
+    assert overlapping.tokens == -(-((folder / "text.txt").stat().st_size / 4) // 64) * 128
+
+
+def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
+    (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
+    task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny"
+    )
+    text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, max_target_length: 20, arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate, generation: {num_beams: 3}}\n"
+    trained, evaluated = planned(folder, text=text).stages
+    assert (trained.sequence_length, trained.target_length, trained.tokens) == (32, 20, ROWS * 52)
+    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
+    head = Head("seq2seq_lm")
+    once, empty = shape.forward(head, 32, 20, 20), shape.forward(head, 32, 1, 1)
+    assert trained.flops == 3 * ROWS * once
+    assert evaluated.flops == ROWS * (once + 2 * (once - empty))
+
+
+def test_mask_predict_reads_every_length_in_every_pass(folder):
+    (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
+    task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
+    words = "transformer-tiny, bidirectional_decoder: true, length_prediction: true"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", words
+    )
+    text += f"  - {{stage: supervised, id: mine, task: {task}, objective: mask_predict, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate, generation: {iterations: 3, length_beam: 2, num_beams: 7}}\n"
+    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
+    once, empty = (shape.forward(Head("seq2seq_lm"), 32, *each) for each in ((32, 32), (1, 1)))
+    assert planned(folder, text=text).stages[1].flops == ROWS * (once + 5 * (once - empty))
+
+
+# ---- models that are not ours ---------------------------------------------------------------------------------------
+
+BERT = "{model_type: bert, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64}"
+GPT2 = "{model_type: gpt2, n_embd: 32, n_layer: 2, n_head: 2}"
+
+
+@pytest.mark.parametrize("architecture", [BERT, GPT2])
+def test_a_foreign_model_is_counted_as_transformers_builds_it(folder, architecture):
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    from pipelines.core.architecture_fields import resolve
+    from pipelines.core.yaml_positions import scalar
+    from pipelines.models.opening import _fresh_modules
+    from pipelines.tuners.lora import LoRA
+
+    text = RECIPE.replace(PRETRAIN, "") if architecture == GPT2 else RECIPE  # a decoder has no masked-LM head
+    found = next(
+        stage
+        for stage in planned(folder, f"model.architecture={architecture}", text=text).stages
+        if stage.id == "tuned"
+    )
+    words = resolve(scalar(architecture))
+    config = AutoConfig.for_model(words.pop("model_type"), **words, vocab_size=1000, num_labels=3)
+    live = AutoModelForSequenceClassification.from_config(config)
+    assert found.parameters["total"] == weights(live)
+    assert found.parameters["embeddings"] == 1000 * 32
+    live.finery_new_modules = _fresh_modules(live)
+    adapted = LoRA(r=4).apply(live)
+    assert found.all_parameters == weights(adapted)
+    assert found.trainable_parameters == weights(adapted, only_learning=True)
+    assert found.memory is not None
+
+
+T5 = "{model_type: t5, d_model: 32, num_layers: 2, num_heads: 2, d_kv: 16, d_ff: 64}"
+BART = "{model_type: bart, d_model: 32, encoder_layers: 2, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2, encoder_ffn_dim: 64, decoder_ffn_dim: 64}"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective"), [("BART", "causal_lm"), ("BART", "masked_lm"), ("BERT", "causal_lm")]
+)
+def test_a_head_that_our_families_do_not_have_is_planned_without_memory(folder, architecture, objective):
+    shape = {"BART": BART, "BERT": BERT.replace("}", ", is_decoder: true}")}[architecture]
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "{preset: bert-tiny, position: sinusoidal, norm_position: pre}", shape
+    )
+    (found,) = planned(
+        folder, f"stages.pretrain.objective={objective}", "stages.pretrain.block_size=16", text=text
+    ).stages
+    assert found.parameters["total"] > 0
+    assert found.flops > 0
+    assert found.memory is None
+    assert "memory is unknown: no model of our own has these sizes and this head" in found.notes
+
+
+@pytest.mark.parametrize("architecture", [T5, BART])
+def test_a_foreign_encoder_decoder_is_counted_as_transformers_builds_it(architecture):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    from pipelines.core.architecture_fields import resolve
+    from pipelines.core.yaml_positions import scalar
+    from pipelines.runs.planning.model_size import ForeignShape
+
+    words = resolve(scalar(architecture)) | {"vocab_size": 500}
+    shape = ForeignShape(words)
+    head = Head("seq2seq_lm")
+    live = AutoModelForSeq2SeqLM.from_config(
+        AutoConfig.for_model(words.pop("model_type"), **words), attn_implementation="eager"
+    ).eval()
+    assert shape.family == "encoder-decoder"
+    assert shape.counts(head)["total"] == sum(each.numel() for each in live.parameters())
+    tokens = torch.ones(1, 20, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        live(input_ids=tokens, decoder_input_ids=tokens[:, :9])
+    assert shape.forward(head, 20, 9, 9) == counter.get_total_flops()
+    assert shape.forward(head, 20, 9, 9) - shape.forward(head, 20, 9, 2) == 7 * 2 * 32 * 500
+    found = shape.words(head)
+    assert (found["hidden_size"], found["num_attention_heads"], found["intermediate_size"]) == (32, 2, 64)
+    assert found["num_decoder_layers"] == (2 if architecture == T5 else 1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kinds"),
+    [
+        ("bert", ["pretraining", "token_classification", "question_answering", "multiple_choice"]),
+        ("gpt2", ["causal_lm", "token_classification", "question_answering"]),
+        ("t5", ["sequence_classification", "token_classification", "question_answering"]),
+        ("electra", ["masked_lm", "token_classification", "multiple_choice"]),
+    ],
+)
+def test_every_head_of_a_foreign_model_has_its_costs(model_type, kinds):
+    from pipelines.runs.planning.model_size import PLAIN_HEADS, ForeignShape
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 64} if model_type == "t5" else sizes
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2} if model_type == "gpt2" else sizes
+    shape = ForeignShape({"model_type": model_type, **sizes, "vocab_size": 100})
+    for kind in kinds:
+        head = Head(kind, ("a", "b", "c") if kind.endswith("classification") else ())
+        assert shape.counts(head)["total"] > 0
+        assert shape.forward(head, 16, 8, 4) > 2 * 16 * 32 * 32
+        assert shape.words(head) is not None
+        fresh = shape.lacking(head, PLAIN_HEADS[shape.family])
+        assert bool(fresh) == (head.kind != PLAIN_HEADS[shape.family].kind)
+
+
+def test_a_foreign_head_that_was_trained_before_is_not_fresh():
+    from pipelines.runs.planning.model_size import ForeignShape
+
+    words = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    shape = ForeignShape({"model_type": "bert", **words, "vocab_size": 100})
+    head = Head("sequence_classification", ("a", "b"))
+    assert shape.lacking(head, Head("masked_lm")) == ["bert.pooler.dense", "classifier"]
+    assert shape.lacking(head, Head("pretraining")) == ["classifier"]
+    assert shape.lacking(head, head) == []
+
+
+def test_a_matrix_that_a_foreign_model_ties_is_counted_once(folder):
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    live = BertForMaskedLM(BertConfig(**sizes, vocab_size=1000))
+    found = planned(folder, f"model.architecture={BERT}").stages[0]
+    assert found.parameters["total"] == found.trainable_parameters == weights(live)
+
+
+def test_operations_of_a_foreign_model_are_about_those_that_torch_counts(folder):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import BertConfig, BertForSequenceClassification
+
+    overrides = [f"model.architecture={BERT}", "stages.tuned.tuner=full"]
+    found = planned(folder, *overrides).stages[1]
+    config = BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=1000, num_labels=3
+    )
+    model = BertForSequenceClassification._from_config(config, attn_implementation="eager")
+    words = torch.randint(0, 1000, (4, 32))
+    with FlopCounterMode(display=False) as counter:
+        model(words, labels=torch.tensor([0, 1, 2, 0])).loss.backward()
+    assert found.flops / (found.tokens / 32) == pytest.approx(counter.get_total_flops() / 4, rel=0.1)
+
+
+def test_a_head_that_the_model_cannot_have_is_noted(folder):
+    from transformers import XLNetConfig
+
+    XLNetConfig(d_model=32, n_layer=2, n_head=2).save_pretrained(folder / "checkpoint")
+    text = RECIPE.replace(
+        "architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
+        f"checkpoint: {folder / 'checkpoint'}",
+    )
+    found = planned(folder, text=text)
+    pretrain, tuned, _ = found.stages
+    assert any("cannot be built" in note and "MaskedLM" in note for note in pretrain.notes)
+    assert pretrain.flops is None
+    assert tuned.flops is not None
+
+
+def test_a_checkpoint_in_a_folder_is_read_from_its_config(folder):
+    model = built(Head("masked_lm"), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    model.save_pretrained(folder / "checkpoint")
+    text = RECIPE.replace(
+        "architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}",
+        f"checkpoint: {folder / 'checkpoint'}",
+    )
+    assert planned(folder, text=text).stages[0].parameters["total"] == weights(model)
+
+
+def test_a_checkpoint_that_is_not_there_is_noted(folder):
+    text = RECIPE.replace(
+        "architecture: {preset: bert-tiny, position: sinusoidal, norm_position: pre}", "checkpoint: nobody/nothing"
+    )
+    found = planned(folder, text=text)
+    assert found.stages[0].steps == 10
+    assert found.stages[0].parameters == {}
+    assert any("nobody/nothing" in note for note in found.stages[0].notes)
+    assert found.seconds is None
+
+
+def test_a_pretrained_tokenizer_brings_its_vocabulary(folder):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    tokenizer = Tokenizer(WordLevel({f"word{n}": n for n in range(321)}, unk_token="word0"))
+    tokenizer.add_special_tokens(["[MASK]"])
+    (folder / "tokenizer").mkdir()
+    tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
+    text = RECIPE.replace(
+        "tokenizer: {train: wordpiece, vocab_size: 1000}", f"tokenizer: {{pretrained: {folder / 'tokenizer'}}}"
+    )
+    default = planned(folder, text=RECIPE.replace("tokenizer: {train: wordpiece, vocab_size: 1000}", ""))
+    taken = planned(folder, text=text)
+    assert default.stages[0].parameters["embeddings"] - taken.stages[0].parameters["embeddings"] == (8192 - 322) * 128
+
+
+def test_only_tokens_that_get_logits_pay_for_a_foreign_output_matrix():
+    """ELECTRA's embeddings are narrower than its layers: the matrix has 8 columns, not 32."""
+    from pipelines.runs.planning.model_size import ForeignShape
+
+    words = {"hidden_size": 32, "embedding_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape = ForeignShape({"model_type": "electra", **words, "vocab_size": 1000})
+    head = Head("masked_lm")
+    assert shape.forward(head, 16, 16, 16) - shape.forward(head, 16, 16, 4) == 12 * 2 * 8 * 1000
+
+
+def test_a_model_that_cannot_run_without_numbers_is_estimated_by_its_weights():
+    from pipelines.runs.planning.model_size import ForeignShape
+
+    words = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    shape = ForeignShape({"model_type": "deberta-v2", **words, "vocab_size": 1000})
+    head = Head("sequence_classification", ("a", "b"))
+    counts = shape.counts(head)
+    assert shape.forward(head, 16, 16, 0) == 2 * 16 * (counts["total"] - 1000 * 32)

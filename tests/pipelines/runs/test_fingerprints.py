@@ -1,0 +1,173 @@
+"""A fingerprint changes with what changes results, and with nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.runs import fingerprints
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Modules below `pipelines.sandbox` that a test may write."""
+    import pipelines
+
+    monkeypatch.setattr(pipelines, "__path__", [*pipelines.__path__, str(tmp_path)])
+    folder = tmp_path / "sandbox"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "a.py").write_text('"""A."""\nfrom pipelines.sandbox import b\n\nx = 1\n')
+    (folder / "b.py").write_text("def f():\n    from pipelines.sandbox.c import y\n    return y\n")
+    (folder / "c.py").write_text("y = 1\n")
+    (folder / "d.py").write_text("z = 1\n")
+    return folder
+
+
+def code(*modules: str) -> str:
+    for remembered in (fingerprints._origin, fingerprints._parsed, fingerprints._exists, fingerprints._whole):
+        remembered.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("pipelines.sandbox")]:
+        del sys.modules[name]
+    return fingerprints.code_of(modules)
+
+
+def test_code_counts_through_every_import_even_one_inside_a_function(package: Path) -> None:
+    before = code("pipelines.sandbox.a")
+    (package / "c.py").write_text("y = 2\n")
+    assert code("pipelines.sandbox.a") != before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'import importlib\nimportlib.import_module("pipelines.sandbox.c")',
+        'LATE = ("pipelines.sandbox.c:y",)',
+        "from pipelines.core.registry import METRICS\nMETRICS.load(name)",
+        'from pipelines import registry\nfrom pipelines.core.registry import OBJECTIVES\nOBJECTIVES.load("seq2seq")',
+    ],
+)
+def test_code_counts_through_names_of_modules_and_registries(
+    package: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for registry, name in (("metrics", "f1"), ("objectives", "seq2seq")):
+        monkeypatch.setitem(fingerprints.REGISTRIES[registry]._table, name, "pipelines.sandbox.c:y")
+    (package / "b.py").write_text(f"name = ''\n{line}\n")
+    before = code("pipelines.sandbox.a")
+    (package / "c.py").write_text("y = 22\n")
+    assert code("pipelines.sandbox.a") != before
+
+
+def test_types_do_not_count(package: Path) -> None:
+    (package / "b.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelines.sandbox import c\n"
+    )
+    before = code("pipelines.sandbox.a")
+    (package / "c.py").write_text("y = 22\n")
+    assert code("pipelines.sandbox.a") == before
+
+
+def test_a_package_in_a_registry_stands_for_every_module_in_it(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fingerprints.REGISTRIES["metrics"]._table, "f1", "pipelines.sandbox")
+    (package / "b.py").write_text("from pipelines.core.registry import METRICS\n")
+    before = code("pipelines.sandbox.b")
+    (package / "d.py").write_text("z = 22\n")
+    assert code("pipelines.sandbox.b") != before
+
+
+def test_a_template_of_a_package_counts_with_the_package(package: Path) -> None:
+    (package / "b.py").write_text('loader = ("pipelines.sandbox",)\n')
+    (package / "templates").mkdir()
+    (package / "templates" / "question.txt.jinja").write_text("Which?")
+    (package / "__init__.py").write_text("")
+    before = code("pipelines.sandbox.a")
+    (package / "templates" / "question.txt.jinja").write_text("Which one?")
+    assert code("pipelines.sandbox.a") != before
+
+
+CHANGE_EACH = """
+import json, sys
+from pathlib import Path
+from pipelines.core.load import load
+from pipelines.models import stage_models
+from pipelines.runs import fingerprints
+assert Path(fingerprints.__file__).is_relative_to(sys.argv[1]), fingerprints.__file__
+unseen = {}
+for path in sys.argv[2:]:
+    recipe = load(path)
+    for stage in recipe.stages:
+        code = fingerprints.modules_of(stage) | stage.modules(recipe) | {stage_models.__name__}
+        before = fingerprints.code_of(code)
+        assert before == fingerprints.code_of(code)
+        for module in fingerprints.used_by(code):
+            file, _ = fingerprints._origin(module)
+            text = file.read_bytes()
+            file.write_bytes(text + b"\\nCHANGED = True\\n")
+            if fingerprints.code_of(code) == before:
+                unseen.setdefault(stage.id, []).append(module)
+            file.write_bytes(text)
+print(json.dumps(unseen))
+"""
+
+
+def test_a_change_of_any_module_of_a_stages_code_changes_its_fingerprint(tmp_path: Path, repository: Path) -> None:
+    """In a scratch copy. That every module which a stage executes is among them: tests/end_to_end/test_smoke.py."""
+    for folder in ("pipelines", "configs"):
+        shutil.copytree(repository / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    recipes = [str(repository / "configs" / "smoke" / f"{name}.yaml") for name in ("ppo", "feedback", "text-to-text")]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CHANGE_EACH, str(tmp_path), *recipes],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "{}"
+
+
+def test_code_that_is_not_used_comments_and_docstrings_do_not_count(package: Path) -> None:
+    before = code("pipelines.sandbox.a")
+    (package / "d.py").write_text("z = 2\n")
+    (package / "a.py").write_text('"""Another word."""\n# why\nfrom pipelines.sandbox import b\n\nx = 1\n')
+    assert code("pipelines.sandbox.a") == before
+
+
+def test_the_contract_does_not_count() -> None:
+    assert code("pipelines.core.errors", "pipelines.core.training_arguments") == code()
+
+
+def test_the_loop_counts_for_the_stages_that_train() -> None:
+    seen: set[str] = set()
+    waiting = ["pipelines.trainers.pretrain"]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting += fingerprints._read(module)[1]
+    assert {
+        "pipelines.trainers.trainer",
+        "pipelines.models.log_probabilities",
+        "pipelines.data.sentences",
+        "pipelines.data.packing",
+    } <= seen
+    assert not any(name.startswith(("pipelines.evaluation", "pipelines.publishing")) for name in seen)
+
+
+def test_a_folder_hash_sees_names_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("1")
+    first = fingerprints.hash_folder(tmp_path)
+    (tmp_path / "x").rename(tmp_path / "y")
+    second = fingerprints.hash_folder(tmp_path)
+    (tmp_path / "y").write_text("22")
+    assert len({first, second, fingerprints.hash_folder(tmp_path)}) == 3
+
+
+def test_a_digest_ignores_the_order_of_keys() -> None:
+    assert fingerprints.digest({"a": 1, "b": [2]}) == fingerprints.digest({"b": [2], "a": 1})
+    assert fingerprints.digest({"a": 1}) != fingerprints.digest({"a": 1.5})

@@ -1,0 +1,118 @@
+"""What a run ran on is told as plain data, and `auto` is resolved by what the machine has."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import psutil
+import pytest
+import torch
+
+from pipelines.runs import hardware
+from pipelines.runs.hardware import CORE, GPU_SHARE, PLAIN_CORE, this_machine
+
+
+def test_the_description_is_plain_data_about_this_machine() -> None:
+    found = hardware.describe()
+    assert json.loads(json.dumps(found)) == found
+    assert found["memory_bytes"] == psutil.virtual_memory().total
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert len(found["gpus"]) == torch.cuda.device_count()
+    assert found["processor"]
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, 1), (1, 1), (4, 4)])
+def test_auto_is_one_process_for_each_gpu_and_one_on_a_cpu(
+    gpus: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert hardware.processes("auto") == expected
+    assert hardware.processes(3) == 3
+
+
+@pytest.mark.parametrize("asked", ["no", "bf16", "fp16"])
+def test_a_precision_that_was_asked_for_is_taken(asked: str) -> None:
+    assert hardware.precision(asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [({"avx2"}, "no"), ({"avx512_bf16"}, "bf16"), ({"amx_bf16", "avx2"}, "bf16"), ({"avx512f"}, "no"), (set(), "no")],
+)
+def test_auto_is_bf16_only_where_a_cpu_multiplies_it(
+    flags: set[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "processor_flags", lambda: flags)
+    assert hardware.precision("auto") == expected
+
+
+@pytest.mark.parametrize(("native", "expected"), [(True, "bf16"), (False, "no")])
+def test_auto_on_a_gpu_does_not_count_emulated_bf16(
+    native: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: True if including_emulation else native
+    )
+    assert hardware.precision("auto") == expected
+
+
+def test_energy_never_goes_back() -> None:
+    before, after = hardware.energy_joules(), hardware.energy_joules()
+    assert (before is None) == (after is None)
+    if before is not None and after is not None:
+        assert after >= before >= 0
+
+
+def machine(folder, flags="", gpus=()):
+    (folder / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    for number, name in enumerate(gpus):
+        place = folder / "driver" / "nvidia" / "gpus" / f"0000:0{number}:00.0"
+        place.mkdir(parents=True)
+        (place / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t\t 17\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision", "rates"),
+    [
+        ("avx512f avx512_bf16", "bf16", CORE),
+        ("avx512f", "no", {"no": CORE["no"], "bf16": CORE["no"]}),
+        ("avx2", "no", {"no": PLAIN_CORE, "bf16": PLAIN_CORE}),
+    ],
+)
+def test_a_processor_by_its_flags(tmp_path, flags, precision, rates):
+    found = this_machine(machine(tmp_path, flags), visible="")
+    assert (found.kind, found.precision, found.rates) == ("cpu", precision, rates)
+    assert found.flops_per_second("no", 1) == found.flops_per_second("no", 4) == found.units * rates["no"]
+
+
+def test_gpus_that_the_driver_lists_and_the_environment_leaves(tmp_path, monkeypatch):
+    folder = machine(tmp_path, gpus=["NVIDIA H200", "NVIDIA H200"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    both = this_machine(folder)
+    assert (both.name, both.kind, both.units, both.precision) == ("2 x NVIDIA H200", "gpu", 2, "bf16")
+    assert both.flops_per_second("bf16", 2) == pytest.approx(2 * GPU_SHARE * 989e12)
+    assert both.flops_per_second("bf16", 1) == pytest.approx(GPU_SHARE * 989e12)
+    assert this_machine(folder, visible="1").units == 1
+    assert this_machine(folder, visible="").kind == "cpu"
+    assert this_machine(folder, visible="-1").kind == "cpu"
+
+
+def test_longer_names_are_not_taken_for_shorter_ones(tmp_path):
+    """An L40S is no L4, an A100 no A10."""
+    expected = {"NVIDIA L40S": 362e12, "NVIDIA L4": 121e12, "NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A10G": 125e12}
+    for number, (name, peak) in enumerate(expected.items()):
+        (tmp_path / str(number)).mkdir()
+        folder = machine(tmp_path / str(number), gpus=[name])
+        assert this_machine(folder, visible="0").rates["bf16"] == pytest.approx(GPU_SHARE * peak), name
+
+
+def test_an_old_gpu_has_no_bfloat16(tmp_path):
+    assert this_machine(machine(tmp_path, gpus=["Tesla V100-SXM2-16GB"]), visible="0").precision == "no"
+
+
+def test_a_machine_without_proc_is_a_plain_processor(tmp_path):
+    assert this_machine(tmp_path / "nothing", visible="").rates["no"] == PLAIN_CORE
