@@ -11,12 +11,12 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError, DiskFull, StageError
+from pipelines.core.files import JSONObject
 from pipelines.models.attention_maps import AttentionMaps, AttentionRequest, AttentionSection, attend
 
 PAGE, PICTURE = "attention.html", "attention.png"
@@ -37,7 +37,7 @@ COLOURS = "cividis"
 """Grows lighter evenly, and looks alike to people who see few colours (Nuñez et al. 2018, arxiv.org/abs/1712.01662)."""
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: JSONObject) -> dict[str, Any]:
     """Compute the maps, write the page and the picture, and say where they lie. Raises FineryError."""
     out = Path(request.get("out", "."))
     if out.exists() and not out.is_dir():

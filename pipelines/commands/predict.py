@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from pipelines.commands.evaluate import stage_for
 from pipelines.commands.trained_models import TrainedModel, WarningLog, context_of, find, recipe_of, refuse_mistakes
 from pipelines.core.errors import CommandError, DataError, ModelError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import EXAMINERS, TASKS
 from pipelines.data.tables import READERS
 from pipelines.evaluation.benchmark_selection import Choice
@@ -64,7 +65,7 @@ class PredictRequest:
     batch_size: int = 32
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: JSONObject) -> dict[str, Any]:
     """Where the predictions lie, how many they are and how often each answer occurs. Raises FineryError."""
     asked = PredictRequest(**request)
     out = Path(asked.out).expanduser()

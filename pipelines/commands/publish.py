@@ -16,7 +16,7 @@ from typing import Any
 from pipelines.commands.trained_models import WarningLog
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import CommandError
-from pipelines.core.files import RECORD
+from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.load import read
 from pipelines.core.recipe import TOKENIZER, Recipe, validated
 from pipelines.core.signals import StopSignal
@@ -33,15 +33,15 @@ class PublishRequest:
     source: str
     to: str
     require: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: JSONObject = field(default_factory=dict)
     """Further keys of a publish stage: `merge`, `private`, `license`."""
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> dict[str, Any]:
     """Where it lies, and what the proof found. Raises FineryError."""
-    asked = PublishRequest(**request)
-    run, stage_id = run_of(Path(asked.source).expanduser())
-    recipe = with_publish(run, stage_id, asked)
+    request = PublishRequest(**fields)
+    run, stage_id = run_of(Path(request.source).expanduser())
+    recipe = with_publish(run, stage_id, request)
     stage: Publish = recipe.stages[-1]
     job = Job(recipe, RunFolder(run, StageStore()), StopSignal())
     complete(job, recipe, run)
@@ -80,14 +80,14 @@ def run_of(folder: Path) -> tuple[Path, str | None]:
     )
 
 
-def with_publish(run: Path, stage_id: str | None, asked: PublishRequest) -> Recipe:
+def with_publish(run: Path, stage_id: str | None, request: PublishRequest) -> Recipe:
     """The run's recipe with a publish stage at its end, in place of those that it has. Raises RecipeError or
     CommandError."""
     source = read(run / "recipe.yaml")
     stages = [stage for stage in source.data.get("stages", ()) if stage.get("stage") != "publish"]
     taken = {stage.get("id") for stage in stages}
     name = next(each for each in ("publish", *(f"publish-{number}" for number in range(2, 10**4))) if each not in taken)
-    block = {"stage": "publish", "id": name, "to": asked.to, "require": dict(asked.require), **asked.settings}
+    block = {"stage": "publish", "id": name, "to": request.to, "require": dict(request.require), **request.settings}
     if stage_id is not None:
         block["from"] = stage_id
     data = {**source.data, "stages": (*stages, block)}
@@ -98,11 +98,11 @@ def with_publish(run: Path, stage_id: str | None, asked: PublishRequest) -> Reci
         if mine and len(mine) == len(error.found):
             words = {"to": "--to", "from": "the stage", "require": "--require"}
             keys = [str(place[2]) if len(place) > 2 else "" for place, _ in mine]
-            told = [
+            sentences = [
                 f"{words.get(key, key)} {' '.join(map(str, place[3:]))} {message}"
                 for key, (place, message) in zip(keys, mine, strict=True)
             ]
-            raise CommandError("; ".join(" ".join(each.split()) for each in told)) from None
+            raise CommandError("; ".join(" ".join(each.split()) for each in sentences)) from None
         raise source.error(error.found) from None
 
 

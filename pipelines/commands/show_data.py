@@ -7,17 +7,21 @@ preferences both answers are shown, each with what the model learns to write of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import load
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 IGNORED = -100
 MOST_ROWS = 100
@@ -37,11 +41,11 @@ class ShowDataRequest:
 class Listener:
     """Takes the place of an event log, and keeps what is said."""
 
-    said: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
 
     def emit(self, event: str, **fields: Any) -> None:
         """Keep one event."""
-        self.said.append({"event": event, **fields})
+        self.events.append({"event": event, **fields})
 
     def of(self, stage: str) -> Listener:
         """The same, whoever speaks."""
@@ -49,16 +53,16 @@ class Listener:
 
     def taken(self, event: str) -> list[dict[str, Any]]:
         """The events of this name so far, which are then forgotten."""
-        found = [each for each in self.said if each["event"] == event]
-        self.said = [each for each in self.said if each["event"] != event]
-        return found
+        events = [each for each in self.events if each["event"] == event]
+        self.events = [each for each in self.events if each["event"] != event]
+        return events
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> dict[str, Any]:
     """The first examples of every task of a stage, as plain data. Raises FineryError."""
-    asked = ShowDataRequest(**{**request, "overrides": tuple(request.get("overrides", ()))})
-    recipe = load(asked.recipe, asked.overrides)
-    stage = chosen(recipe, asked.stage)
+    request = ShowDataRequest(**{**fields, "overrides": tuple(fields.get("overrides", ()))})
+    recipe = load(request.recipe, request.overrides)
+    stage = chosen(recipe, request.stage)
     from pipelines.runs.run import Job
     from pipelines.runs.workspace import RunFolder, StageStore
 
@@ -70,10 +74,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             context, listener = _context(job, stage, Path(place))
             about = {"recipe": recipe.name, "stage": stage.id}
             if learns_pairs(stage):
-                return about | {"tasks": [shown(context, listener, stage, min(asked.rows, MOST_ROWS))]}
+                return about | {"tasks": [shown(context, listener, stage, min(request.rows, MOST_ROWS))]}
             return about | {
                 "tasks": [
-                    _shown(context, listener, name, each, min(asked.rows, MOST_ROWS))
+                    _shown(context, listener, name, each, min(request.rows, MOST_ROWS))
                     for name, each in stage.subjects().items()
                 ]
             }
@@ -82,7 +86,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 def chosen(recipe: Recipe, name: str | None) -> Stage:
     """The stage of that id, else the first that learns a task. Raises CommandError."""
     teaching: list[Stage] = [stage for stage in recipe.stages if stage.subjects() or learns_pairs(stage)]
-    known = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
+    names = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
     if name is None:
         if not teaching:
             raise CommandError(
@@ -90,10 +94,10 @@ def chosen(recipe: Recipe, name: str | None) -> Stage:
                 "rows or preferences"
             )
         return teaching[0]
-    found = next((stage for stage in teaching if stage.id == name), None)
-    if found is None:
-        raise CommandError(f"'{name}' is no stage that learns a task. Stages that do: {known}")
-    return found
+    stage_of_name = next((stage for stage in teaching if stage.id == name), None)
+    if stage_of_name is None:
+        raise CommandError(f"'{name}' is no stage that learns a task. Stages that do: {names}")
+    return stage_of_name
 
 
 def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
@@ -107,7 +111,7 @@ def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
     return replace(context, **stand_ins), listener
 
 
-def bare_model(job: Any, head: Head) -> Any:
+def bare_model(job: Any, head: Head) -> PreTrainedModel:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
 
@@ -125,7 +129,7 @@ def bare_model(job: Any, head: Head) -> Any:
         return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
 
 
-def _tokenizer(job: Any, stage_id: str | None) -> Any:
+def _tokenizer(job: Any, stage_id: str | None) -> PreTrainedTokenizerBase:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
     from pipelines.data import chat_templates
 
@@ -152,7 +156,7 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     if getattr(plain, "input_format", None):
         input_formats.adopt(tokenizer)
     lesson = teacher.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
-    said = next(iter(listener.taken("sample")), {})
+    sample = next(iter(listener.taken("sample")), {})
     view = VIEWS.get(task.kind, _whole)
     examples = [
         dict(lesson.examples[at]) | {"draw": at} if lesson.marked else dict(lesson.examples[at])
@@ -162,7 +166,9 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
         "id": name,
         "task": task.name,
         "kind": task.kind,
-        **{key: said[key] for key in ("format", "template", "learnt_share", "truncated", "left_out") if key in said},
+        **{
+            key: sample[key] for key in ("format", "template", "learnt_share", "truncated", "left_out") if key in sample
+        },
         "examples": len(lesson.examples),
         "lengths": summary(lesson.examples.lengths),
         "rows": [view(tokenizer, task, lesson.collate([example])) for example in examples],
@@ -171,35 +177,35 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     }
 
 
-def _pieces(tokenizer: Any, ids: Any, learnt: Any) -> list[list[Any]]:
+def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Any, learnt: Any) -> list[list[Any]]:
     from pipelines.tasks.first_batch import pieces
 
     return [list(each) for each in pieces(tokenizer, [int(each) for each in ids], [bool(each) for each in learnt])]
 
 
-def _ids(batch: Mapping[str, Any]) -> Any:
+def _ids(batch: JSONObject) -> Any:
     """The tokens of the only row, padding left out."""
     mask = batch.get("attention_mask")
     ids = batch["input_ids"][0]
     return ids if mask is None or mask.ndim != 2 else ids[mask[0].bool()]
 
 
-def _whole(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
     """A text, or a pair, and its class or number."""
     ids, label = _ids(batch), batch["labels"][0]
     classes = task.head.labels
-    said = classes[int(label)] if classes else f"{float(label):g}"
-    return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": said, "tokens": len(ids)}
+    answer_text = classes[int(label)] if classes else f"{float(label):g}"
+    return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": answer_text, "tokens": len(ids)}
 
 
-def _next_tokens(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _next_tokens(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
     """A dialogue; each token is learnt where the one before it is asked to name it."""
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     learnt = [False, *(labels[:-1] != IGNORED).tolist()]
     return {"pieces": _pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
 
 
-def _written(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _written(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
     """A source, and the target that is learnt."""
     ids = _ids(batch)
     target = batch["labels"][0]
@@ -208,7 +214,7 @@ def _written(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, A
     return {"pieces": shown, "answer": None, "tokens": len(ids) + len(target)}
 
 
-def _tagged(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _tagged(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
     """Words; those tokens that carry a tag are learnt."""
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     tags = [
@@ -219,7 +225,7 @@ def _tagged(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, An
     return {"pieces": _pieces(tokenizer, ids, labels != IGNORED), "answer": " ".join(tags), "tokens": len(ids)}
 
 
-def _found(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _found(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
     """A window of a text; the answer in it is learnt, or the blank where there is none."""
     ids, (first, last) = batch["input_ids"][0], batch["labels"][0].tolist()
     inside = [first <= place <= last for place in range(len(ids))]
@@ -230,7 +236,7 @@ def _found(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _options(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _options(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
     """Every option with what it answers; the right one is learnt."""
     right, masks = int(batch["labels"][0]), batch["attention_mask"][0].bool()
     rows = [ids[mask] for ids, mask in zip(batch["input_ids"][0], masks, strict=True)]
@@ -238,7 +244,7 @@ def _options(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, A
     return {"pieces": shown, "answer": f"option {right + 1} of {len(rows)}", "tokens": sum(len(ids) for ids in rows)}
 
 
-VIEWS: dict[str, Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]] = {
+VIEWS: dict[str, Callable[[Any, Any, JSONObject], dict[str, Any]]] = {
     "causal": _next_tokens,
     "seq2seq": _written,
     "token_classification": _tagged,
@@ -262,7 +268,7 @@ def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, A
 
     tokenizer = context.open_tokenizer()
     examples = _examples(context, stage, tokenizer)
-    said: dict[str, Any] = next(iter(listener.taken("sample")), {})
+    sample: dict[str, Any] = next(iter(listener.taken("sample")), {})
     pairs = [pieces_of(tokenizer, examples[at]) for at in range(min(rows, len(examples)))]
     learnt, tokens = _learnt(examples)
     return {
@@ -270,7 +276,7 @@ def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, A
         "task": stage.task if isinstance(stage.task, str) else stage.id,
         "kind": "preference",
         "learnt_share": learnt / max(1, tokens),
-        **{key: said[key] for key in ("format", "truncated", "left_out") if key in said},
+        **{key: sample[key] for key in ("format", "truncated", "left_out") if key in sample},
         "examples": len(examples),
         "lengths": summary(examples.lengths),
         "rows": [
@@ -287,7 +293,7 @@ def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, A
     }
 
 
-def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
+def _examples(context: Context, stage: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
     from pipelines.core.model_types import usable_positions
     from pipelines.trainers.preferences import pairs_for
 
@@ -301,7 +307,7 @@ def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
     return pairs_for(stage, context, model, tokenizer, usable_positions(model.config))[0]
 
 
-def pieces_of(tokenizer: Any, example: Any) -> dict[str, list[tuple[str, bool]]]:
+def pieces_of(tokenizer: PreTrainedTokenizerBase, example: Any) -> dict[str, list[tuple[str, bool]]]:
     """Both sides of a pair as runs of text that are learnt, or are not."""
     from pipelines.tasks.first_batch import pair_pieces
 

@@ -12,13 +12,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from pipelines.core.errors import CommandError, RecipeError
 from pipelines.core.events import EVENTS, EventLog
-from pipelines.core.files import RECORD
+from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.interfaces import Context, Head, World
 from pipelines.core.load import read
 from pipelines.core.recipe import START, Launch, Model, Recipe, Stage
@@ -27,6 +27,9 @@ from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models.checkpoint import Checkpoint
 from pipelines.runs.workspace import StageStore
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PUBLICATION = "publication.json"
 NOT_LEARNT = ("from", "tuner", "early_stopping_patience")
@@ -65,22 +68,22 @@ class TrainedModel:
 
 def find_all(given: Sequence[str]) -> list[TrainedModel]:
     """The models behind all names, their ids made different. Raises CommandError."""
-    found: list[TrainedModel] = []
+    every: list[TrainedModel] = []
     for name in given:
         models = find(name)
-        taken = {each.id.partition("/")[0] for each in found}
+        taken = {each.id.partition("/")[0] for each in every}
         for stage_id in dict.fromkeys(each.id.partition("/")[0] for each in models):
             free = next(
                 other
                 for other in (stage_id, *(f"{stage_id}-{number}" for number in range(2, 10**6)))
                 if other not in taken
             )
-            found += [
+            every += [
                 each.renamed(free) if free != stage_id else each
                 for each in models
                 if each.id.partition("/")[0] == stage_id
             ]
-    return found
+    return every
 
 
 def find(given: str) -> list[TrainedModel]:
@@ -88,13 +91,13 @@ def find(given: str) -> list[TrainedModel]:
     for. Raises CommandError."""
     folder = Path(given).expanduser()
     if (folder / "stages").is_dir():
-        found = _of_run(folder, given)
-        if found:
-            return found
+        models = _of_run(folder, given)
+        if models:
+            return models
     if (folder / RECORD).is_file():
-        found = _of_stage(folder, given)
-        if found:
-            return found
+        models = _of_stage(folder, given)
+        if models:
+            return models
     if (folder.parent / RECORD).is_file() and folder.name == "model":
         return _of_stage(folder.parent, given)
     if folder.parent.parent.name == "tasks" and (folder.parent.parent.parent / RECORD).is_file():
@@ -142,7 +145,7 @@ def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Pa
     """The models that a stage left: one a task, or one."""
     if stage is None or not stage.subjects():
         return []
-    found = []
+    models = []
     for name in stage.subjects():
         part = name.partition("/")[2]
         place = folder / "tasks" / part / "model" if part else folder / "model"
@@ -157,11 +160,11 @@ def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Pa
                 ),
                 place,
             )
-            found.append(TrainedModel(name, Checkpoint(given, str(place), str(tokenizer)), stage, seed))
-    return found
+            models.append(TrainedModel(name, Checkpoint(given, str(place), str(tokenizer)), stage, seed))
+    return models
 
 
-def _stage_of(block: Mapping[str, Any], stage_id: str, folder: Path) -> Stage | None:
+def _stage_of(block: JSONObject, stage_id: str, folder: Path) -> Stage | None:
     """The stage behind a block, without what has no part in asking its model; None where its files are gone, or it
     is unknown."""
     kind = block.get("stage")
@@ -169,9 +172,9 @@ def _stage_of(block: Mapping[str, Any], stage_id: str, folder: Path) -> Stage | 
         return None
     base: type[Stage] = STAGES.load(kind)
     allowed = set(base.keys()) - set(NOT_LEARNT)
-    known = {key: tuples(value) for key, value in block.items() if key in allowed and value is not None}
+    settings = {key: tuples(value) for key, value in block.items() if key in allowed and value is not None}
     try:
-        return base.model_validate(known | {"id": stage_id}, context={"folder": folder})
+        return base.model_validate(settings | {"id": stage_id}, context={"folder": folder})
     except ValidationError:
         return None
 
@@ -237,34 +240,38 @@ class Opener:
 
     def find(self, model_id: str | None) -> TrainedModel:
         """The model of that id. Raises CommandError."""
-        found = self.by_id.get(model_id or START, self.only)
-        if found is None:
+        model = self.by_id.get(model_id or START, self.only)
+        if model is None:
             raise CommandError(f"there is no model '{model_id}' among {', '.join(self.by_id)}")
-        return found
+        return model
 
     def open_model(
         self,
-        head: Head,
+        head: Head | None,
         stage_id: str | None = None,
         merge: bool = True,
         trained_head: bool = False,
         keep_base: Path | None = None,
-    ) -> Any:
-        """As `Context.open_model` promises."""
-        from pipelines.models import opening
+        checkpoint: str | None = None,
+    ) -> PreTrainedModel:
+        """As `ModelOpener` promises."""
+        from pipelines.models import heads, opening
 
-        self.current = self.find(stage_id)
-        model = opening.open_folder(
-            self.current.checkpoint.source, head, self.current.seed, merge=merge, trained_head=trained_head
-        )
-        opening.check_vocabulary(model, self.open_tokenizer())
+        if checkpoint is None:
+            self.current = self.find(stage_id)
+        source = checkpoint or self.current.checkpoint.source
+        head = head or heads.of_checkpoint(source)
+        model = opening.open_folder(source, head, self.current.seed, merge=merge, trained_head=trained_head)
+        if checkpoint is None:
+            opening.check_vocabulary(model, self.open_tokenizer())
         return model
 
-    def open_tokenizer(self, stage_id: str | None = None) -> Any:
-        """As `Context.open_tokenizer` promises."""
+    def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> PreTrainedTokenizerBase:
+        """As `TokenizerOpener` promises."""
         from pipelines.models.tokenizer import open_tokenizer
 
-        return open_tokenizer((self.current if stage_id is None else self.find(stage_id)).checkpoint.tokenizer)
+        trained = self.current if stage_id is None else self.find(stage_id)
+        return open_tokenizer(checkpoint or trained.checkpoint.tokenizer)
 
 
 class WarningLog(EventLog):
@@ -304,10 +311,10 @@ def recipe_of(models: Sequence[TrainedModel], stage: Stage) -> Recipe:
 
 def refuse_mistakes(recipe: Recipe, stage: Stage) -> None:
     """Raise CommandError where the models cannot be asked for this."""
-    found = [message for _, message in stage.check(recipe, len(recipe.stages) - 1)]
-    if found:
+    messages = [message for _, message in stage.check(recipe, len(recipe.stages) - 1)]
+    if messages:
         raise CommandError(
-            "; ".join(dict.fromkeys(found)).replace(
+            "; ".join(dict.fromkeys(messages)).replace(
                 "; name a stage that was trained on it in 'from'", "; give a model that was trained on it"
             )
         )

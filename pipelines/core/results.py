@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pipelines.core.files import read_json
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.scores import better, is_score, smaller_is_better
 
 COSTS = (
@@ -43,7 +43,7 @@ class BenchmarkScores:
     """95 % intervals over the examples, by metric."""
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     """The metrics of each baseline."""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: JSONObject = field(default_factory=dict)
     """The benchmark's part of `details.json`."""
     folder: Path | None = None
     """The evaluate stage's folder, where `predictions.parquet` lies."""
@@ -87,7 +87,7 @@ def strongest(metric: str, candidates: Mapping[str, Mapping[str, float]]) -> tup
 
 
 def scores_in(
-    metrics: Mapping[str, Any], details: Mapping[str, Any], stage: str, folder: Path | None = None
+    metrics: JSONObject, details: JSONObject, stage: str, folder: Path | None = None
 ) -> list[BenchmarkScores]:
     """The scores of one evaluate stage, by the contents of its `metrics.json` and `details.json`."""
     scores = []
@@ -173,5 +173,5 @@ def _intervals(values: object) -> dict[str, tuple[float, float]]:
     return intervals
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _mapping(value: object) -> JSONObject:
     return value if isinstance(value, Mapping) else {}

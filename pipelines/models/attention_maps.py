@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models.checkpoint import Checkpoint, Family
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 OWN_WORDS = 32
 """How many tokens an encoder-decoder writes itself when it is given no text for its decoder."""
@@ -182,20 +185,24 @@ def _head(checkpoint: Checkpoint, family: Family) -> Head:
     return saved if saved is not None and saved.kind in AUTO_CLASSES else checkpoints.HEADS[family]
 
 
-def _tokenizer(checkpoint: Checkpoint) -> Any:
+def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     from pipelines.models.tokenizer import open_tokenizer
 
     return open_tokenizer(checkpoint.tokenizer)
 
 
-def _decides(config: Any) -> bool:
+def _decides(config: PretrainedConfig) -> bool:
     """Whether the checkpoint was fine-tuned to decide about whole texts, and not to continue them."""
     decisions = ("Classification", "QuestionAnswering", "MultipleChoice", "Reward")
     return any(decision in head for head in getattr(config, "architectures", None) or () for decision in decisions)
 
 
 def _inputs(
-    request: AttentionRequest, model: Any, tokenizer: Any, stays_open: bool, notes: list[str]
+    request: AttentionRequest,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    stays_open: bool,
+    notes: list[str],
 ) -> dict[str, Any]:
     """The text as the model learnt to read it, its special tokens among it: (1, tokens) tensors."""
     limit = min(request.limit, checkpoints.positions_of(model, tokenizer) or request.limit)
@@ -219,7 +226,12 @@ def _inputs(
 
 
 def _decoder_ids(
-    request: AttentionRequest, model: Any, tokenizer: Any, inputs: Mapping[str, Any], has_words: bool, notes: list[str]
+    request: AttentionRequest,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: Mapping[str, Any],
+    has_words: bool,
+    notes: list[str],
 ) -> Any:
     """(1, tokens): what the decoder reads: the target as in training, or the model's own greedy words."""
     import torch
@@ -256,7 +268,7 @@ def _decoder_ids(
     return torch.tensor([ids[:limit]], device=model.device)
 
 
-def _forward(model: Any, inputs: Mapping[str, Any], given: str) -> dict[str, Any]:
+def _forward(model: PreTrainedModel, inputs: Mapping[str, Any], given: str) -> dict[str, Any]:
     import torch
 
     try:
@@ -273,7 +285,7 @@ def _section(
     keys: Sequence[str],
     attentions: Any,
     request: AttentionRequest,
-    model: Any,
+    model: PreTrainedModel,
     notes: list[str],
 ) -> AttentionSection:
     """The chosen layers and heads of one kind of attention. Raises ModelError when the model gives none."""
@@ -319,7 +331,7 @@ def _chosen(number: int | None, count: int, what: str, section: str) -> list[int
     return [number]
 
 
-def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Tokens as people read them: bytes of byte-level vocabularies as letters, a leading space as ▁."""
     from tokenizers.decoders import ByteLevel
 

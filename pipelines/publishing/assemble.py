@@ -1,9 +1,10 @@
-"""Writes the weights, tokenizer and code of a publication: the merged model, an adapter beside its base, or a baked one.
+"""Writes the weights, tokenizer and code of a publication: the merged model, an adapter beside its base, or a baked
+one.
 
 To bake is to make an adapter a part of the model's own code, so that one `from_pretrained` loads both. A bottleneck
-adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's class that puts the
-adapter in place before the weights are read, and `auto_map` names it. The weights hold base and adapter; the price is a
-copy of the base in every publication, and that `peft` must be installed where it is loaded.
+adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's class that
+puts the adapter in place before the weights are read, and `auto_map` names it. The weights hold base and adapter; the
+price is a copy of the base in every publication, and that `peft` must be installed where it is loaded.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Context, Head
 from pipelines.publishing import foreign_code
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BASE = "base"
@@ -138,7 +143,7 @@ def assemble(
     return foreign_code.settled(folder, written, leave=context.recipe.model.trust_remote_code)
 
 
-def _save(model: Any, folder: Path) -> None:
+def _save(model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(str(folder), max_shard_size="5GB")
 
 
@@ -153,7 +158,7 @@ def _adapter(trained: Path, folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _base_of(model: Any) -> Any:
+def _base_of(model: PreTrainedModel) -> Any:
     """The model as it was before the adapter. PEFT's own `unload` would leave the wholly trained modules in it."""
     from peft.utils import ModulesToSaveWrapper
 
@@ -165,7 +170,7 @@ def _base_of(model: Any) -> Any:
     return model.unload()
 
 
-def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
+def bake(tuned: PeftModel, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
     """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its
     adapter. Raises ModelError."""
     modules = foreign_code.adapter_modules(trained)
@@ -185,7 +190,7 @@ def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, 
     return {BAKED_FILE: source}
 
 
-def _without_wrappers(tuned: Any) -> Any:
+def _without_wrappers(tuned: PeftModel) -> PreTrainedModel:
     """The base with the adapters in place, and what was trained whole as plain modules."""
     from peft.utils import ModulesToSaveWrapper
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import METRICS
@@ -24,6 +25,9 @@ from pipelines.publishing.assemble import USES
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
 from pipelines.publishing.usage import fetch, lines_of_use, load
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
 
 Scores = Mapping[str, BenchmarkScores]
 """Of the published model, by benchmark."""
@@ -55,9 +59,9 @@ def card(
     folder: Path,
     destination: Destination,
     scores: Scores,
-    trained: Mapping[str, Mapping[str, Any]],
-    proof: Mapping[str, Any] | None,
-    manifest: Mapping[str, Any],
+    trained: Mapping[str, JSONObject],
+    proof: JSONObject | None,
+    manifest: JSONObject,
     license: str | None = None,
     require: Mapping[str, str] | None = None,
 ) -> str:
@@ -105,7 +109,7 @@ def card(
 
 def metadata(
     recipe: Recipe, head: Head, scores: Scores, method: str | None, own_code: bool, license: str | None
-) -> Any:
+) -> ModelCardData:
     """The YAML block as a ModelCardData. `method` is the tuner's name, where an adapter is published."""
     from huggingface_hub import ModelCardData
 
@@ -131,7 +135,7 @@ def _task_of(head: Head, scores: Scores) -> str:
     return USES[head.kind].pipeline_tag
 
 
-def _results(name: str, head: Head, scores: Scores) -> Iterable[Any]:
+def _results(name: str, head: Head, scores: Scores) -> Iterable[EvalResult]:
     from huggingface_hub import EvalResult
 
     for benchmark, scored in scores.items():
@@ -228,7 +232,7 @@ def evidence(scores: Scores) -> Iterator[str]:
             )
 
 
-def _overlap(overlap: Mapping[str, Any]) -> str:
+def _overlap(overlap: JSONObject) -> str:
     if "unchecked" in overlap:
         return "overlap with the training data could not be checked."
     before = f" What {overlap['unknown']} was trained on before is not known." if overlap.get("unknown") else ""
@@ -267,7 +271,7 @@ def _text_scores(scores: Scores) -> str:
     return " ".join(f"{EXPLAINED[metric]}." for metric in named if metric in EXPLAINED)
 
 
-def _verified(proof: Mapping[str, Any] | None) -> str:
+def _verified(proof: JSONObject | None) -> str:
     if proof is None:
         return ""
     if not proof["rows"]:
@@ -326,7 +330,7 @@ def _method(stages: list[Stage]) -> str:
     return str(getattr(getattr(stages[-1], "tuner", None), "name", "adapter"))
 
 
-def _step(stage: Stage, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _step(stage: Stage, metrics: JSONObject) -> dict[str, Any]:
     plain = {
         key: value for key, value in provenance.public(stage.plain()).items() if key not in ("stage", "id", "from")
     }
@@ -346,13 +350,13 @@ def _size(count: float) -> str:
     return f"{count / 1e9:.1f} GB"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = text.replace("`", "'").replace("\n", " ")
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _hardware(manifest: Mapping[str, Any]) -> str:
+def _hardware(manifest: JSONObject) -> str:
     """Processor, memory and devices; the system's own version stays in the run's folder."""
     hardware = manifest.get("hardware")
     if not isinstance(hardware, Mapping):
@@ -374,7 +378,7 @@ def _local_data(recipe: Recipe) -> Iterable[str]:
     """Files that the recipe names: strings that end like a data file, and uploads by their ids."""
     ends = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 
-    def walk(value: Any) -> Iterable[str]:
+    def walk(value: object) -> Iterable[str]:
         if isinstance(value, str) and (value.lower().endswith(ends) or UPLOAD.fullmatch(value)):
             yield f"`{value}`"
         elif isinstance(value, Mapping):

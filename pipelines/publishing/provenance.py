@@ -58,7 +58,8 @@ def _public(value: Any, references: Mapping[str, str]) -> Any:
 
 def _public_text(text: str, references: Mapping[str, str]) -> str:
     for path in sorted(references, key=len, reverse=True):
-        text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _, name=references[path]: name, text)  # type: ignore[misc]
+        reference = references[path].replace("\\", "\\\\")  # as a template of `re.sub` that stands for itself
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", reference, text)
     named = [os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])]
     named += [part for variable in FOLDERS for part in os.environ.get(variable, "").split(os.pathsep)]
     folders = {

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import DiskFull, PublishError
-from pipelines.core.files import read_json, write_bytes
+from pipelines.core.files import JSONObject, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
@@ -21,6 +21,7 @@ from pipelines.core.yaml_positions import write_yaml
 from pipelines.publishing import provenance
 from pipelines.publishing.destinations.destination import (
     MARKER,
+    Destination,
     destination_of,
     kind_of,
     marker_bytes,
@@ -38,6 +39,7 @@ from pipelines.publishing.requirements import (
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
+    from pipelines.publishing.verify import Proof
 
 ASSEMBLED = "assembled"
 
@@ -209,7 +211,12 @@ class Publish(Stage):
             )
 
     def _assemble(
-        self, context: Context, source: str, scores: Mapping[str, BenchmarkScores], destination: Any, assembled: Path
+        self,
+        context: Context,
+        source: str,
+        scores: Mapping[str, BenchmarkScores],
+        destination: Destination,
+        assembled: Path,
     ) -> dict[str, Any]:
         """The complete folder, proven; returns what its marker says."""
         from pipelines.publishing.assemble import USES, assemble, is_adapter, read_head
@@ -262,7 +269,7 @@ class Publish(Stage):
             "verification": proof.plain(),
         }
 
-    def _report(self, context: Context, proof: Any) -> None:
+    def _report(self, context: Context, proof: Proof) -> None:
         plain = proof.plain()
         numbers = {f"verification.{key}": value for key, value in plain.items() if isinstance(value, int | float)}
         context.events.emit("metric", step=proof.rows, metrics=numbers)
@@ -295,11 +302,11 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
     return None
 
 
-def _is_complete(record: Mapping[str, Any] | None, fingerprint: str) -> bool:
+def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
     return record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
 
 
-def _mark(folder: Path, publication: Mapping[str, Any]) -> None:
+def _mark(folder: Path, publication: JSONObject) -> None:
     """The stage's own marker, atomically, after the destination's."""
     write_bytes(folder / MARKER, marker_bytes(publication, complete=True))
 

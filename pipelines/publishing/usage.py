@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.publishing.clean_room import beside
@@ -55,7 +55,7 @@ def fetch(destination: Destination) -> str:
     return f"import fsspec\n\nfsspec.url_to_fs({place})[0].get({place}, {folder}, recursive=True)"
 
 
-def lines_of_use(head: Head, recipe: Recipe, stage: Stage, config: Mapping[str, Any], answers: bool = False) -> str:
+def lines_of_use(head: Head, recipe: Recipe, stage: Stage, config: JSONObject, answers: bool = False) -> str:
     """Lines that run behind those of `load`, and show what the model is for."""
     taught = _objective(recipe, stage)
     if head.kind == "causal_lm":
@@ -106,7 +106,7 @@ def _answer(new_tokens: int) -> str:
     )
 
 
-def _continue(recipe: Recipe, taught: str | None, config: Mapping[str, Any]) -> str:
+def _continue(recipe: Recipe, taught: str | None, config: JSONObject) -> str:
     """A model from scratch saw no special tokens in its text; the prompt of a prefix LM is read in both directions."""
     plain = ", add_special_tokens=False" if recipe.model.architecture else ""
     given = "**inputs"
@@ -121,7 +121,7 @@ def _continue(recipe: Recipe, taught: str | None, config: Mapping[str, Any]) -> 
     )
 
 
-def _write(taught: str | None, config: Mapping[str, Any]) -> str:
+def _write(taught: str | None, config: JSONObject) -> str:
     text = {
         "span_corruption": '"The <extra_id_0> is short."',
         "denoising": 'f"The {tokenizer.mask_token} is short."',
@@ -157,7 +157,7 @@ def _fill_in(head: Head, taught: str | None) -> str:
     return "\n".join(lines)
 
 
-def _new_tokens(config: Mapping[str, Any]) -> int:
+def _new_tokens(config: JSONObject) -> int:
     """Tokens that surely fit behind a short prompt."""
     limit = next((config[key] for key in ("max_position_embeddings", "n_positions") if config.get(key)), None)
     return 30 if limit is None else max(1, min(30, int(limit) // 2))

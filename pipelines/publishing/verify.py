@@ -15,12 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import PublishError
+from pipelines.core.files import JSONObject
 from pipelines.core.model_types import positions_for_text
 from pipelines.core.results import BenchmarkScores
 from pipelines.publishing import clean_room
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from pipelines.core.interfaces import Context, Head
+
+    Logits = Mapping[str, NDArray[np.float32]]
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_ROWS = 2000
 """Rows of predictions that are computed again, spread evenly over benchmarks and splits."""
@@ -60,7 +71,7 @@ class Questions:
     texts: list[str]
     pairs: list[str] | None
     max_length: int | None
-    logits: Any = None
+    logits: NDArray[np.float32] | None = None
     """(rows, outputs) as the evaluate stage wrote them; None when there was none."""
     precision: str = "no"
     columns: list[int] | None = None
@@ -169,11 +180,11 @@ def questions_of(scores: Mapping[str, BenchmarkScores], precision: str) -> tuple
     return groups, sum(table.num_rows for table in decided.values())
 
 
-def _is_written(table: Any) -> bool:
+def _is_written(table: pa.Table) -> bool:
     return "hypothesis" in table.column_names and table["hypothesis"].null_count < table.num_rows
 
 
-def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) -> Questions:
+def _decided(part: JSONObject, about: JSONObject, precision: str) -> Questions:
     """The questions behind predictions with logits, by the columns that the kind of answer leaves."""
     import numpy as np
 
@@ -214,18 +225,18 @@ def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) 
     return Questions(part["text"], pairs, logits=logits, **settings)
 
 
-def _filled(part: Mapping[str, Any], column: str) -> bool:
+def _filled(part: JSONObject, column: str) -> bool:
     """Whether the predictions have a column, and not only because others in the file do."""
     return bool(part.get(column)) and any(value is not None for value in part[column])
 
 
-def _written(part: Mapping[str, Any], about: Mapping[str, Any]) -> Questions:
+def _written(part: JSONObject, about: JSONObject) -> Questions:
     return Questions(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
 
 
 def clean_answers(
     folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> dict[str, NDArray[np.float32]]:
     """Logits by group, computed by a process that has never heard of Finery. Raises PublishError.
 
     `code` is the Python in the folder that may run there, relative path -> SHA-256.
@@ -254,8 +265,7 @@ def clean_answers(
             raise PublishError(
                 f"the checkpoint cannot be loaded by a process without Finery: {reason}; nothing was published"
             )
-        found: dict[str, Any] = load_file(answers)
-        return found
+        return dict(load_file(answers))
 
 
 def _bare(place: str) -> dict[str, str]:
@@ -271,13 +281,15 @@ def _bare(place: str) -> dict[str, str]:
     }
 
 
-def answers_here(model: Any, tokenizer: Any, groups: Mapping[str, Questions]) -> dict[str, Any]:
+def answers_here(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, groups: Mapping[str, Questions]
+) -> dict[str, NDArray[np.float32]]:
     """The same logits, computed by this process with a model at hand."""
     model.eval()
     return {name: clean_room.answer(model, tokenizer, **group.asked()).numpy() for name, group in groups.items()}
 
 
-def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def largest_difference(one: Logits, other: Logits) -> float:
     """Over every logit of every group. Infinite when shapes differ or a logit is not a number."""
     import numpy as np
 
@@ -291,20 +303,20 @@ def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> floa
     return largest
 
 
-def largest(logits: Mapping[str, Any]) -> float:
+def largest(logits: Logits) -> float:
     """The largest of all logits, at least 1: what rounding is measured by."""
     import numpy as np
 
     return max([1.0, *(float(np.abs(each).max(initial=0.0)) for each in logits.values())])
 
 
-def _usable_length(model: Any, tokenizer: Any) -> int:
+def _usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens that the model can read at once, MOST_TOKENS at most."""
     limits = (MOST_TOKENS, positions_for_text(model), tokenizer.model_max_length)
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
-def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Proof) -> None:
+def compare(groups: Mapping[str, Questions], clean: Logits, proof: Proof) -> None:
     """Hold the clean process's logits against the evaluation's. Raises PublishError when they differ by too much."""
     import numpy as np
 
@@ -336,8 +348,8 @@ def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Pr
 
 
 def prove(
-    context: Any,
-    head: Any,
+    context: Context,
+    head: Head,
     stage_id: str,
     folder: Path,
     auto_class: str,

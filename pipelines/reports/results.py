@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.events import read_events
-from pipelines.core.files import read_json
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores, is_number, published_at, read_scores, stage_folders, training_costs
 from pipelines.evaluation.benchmark_selection import Choice
@@ -26,7 +26,7 @@ from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescore
 from pipelines.tasks.predictions import read_predictions
 
 Points = list[tuple[float, float]]
-Event = Mapping[str, Any]
+Event = JSONObject
 
 SEED = 42
 """Of the resampled examples: the same for every run, so that all of them are paired."""
@@ -111,7 +111,7 @@ class Result(BenchmarkScores):
         }
 
 
-def _identity(predictions: Mapping[str, Any]) -> tuple[bytes, Any]:
+def _identity(predictions: JSONObject) -> tuple[bytes, Any]:
     """Row numbers and labels: what makes examples the same."""
     labels = predictions.get("label", predictions.get("reference"))
     index: NDArray[np.generic] = np.asarray(predictions["index"])
@@ -163,7 +163,7 @@ class StageReport:
     """Scores on the rows set aside while training, by name."""
     signals: Mapping[str, Points] = field(default_factory=dict)
     """Of a ppo stage its reward, KL and other signals by iteration."""
-    samples: Sequence[Mapping[str, Any]] = ()
+    samples: Sequence[JSONObject] = ()
     """Of a ppo stage what the policy wrote at first and at last."""
 
 
@@ -177,7 +177,7 @@ class RunResults:
     """By evaluate stage and benchmark: the examples that the model gets wrong."""
     stages: list[StageReport]
     warnings: list[str]
-    manifest: Mapping[str, Any]
+    manifest: JSONObject
     recipe: str
     """As YAML."""
     published: list[str]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.files import write_text
+from pipelines.core.files import JSONObject, write_text
 from pipelines.core.pages import count, render, seconds, size
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores
@@ -112,7 +112,7 @@ def sentence(scores: BenchmarkScores) -> str:
     }.get(scores.standing(bar), f"Better than {called}: {figures}.")
 
 
-def _wins(scores: BenchmarkScores, policy: Mapping[str, Any]) -> str:
+def _wins(scores: BenchmarkScores, policy: JSONObject) -> str:
     """How often the completions win against the other model's, and how far the model went from it."""
     if policy.get("against") is None or "win_rate" not in scores.metrics:
         return ""
@@ -141,7 +141,7 @@ def _beside_baselines(scores: BenchmarkScores) -> str:
     return plots.dot_plot(dots, scores.main)
 
 
-def _rewards(scores: BenchmarkScores, policy: Mapping[str, Any]) -> str:
+def _rewards(scores: BenchmarkScores, policy: JSONObject) -> str:
     """The mean reward of both models, with intervals."""
     low, high = scores.intervals.get("reward", (None, None))
     dots = [plots.Dot(scores.model, scores.metrics["reward"], low, high, kind="model")]
@@ -165,7 +165,7 @@ def _interval(scores: BenchmarkScores, metric: str) -> str:
     return f"{interval[0]:.3f} – {interval[1]:.3f}" if interval else ""
 
 
-def _completion(sample: Mapping[str, Any]) -> dict[str, str]:
+def _completion(sample: JSONObject) -> dict[str, str]:
     """A completion, and the other model's where there is one."""
     return {
         "prompt": _cut(sample["prompt"], LONGEST_COMPLETION),
@@ -177,12 +177,12 @@ def _completion(sample: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _splits(details: Mapping[str, Any]) -> Iterable[str]:
+def _splits(details: JSONObject) -> Iterable[str]:
     parts = ("slices", "calibration", "classes", "mistakes", "overlap", "histogram")
     return dict.fromkeys(split for part in parts for split in details.get(part, {}))
 
 
-def _split(scores: BenchmarkScores, split: str, mistakes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _split(scores: BenchmarkScores, split: str, mistakes: Iterable[JSONObject]) -> dict[str, Any]:
     """What stands behind the scores of one split."""
     details = scores.details
     classes = details.get("classes", {}).get(split)
@@ -220,7 +220,7 @@ def _slices(scores: BenchmarkScores, split: str) -> list[dict[str, str]]:
     return drawn
 
 
-def _calibration(calibration: Mapping[str, Any] | None) -> dict[str, str] | None:
+def _calibration(calibration: JSONObject | None) -> dict[str, str] | None:
     if not calibration:
         return None
     gap = calibration["confidence"] - calibration["accuracy"]
@@ -241,7 +241,7 @@ def _calibration(calibration: Mapping[str, Any] | None) -> dict[str, str] | None
     }
 
 
-def _mistake(mistake: Mapping[str, Any]) -> dict[str, Any]:
+def _mistake(mistake: JSONObject) -> dict[str, Any]:
     confidence, pair = mistake.get("confidence"), mistake.get("text_pair")
     return {
         "index": mistake["index"],
@@ -257,7 +257,7 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[:longest] + " …"
 
 
-def _overlap(overlap: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _overlap(overlap: JSONObject | None) -> dict[str, Any] | None:
     """What the check for overlap with training found, in words."""
     if not overlap:
         return None
@@ -280,7 +280,7 @@ def _overlap(overlap: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"told": text, "found": overlap["found"][:5], "warn": overlap["share"] > 0.05}
 
 
-def _reward_scores(details: Mapping[str, Any], split: str) -> dict[str, str] | None:
+def _reward_scores(details: JSONObject, split: str) -> dict[str, str] | None:
     """How the scores of a reward model lie, and what it gains over baselines by length; None for other models."""
     histogram = details.get("histogram", {}).get(split)
     if not histogram:
@@ -297,7 +297,7 @@ def _reward_scores(details: Mapping[str, Any], split: str) -> dict[str, str] | N
     }
 
 
-def _judge(stage: str, page: str, details: Mapping[str, Any]) -> dict[str, str]:
+def _judge(stage: str, page: str, details: JSONObject) -> dict[str, str]:
     """How far the judge of a feedback stage can be trusted, and where examples lie."""
     dots = [
         plots.Dot(called, share["value"], share["low"], share["high"], kind="model", note=f"({share['count']:,})")
@@ -312,7 +312,7 @@ def _judge(stage: str, page: str, details: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _judged(details: Mapping[str, Any]) -> str:
+def _judged(details: JSONObject) -> str:
     """What the judge was asked and what came of it, in words."""
     spent = details.get("spent") or {}
     text = (
@@ -395,7 +395,7 @@ def _cost(stage: StageReport) -> list[str]:
     ]
 
 
-def _hardware(manifest: Mapping[str, Any]) -> str:
+def _hardware(manifest: JSONObject) -> str:
     hardware, launch = manifest.get("hardware") or {}, manifest.get("launch") or {}
     parts = [str(each.get("name")) for each in hardware.get("gpus") or []]
     if hardware.get("processor"):

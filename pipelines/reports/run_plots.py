@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from pipelines.core.files import JSONObject
 from pipelines.reports.plots import LETTER, WIDTH, Scale, cut, element, group, svg, upright, word, x_axis, y_axis
 
 SIDE = 300
@@ -15,7 +15,7 @@ MOST_CLASSES = 14
 """Of a confusion matrix that can still be read."""
 
 
-def reliability(bins: Sequence[Mapping[str, Any]], shows: str) -> str:
+def reliability(bins: Sequence[JSONObject], shows: str) -> str:
     """How often a model is right where it says it is so sure: bars of accuracy over confidence.
 
     Guo et al. 2017, figure 1. The shaded part is what lies between a bar and the diagonal, where it should end.

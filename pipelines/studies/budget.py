@@ -6,7 +6,7 @@ longest, for all methods alike. Time is that of a step, measured on this machine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from pipelines.core.events import read_events
+from pipelines.core.files import JSONObject
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import training_costs
 from pipelines.core.study_cells import Cell, StudyRecipe
@@ -50,7 +51,7 @@ class UnmatchedBudgetError(Exception):
     """Why a cell's budget cannot be known."""
 
 
-Recipes = Callable[[Cell, Mapping[str, Any]], Recipe]
+Recipes = Callable[[Cell, JSONObject], Recipe]
 """The recipe of a cell with what the search found, and with these values beside."""
 
 

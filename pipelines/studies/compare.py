@@ -1,7 +1,7 @@
 """Finished runs side by side: the same benchmarks, each model tested against the first on the same examples.
 
-A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that are
-shown, is at most 0.05.
+A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that
+are shown, is at most 0.05.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.files import whole_file, write_json, write_text
+from pipelines.core.files import JSONObject, whole_file, write_json, write_text
 from pipelines.core.study_matrix import Axis
 from pipelines.studies.budget import UNITS, sentence
 from pipelines.studies.overview import overviews
@@ -88,7 +88,7 @@ def counted(states: Iterable[CellState]) -> dict[str, int]:
     return counts
 
 
-def _plain(grid: Sequence[Mapping[str, Any]]) -> bool:
+def _plain(grid: Sequence[JSONObject]) -> bool:
     """Whether the values of a grid can be told apart by themselves."""
     return all(isinstance(value, str | int | float | None) for values in grid for value in values.values())
 

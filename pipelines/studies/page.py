@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.core.files import JSONObject
 from pipelines.core.pages import render
 from pipelines.core.results import is_number
 from pipelines.core.scores import smaller_is_better
@@ -24,7 +25,7 @@ COSTS = (
 KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
 
 
-def page(data: Mapping[str, Any], rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
+def page(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
     """The page as HTML."""
     sections = [
         _block(labels, benchmark, block, data["reference"], readme.family(data))
@@ -137,7 +138,7 @@ def _curves(rows: Sequence[StudyRow]) -> str:
     return plots.lines(series, "step", "training loss, mean over seeds") if series else ""
 
 
-def _search(data: Mapping[str, Any]) -> str:
+def _search(data: JSONObject) -> str:
     """Every value that was tried with its score, where one number was searched for."""
     series: list[plots.SearchedValues] = []
     name = ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from pipelines.core.files import JSONObject
 from pipelines.core.pages import count, seconds, size
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import named, told
@@ -16,7 +16,7 @@ MARKS = {"better": " ▲", "worse": " ▼"}
 """Behind a score that differs from the reference outside the noise."""
 
 
-def readme(data: Mapping[str, Any], rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
+def readme(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
     """The whole page."""
     text = [f"# {data['name']}", "", summary_line(data), ""]
     text += [data["budget"]["sentence"], ""] if data.get("budget") else []
@@ -100,7 +100,7 @@ def glance_key(overview: Overview, reference: str | None) -> str:
     return " ".join(text)
 
 
-def family(data: Mapping[str, Any]) -> str:
+def family(data: JSONObject) -> str:
     """`Holm for 8 comparisons`; empty where nothing is corrected."""
     how, count = data.get("correction", "none"), data.get("comparisons", 0)
     return "" if how == "none" or count < 2 else f"{NAMES[how]} for {count} comparisons"
@@ -153,7 +153,7 @@ def fate(row: StudyRow) -> str:
     return max(row.counts, key=lambda each: row.counts[each]).replace("queued", "missing")
 
 
-def summary_line(data: Mapping[str, Any]) -> str:
+def summary_line(data: JSONObject) -> str:
     """How many cells are done, and what became of the others."""
     counts = data["counts"]
     total = sum(counts.values())
@@ -238,7 +238,7 @@ def sentence(row: StudyRow, reference: str | None, corrected_by: str = "") -> st
     return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}{behind}."
 
 
-def notes(data: Mapping[str, Any]) -> list[str]:
+def notes(data: JSONObject) -> list[str]:
     """What was searched for, and every cell that has no result, with the reason."""
     text: list[str] = []
     if data["search"]:
@@ -270,7 +270,7 @@ def notes(data: Mapping[str, Any]) -> list[str]:
     return text
 
 
-def _outcome(trial: Mapping[str, Any]) -> str:
+def _outcome(trial: JSONObject) -> str:
     if trial["score"] is None:
         return str(trial["status"] if trial["status"] != "failed" else trial["message"])
     return f"{'**' if trial['chosen'] else ''}{trial['metric']} {trial['score']:.3f}{'**' if trial['chosen'] else ''}"

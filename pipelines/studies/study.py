@@ -25,7 +25,7 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.events import EventLog
-from pipelines.core.files import lock, write_json, write_text
+from pipelines.core.files import JSONObject, lock, write_json, write_text
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.study_cells import Cell, Group, StudyRecipe, named, told
@@ -253,7 +253,7 @@ def _status(ended: RunEnd) -> str:
     return "refused" if ended.code == EXIT_USAGE or ended.reason == REFUSED else "failed"
 
 
-def _kept(count: int, halving: Mapping[str, Any], rung: int) -> int:
+def _kept(count: int, halving: JSONObject, rung: int) -> int:
     """How many of `count` values go on from a rung: n·b/b', rounded up."""
     [budgets] = halving.values()
     return max(1, -int(-count * budgets[rung - 1] // budgets[rung]))
@@ -263,7 +263,7 @@ def run_study(
     plan: StudyRecipe,
     folder: Path,
     parallel: int | None,
-    source: Mapping[str, Any],
+    source: JSONObject,
     stop: StopSignal | None = None,
     workers: Workers | None = None,
 ) -> int:
@@ -288,7 +288,7 @@ def run_study(
         raise understood(error) from error
 
 
-def _through(study: Study, source: Mapping[str, Any]) -> int:
+def _through(study: Study, source: JSONObject) -> int:
     began, events = time.monotonic(), study.events
     manifest = {
         "finery": version("finery"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.core.events import read_events
+from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis, reference_axis
 from pipelines.evaluation.resampling import Estimate, Floats, mean_interval, paired_difference
@@ -289,7 +290,7 @@ def _band(curves: Sequence[Points]) -> list[tuple[float, float, float]]:
     ]
 
 
-def blocks(data: Mapping[str, Any], rows: Sequence[StudyRow]) -> Blocks:
+def blocks(data: JSONObject, rows: Sequence[StudyRow]) -> Blocks:
     """Rows that are read together: the same benchmark, and the same entries of all keys but the compared one."""
     inner = data["compared"]
     groups: dict[tuple[Any, ...], tuple[dict[str, str], str, list[StudyRow]]] = {}

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED
 from pipelines.core.events import read_events
-from pipelines.core.files import is_locked
+from pipelines.core.files import JSONObject, is_locked
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
 from pipelines.runs import fingerprints
@@ -206,7 +206,7 @@ class _Survey(Job):
         self,
         stage_id: str,
         name: str,
-        identity: Mapping[str, Any],
+        identity: JSONObject,
         inputs: list[str],
         content: Mapping[str, str],
         code: set[str],

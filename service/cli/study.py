@@ -1,8 +1,8 @@
 """`finery study` and `finery compare`: run every cell of a recipe with a matrix, show how far they are, and the table.
 
 The recipe and all its cells are checked here first. The work is a child process, which starts the cells; what it
-reports is read from the study folder's `events.jsonl`, and the table from its `study.json`. While it works a bar and the
-runs under way are shown on a terminal, one line an ended run anywhere else.
+reports is read from the study folder's `events.jsonl`, and the table from its `study.json`. While it works a bar and
+the runs under way are shown on a terminal, one line an ended run anywhere else.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import DESTINATIONS
 
 SUMS = "SHA256SUMS"
@@ -50,7 +51,7 @@ class Destination(Protocol):
     def holds(self, checksums: Mapping[str, str]) -> bool:
         """Whether exactly these files lie there, by reading them back. Raises PublishError when it cannot tell."""
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Put the files of `folder` there, compare what arrived with `publication["checksums"]`, write the marker last.
 
         An older publication is replaced; anything else that lies there is refused. Returns `location`.
@@ -58,15 +59,15 @@ class Destination(Protocol):
         """
 
 
-def kind_of(to: str) -> Any:
+def kind_of(to: str) -> type[Destination]:
     """The destination class whose syntax `to` is written in."""
-    return next(kind for kind in (DESTINATIONS.load(name) for name in DESTINATIONS) if kind.claims(to))
+    kinds: Iterator[type[Destination]] = (DESTINATIONS.load(name) for name in DESTINATIONS)
+    return next(kind for kind in kinds if kind.claims(to))
 
 
 def destination_of(to: str, private: bool = True) -> Destination:
     """The place that `to` names."""
-    destination: Destination = kind_of(to)(to, private)
-    return destination
+    return kind_of(to)(to, private)
 
 
 def sha256_of_stream(stream: BinaryIO) -> str:
@@ -103,7 +104,7 @@ def differences(expected: Mapping[str, str], actual: Mapping[str, str | None]) -
     return [name for name, digest in expected.items() if actual.get(name) != digest]
 
 
-def marker_bytes(publication: Mapping[str, Any], complete: bool) -> bytes:
+def marker_bytes(publication: JSONObject, complete: bool) -> bytes:
     """The marker's content."""
     record = {"format": FORMAT, **publication, "complete": complete}
     return (json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import DiskFull, PublishError
+from pipelines.core.files import JSONObject
 from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
 
 _AT_FDCWD = -100
@@ -66,7 +67,7 @@ class Folder:
         """Reads every file again."""
         return not self._changed(self.path, checksums)
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Copy beside the place, compare, take the name."""
         refusal = self._refusal()
         if refusal:

@@ -15,11 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.core.errors import PublishError
+from pipelines.core.files import JSONObject
 from pipelines.core.secrets import secret
 from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.hf_api import RepoFile
 
 Result = TypeVar("Result")
 
@@ -81,7 +86,7 @@ class Hub:
         changed = self._patiently(lambda: self._changed(api, checksums, None), list(checksums), LOOKING)
         return not changed
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Create the repository if needed, commit, read back, commit the marker."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -103,7 +108,9 @@ class Hub:
 
         def commit_files() -> Any:
             # Built anew for every attempt: the client changes these objects while it uploads.
-            operations: list[Any] = [CommitOperationAdd(name, str(folder / name)) for name in publication["checksums"]]
+            operations: list[CommitOperationAdd | CommitOperationDelete] = [
+                CommitOperationAdd(name, str(folder / name)) for name in publication["checksums"]
+            ]
             operations.append(CommitOperationAdd(MARKER, marker_bytes(publication, complete=False)))
             operations += [CommitOperationDelete(name) for name in sorted(stale)]
             return api.create_commit(
@@ -123,7 +130,7 @@ class Hub:
         self._patiently(commit_marker)
         return self.location
 
-    def _api(self) -> Any:
+    def _api(self) -> HfApi:
         token = secret("HF_TOKEN")
         if not token:
             raise PublishError(
@@ -134,23 +141,25 @@ class Hub:
 
         return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token, library_name="finery")
 
-    def _names(self, api: Any) -> list[str]:
+    def _names(self, api: HfApi) -> list[str]:
         return [each.rfilename for each in api.model_info(self.repo_id).siblings or ()]
 
-    def _tree(self, api: Any, revision: str | None) -> dict[str, Any]:
-        entries = api.list_repo_tree(self.repo_id, recursive=True, revision=revision)
-        return {entry.path: entry for entry in entries if hasattr(entry, "blob_id")}
+    def _tree(self, api: HfApi, revision: str | None) -> dict[str, RepoFile]:
+        from huggingface_hub.hf_api import RepoFile
 
-    def _marker(self, api: Any, revision: str | None) -> dict[str, Any] | None:
+        entries = api.list_repo_tree(self.repo_id, recursive=True, revision=revision)
+        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+
+    def _marker(self, api: HfApi, revision: str | None) -> dict[str, Any] | None:
         content = self._patiently(lambda: self._download(api, MARKER, revision), b"")
         return marker_in(content)
 
-    def _download(self, api: Any, name: str, revision: str | None) -> bytes:
+    def _download(self, api: HfApi, name: str, revision: str | None) -> bytes:
         with _no_bars(), TemporaryDirectory() as place:
             path = api.hf_hub_download(self.repo_id, name, revision=revision, local_dir=place)
             return Path(path).read_bytes()
 
-    def _changed(self, api: Any, checksums: Mapping[str, str], revision: str | None) -> list[str]:
+    def _changed(self, api: HfApi, checksums: Mapping[str, str], revision: str | None) -> list[str]:
         tree = self._tree(api, revision)
         digests: dict[str, str | None] = {
             name: entry.lfs.sha256 for name, entry in tree.items() if entry.lfs is not None

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pipelines.core.errors import PublishError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import nearest
 from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of_stream
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 NOT_WRITTEN = {
     "http",
@@ -95,7 +99,7 @@ class Url:
         with self._opened("read from") as (files, root):
             return not self._changed(files, root, checksums)
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Marker (incomplete), files, read back, marker (complete)."""
         with self._opened("written to") as (files, root):
             older = self._marker(files, root)
@@ -119,7 +123,7 @@ class Url:
         return self.location
 
     @contextmanager
-    def _opened(self, verb: str) -> Iterator[tuple[Any, str]]:
+    def _opened(self, verb: str) -> Iterator[tuple[AbstractFileSystem, str]]:
         """The file system and the path in it; whatever it raises becomes one sentence."""
         import fsspec
 
@@ -139,14 +143,14 @@ class Url:
             ) from error
 
     @staticmethod
-    def _marker(files: Any, root: str) -> dict[str, Any] | None:
+    def _marker(files: AbstractFileSystem, root: str) -> dict[str, Any] | None:
         try:
             return marker_in(files.cat_file(f"{root}/{MARKER}"))
         except FileNotFoundError:
             return None
 
     @staticmethod
-    def _changed(files: Any, root: str, checksums: Mapping[str, str]) -> list[str]:
+    def _changed(files: AbstractFileSystem, root: str, checksums: Mapping[str, str]) -> list[str]:
         files.invalidate_cache()
         digests: dict[str, str | None] = {}
         for name in checksums:
@@ -158,7 +162,7 @@ class Url:
         return differences(checksums, digests)
 
 
-def _names(files: Any, root: str) -> list[str]:
+def _names(files: AbstractFileSystem, root: str) -> list[str]:
     try:
         return list(files.find(root))
     except FileNotFoundError:

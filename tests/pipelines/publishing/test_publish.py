@@ -343,7 +343,7 @@ def test_a_stage_reads_its_model_first_and_every_evaluation():
 
 def test_validation_imports_neither_torch_nor_a_client():
     code = (
-        "import sys\nfrom pipelines.core.recipe import loads\n"
+        "import sys\nfrom pipelines.core.load import loads\n"
         f"loads({HEAD + MRPC + EVALUATE + '  - {stage: publish, to: x}'!r})\n"
         "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if "
         "name in sys.modules])"
