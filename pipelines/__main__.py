@@ -5,16 +5,19 @@ The `finery` command starts these, forwards signals to them and passes their exi
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from importlib import import_module
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from pipelines.core.errors import (
     EXIT_DONE,
@@ -24,19 +27,51 @@ from pipelines.core.errors import (
     OutOfMemory,
     RecipeError,
     Unforeseen,
+    understood,
 )
-from pipelines.core.load import refuse_study
-from pipelines.core.signals import die_with_parent
+from pipelines.core.files import home
+from pipelines.core.load import load, load_study, refuse_study
+from pipelines.core.registry import COMMANDS
+from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
+
+if TYPE_CHECKING:
+    from pipelines.runs.planning.plan import Plan
+    from pipelines.studies.plan import WholePlan
+
+
+class _Arguments(argparse.ArgumentParser):
+    """The arguments of one verb. What is wrong with them is a CommandError."""
+
+    def __init__(self, verb: str, missing: str = "") -> None:
+        super().__init__(prog=verb, add_help=False, allow_abbrev=False)
+        self.missing = missing
+        """The sentence where an argument that must be there is not."""
+
+    def number(self, option: str) -> None:
+        """Take `option NUMBER`."""
+        self.add_argument(option, type=float, default=None)
+
+    def overrides(self) -> None:
+        """Take `key=value …`."""
+        self.add_argument("overrides", nargs="*")
+
+    def error(self, message: str) -> NoReturn:
+        option = re.match(r"argument (--[a-z-]+): (expected one argument|invalid (float|int) value)", message)
+        if option is not None:
+            typed = next(each.type for each in self._actions if option[1] in each.option_strings)
+            raise CommandError(f"{option[1]} needs a {'value' if typed is None else 'number'}")
+        if message.startswith("the following arguments are required") and self.missing:
+            raise CommandError(self.missing)
+        raise CommandError(f"{self.prog}: {message}")
 
 
 def _run(words: Sequence[str]) -> int:
-    """run RECIPE [key=value …]"""
-    from pipelines.core.load import load as load_recipe
-
-    if not words:
-        raise CommandError("run needs a recipe: run RECIPE [key=value …]")
-    recipe = load_recipe(words[0], words[1:])
-    refuse_study(recipe, words[0])
+    arguments = _Arguments("run", "run needs a recipe: run RECIPE [key=value …]")
+    arguments.add_argument("recipe")
+    arguments.overrides()
+    given = arguments.parse_intermixed_args(words)
+    recipe = load(given.recipe, given.overrides)
+    refuse_study(recipe, given.recipe)
     _quiet()
     from pipelines.runs.run import run
 
@@ -45,15 +80,12 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _resume(words: Sequence[str]) -> int:
-    """resume RUN_FOLDER"""
-    from pipelines.core.load import load as load_recipe
-
     if len(words) != 1 or not (Path(words[0]) / "recipe.yaml").is_file():
         raise CommandError(
             f"'{' '.join(words)}' is no run folder (it has no recipe.yaml); resume takes a folder such as runs/NAME"
         )
     folder = Path(words[0]).absolute()
-    recipe = load_recipe(folder / "recipe.yaml")
+    recipe = load(folder / "recipe.yaml")
     if recipe.matrix is not None:
         return _study(words)
     _quiet()
@@ -65,53 +97,62 @@ def _resume(words: Sequence[str]) -> int:
 
 
 def _study(words: Sequence[str]) -> int:
-    """study RECIPE|FOLDER [--parallel N] [key=value …]"""
-    from pipelines.core.load import load_study
-
-    rest = list(words)
-    parallel = _number(rest, "--parallel")
-    if not rest:
-        raise CommandError("study needs a recipe with a matrix: study RECIPE [--parallel N] [key=value …]")
+    arguments = _Arguments("study", "study needs a recipe with a matrix: study RECIPE [--parallel N] [key=value …]")
+    arguments.add_argument("recipe", type=Path)
+    arguments.number("--parallel")
+    arguments.overrides()
+    given = arguments.parse_intermixed_args(words)
+    parallel: float | None = given.parallel
     if parallel is not None and not parallel.is_integer():
         raise CommandError(f"--parallel is {parallel:g}, must be a whole number")
-    place = Path(rest[0])
-    file = place / "recipe.yaml" if place.is_dir() else place
-    plan = load_study(file.absolute() if place.is_dir() else file, rest[1:])
-    folder = (place if place.is_dir() else Path("runs") / plan.recipe.name).absolute()
+    place: Path = given.recipe
+    again = place.is_dir()
+    file = place / "recipe.yaml" if again else place
+    plan = load_study(file.absolute() if again else file, given.overrides)
+    folder = (place if again else Path("runs") / plan.recipe.name).absolute()
     _quiet()
     from pipelines.runs.run import working_folder
     from pipelines.studies.study import run_study
 
-    if place.is_dir():
+    if again:
         os.chdir(working_folder(folder))
-    source = {"recipe": str(file), "overrides": rest[1:]}
+    source = {"recipe": str(file), "overrides": given.overrides}
     return run_study(plan, folder, None if parallel is None else int(parallel), source)
 
 
 def _compare(words: Sequence[str]) -> int:
-    """compare RUN RUN … [--test T] [--correction C]: one JSON object"""
+    """Prints one JSON object."""
+    arguments = _Arguments("compare")
+    arguments.add_argument("runs", nargs="*", type=Path)
+    arguments.add_argument("--test", default="all")
+    arguments.add_argument("--correction", default="holm")
+    given = arguments.parse_intermixed_args(words)
     _quiet()
     from pipelines.studies.compare import compare
 
-    rest = list(words)
-    test, correction = _word(rest, "--test") or "all", _word(rest, "--correction") or "holm"
     with redirect_stdout(sys.stderr):
-        told = compare([Path(word) for word in rest], test, correction)
-    print(json.dumps(told, ensure_ascii=False))
+        comparison = compare(given.runs, given.test, given.correction)
+    print(json.dumps(comparison, ensure_ascii=False))
     return EXIT_DONE
 
 
 def _stage(words: Sequence[str]) -> int:
-    """stage RUN_FOLDER STAGE_ID FOLDER PROCESSES: one rank of a stage, started by torchrun"""
+    """One rank of a stage, started by torchrun."""
+    arguments = _Arguments("stage")
+    arguments.add_argument("run", type=Path)
+    arguments.add_argument("stage")
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("processes", type=int)
+    given = arguments.parse_args(words)
     die_with_parent(signal.SIGKILL)
     _quiet()
     from pipelines.runs.run import run_rank
 
-    return run_rank(Path(words[0]), words[1], Path(words[2]), int(words[3]))
+    return run_rank(given.run, given.stage, given.folder, given.processes)
 
 
 def _join(words: Sequence[str]) -> int:
-    """join: this host's share of every stage of an attempt that runs on several hosts"""
+    """This host's share of every stage of an attempt that runs on several hosts."""
     if words:
         raise CommandError("join takes no arguments; what it joins is in its environment")
     _quiet()
@@ -121,83 +162,39 @@ def _join(words: Sequence[str]) -> int:
 
 
 def _plan(words: Sequence[str]) -> int:
-    """plan RECIPE [--json] [--flops-per-second N] [key=value …]"""
-    from pipelines.core.load import load as load_recipe
+    arguments = _Arguments("plan", "plan needs a recipe: plan RECIPE [--json] [key=value …]")
+    arguments.add_argument("recipe")
+    arguments.add_argument("--json", action="store_true")
+    arguments.number("--flops-per-second")
+    arguments.overrides()
+    given = arguments.parse_intermixed_args(words)
     from pipelines.runs.planning.plan import plan
 
-    as_json = "--json" in words
-    rest = [word for word in words if word != "--json"]
-    rate = _number(rest, "--flops-per-second")
-    if not rest:
-        raise CommandError("plan needs a recipe: plan RECIPE [--json] [key=value …]")
-    recipe = load_recipe(rest[0], rest[1:])
-    if recipe.matrix is not None:
-        from pipelines.core.load import load_study
+    recipe = load(given.recipe, given.overrides)
+    if recipe.matrix is None:
+        costs: Plan | WholePlan = plan(recipe, flops_per_second=given.flops_per_second)
+    else:
         from pipelines.studies.plan import plan_study
 
-        whole = plan_study(load_study(rest[0], rest[1:]), flops_per_second=rate)
-        print(json.dumps(whole.to_json(), indent=2) if as_json else "\n".join(whole.lines()))
-        return EXIT_DONE
-    found = plan(recipe, flops_per_second=rate)
-    print(json.dumps(found.to_json(), indent=2) if as_json else "\n".join(found.lines()))
+        study = load_study(given.recipe, given.overrides)
+        costs = plan_study(study, flops_per_second=given.flops_per_second)
+    print(json.dumps(costs.to_json(), indent=2) if given.json else "\n".join(costs.lines()))
     return EXIT_DONE
 
 
 def _gc(words: Sequence[str]) -> int:
-    """gc [--dry-run] [--older-than DAYS]"""
-    from pipelines.core.files import home
+    arguments = _Arguments("gc")
+    arguments.add_argument("--dry-run", action="store_true")
+    arguments.number("--older-than")
+    given = arguments.parse_args(words)
     from pipelines.runs.workspace import collect
 
-    older = _number(list(words), "--older-than") or 0.0
-    print(json.dumps(collect(home(), "--dry-run" in words, older).to_json()))
+    print(json.dumps(collect(home(), given.dry_run, given.older_than or 0.0).to_json()))
     return EXIT_DONE
 
 
-def _attention(words: Sequence[str]) -> int:
-    """attention REQUEST: one JSON object with the fields of attention_maps.Request"""
-    return _answer("attention", "pipelines.commands.attention", words)
-
-
-def _generate(words: Sequence[str]) -> int:
-    """generate REQUEST: one JSON object with the fields of generation.Request"""
-    return _answer("generate", "pipelines.commands.generate", words)
-
-
-def _evaluate(words: Sequence[str]) -> int:
-    """evaluate REQUEST: one JSON object with the fields of evaluating.Request"""
-    return _answer("evaluate", "pipelines.commands.evaluate", words)
-
-
-def _score(words: Sequence[str]) -> int:
-    """score REQUEST: one JSON object with the fields of evaluation.score_files.Request"""
-    return _answer("score", "pipelines.commands.score", words)
-
-
-def _predict(words: Sequence[str]) -> int:
-    """predict REQUEST: one JSON object with the fields of predicting.Request"""
-    return _answer("predict", "pipelines.commands.predict", words)
-
-
-def _publish(words: Sequence[str]) -> int:
-    """publish REQUEST: one JSON object with the fields of publishing_again.Request"""
-    return _answer("publish", "pipelines.commands.publish", words)
-
-
-def _harness(words: Sequence[str]) -> int:
-    """harness REQUEST: one JSON object with the fields of harness.Request"""
-    return _answer("harness", "pipelines.commands.harness", words)
-
-
-def _data(words: Sequence[str]) -> int:
-    """data REQUEST: one JSON object with the fields of data_view.Request"""
-    return _answer("data", "pipelines.commands.show_data", words)
-
-
-def _answer(verb: str, module: str, words: Sequence[str]) -> int:
+def _answer(verb: str, words: Sequence[str]) -> int:
     """Print one JSON object on standard output: the answer, or the error. Everything else goes to standard error."""
-    from pipelines.core.errors import understood
-    from pipelines.core.signals import StopSignal, stop_on_signals
-
     try:
         request = json.loads(words[0]) if len(words) == 1 else None
     except ValueError:
@@ -207,7 +204,7 @@ def _answer(verb: str, module: str, words: Sequence[str]) -> int:
     _quiet()
     try:
         with stop_on_signals(StopSignal()), redirect_stdout(sys.stderr):
-            told = import_module(module).answer(request)
+            answer = COMMANDS.load(verb)(request)
     except Exception as error:
         failure = understood(error)
         if isinstance(failure, OutOfMemory):
@@ -216,29 +213,8 @@ def _answer(verb: str, module: str, words: Sequence[str]) -> int:
             failure = Unforeseen(f"the work broke off with an error that was not foreseen: {failure}")
         print(json.dumps({"error": {"message": str(failure), "reason": failure.reason}}, ensure_ascii=False))
         raise failure from error
-    print(json.dumps(told, ensure_ascii=False))
+    print(json.dumps(answer, ensure_ascii=False))
     return EXIT_DONE
-
-
-def _word(words: list[str], option: str, kind: str = "value") -> str | None:
-    """Take `option WORD` out of `words`."""
-    if option not in words:
-        return None
-    place = words.index(option)
-    if place + 1 == len(words):
-        raise CommandError(f"{option} needs a {kind}")
-    value = words[place + 1]
-    del words[place : place + 2]
-    return value
-
-
-def _number(words: list[str], option: str) -> float | None:
-    """Take `option NUMBER` out of `words`."""
-    value = _word(words, option, "number")
-    try:
-        return None if value is None else float(value)
-    except ValueError:
-        raise CommandError(f"{option} needs a number") from None
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -250,15 +226,12 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "join": _join,
     "plan": _plan,
     "gc": _gc,
-    "attention": _attention,
-    "generate": _generate,
-    "harness": _harness,
-    "evaluate": _evaluate,
-    "score": _score,
-    "predict": _predict,
-    "publish": _publish,
-    "data": _data,
+    **{verb: partial(_answer, verb) for verb in COMMANDS},
 }
+"""`python -m pipelines run RECIPE [key=value …]`, `resume RUN_FOLDER`, `study RECIPE|FOLDER [--parallel N] [key=value
+…]`, `compare RUN … [--test T] [--correction C]`, `stage RUN_FOLDER STAGE_ID FOLDER PROCESSES`, `join`, `plan RECIPE
+[--json] [--flops-per-second N] [key=value …]`, `gc [--dry-run] [--older-than DAYS]`. The others take one JSON object,
+the fields of their module's request."""
 
 
 def _quiet() -> None:

@@ -24,13 +24,14 @@ from pydantic import (
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
+from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
 from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Context
+    from pipelines.core.interfaces import Context, Head
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"
@@ -252,6 +253,14 @@ class Stage(Block):
     def run(self, context: Context) -> None:
         """Do the work in `context.folder`."""
         raise NotImplementedError
+
+    def cost(self, planning: Planning) -> StagePlan:
+        """What the stage costs, told before anything is loaded."""
+        return StagePlan(self.id, self.stage, notes=(f"the costs of a '{self.stage}' stage are not known",))
+
+    def head_left(self) -> Head | None:
+        """The head of the model that the stage leaves; None where it is the language model of the model's family."""
+        return None
 
     def identity(self) -> dict[str, Any]:
         """The block without what does not change its result: its part of the fingerprint."""

@@ -283,6 +283,21 @@ JUDGES = Registry(
 )
 """Who says which of two completions is better."""
 
+COMMANDS = Registry(
+    "command",
+    {
+        "attention": "pipelines.commands.attention:answer",
+        "generate": "pipelines.commands.generate:answer",
+        "harness": "pipelines.commands.harness:answer",
+        "evaluate": "pipelines.commands.evaluate:answer",
+        "score": "pipelines.commands.score:answer",
+        "predict": "pipelines.commands.predict:answer",
+        "publish": "pipelines.commands.publish:answer",
+        "data": "pipelines.commands.show_data:answer",
+    },
+)
+"""Verbs of `python -m pipelines` that answer one JSON object with another."""
+
 REGISTRIES: dict[str, Registry] = {
     "stages": STAGES,
     "objectives": OBJECTIVES,

@@ -26,6 +26,7 @@ from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
 from pipelines.evaluation.benchmark_selection import WRITTEN, Choice, choose
+from pipelines.evaluation.cost import evaluation_cost
 from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
@@ -33,6 +34,7 @@ from pipelines.tasks import evaluation
 from pipelines.tasks.evaluation import EvaluationRequest
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Task
     from pipelines.evaluation.report import Report
     from pipelines.tasks.evaluation import Predictions
@@ -202,6 +204,9 @@ class Evaluate(PolicyKeys, Stage):
 
     def special_tokens(self) -> tuple[str, ...]:
         return marks_of(self.chat_template if self.prompts is None else self.prompts.chat_template)
+
+    def cost(self, planning: Planning) -> StagePlan:
+        return evaluation_cost(self, planning)
 
     def run(self, context: Context) -> None:
         from pipelines.evaluation.report import Report

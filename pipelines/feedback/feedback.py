@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from pipelines.core.config import ConfigIssue
+from pipelines.core.costs import PROMPT_LENGTH, StagePlan
 from pipelines.core.errors import DataError, Stopped
 from pipelines.core.files import write_text
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import JUDGES, nearest
 from pipelines.data import chat_templates
 from pipelines.data.prompts import Prompts
+from pipelines.data.row_counts import prompt_rows
 from pipelines.feedback import pairs as pairing
 from pipelines.feedback.constitution import Constitution, Revise, drawn, revise, row_of
 from pipelines.feedback.judges.judge import Judge, JudgeField, Spent
@@ -43,6 +45,7 @@ from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.preference.task import PreferenceReference
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning
     from pipelines.core.interfaces import Context
     from pipelines.data.prompts import PromptRows
 
@@ -158,6 +161,41 @@ class Feedback(Stage):
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | {"judge": self.judge.identity()}
+
+    def cost(self, planning: Planning) -> StagePlan:
+        """The sampling; of the judging only how many questions there are, for another model answers them.
+
+        With keys and values kept, a completion costs about one forward pass over its prompt and itself.
+        """
+        notes, rows, count = [*planning.notes], prompt_rows(self.prompts), self.completions
+        if rows is None:
+            notes.append("how many prompts there are will be known when the run starts, or set prompts.max_samples")
+            return StagePlan(self.id, self.stage, notes=tuple(notes))
+        pairs = count // 2 if self.pairs == "random" else count * (count - 1) // 2
+        compared = f"{rows * pairs:,} pairs are compared"
+        questions = f"{rows * count:,} completions are rated" if self.by == "ratings" else compared
+        notes += [
+            f"at most: every completion is counted with response_length {self.response_length}",
+            f"what the judge '{self.judge.name}' costs is not counted: at most {questions}",
+        ]
+        model = planning.model
+        if model is None or model.family == "encoder":
+            return StagePlan(self.id, self.stage, notes=tuple(notes))
+        length, response = self.prompts.max_length or PROMPT_LENGTH, self.response_length
+        read = length if model.family == "encoder-decoder" else length + response
+        try:
+            flops = rows * count * model.forward(model.plain_head, read, response, response)
+        except Exception as error:
+            return planning.not_built(self, notes, error)
+        return StagePlan(
+            self.id,
+            self.stage,
+            sequence_length=length + response,
+            tokens=rows * count * (length + response),
+            flops=flops,
+            seconds=flops / planning.flops_per_second,
+            notes=tuple(notes),
+        )
 
     def run(self, context: Context) -> None:
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import Block
+from pipelines.core.costs import Example
 from pipelines.core.interfaces import Head
 
 if TYPE_CHECKING:
@@ -64,6 +66,13 @@ class Objective(Block):
     def raw_length(self, block_size: int) -> int:
         """Tokens that are taken from the text for an example of `block_size`."""
         return block_size - ENDS[self.layout]
+
+    def example(self, block_size: int) -> Example:
+        """What passes through the model for an example of `block_size` tokens."""
+        kind = self.head.kind
+        if kind in ("masked_lm", "pretraining"):
+            return Example(block_size, block_size, max(1, round(block_size * getattr(self, "probability", 1.0))))
+        return Example(block_size, block_size, block_size if kind in WORD_HEADS else 0)
 
     def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
         """A function from examples to a batch: the model's inputs and the labels, -100 where nothing is asked.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from pipelines.core.costs import Example
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.randomness import uniforms
@@ -70,6 +71,10 @@ class SpanCorruption(Objective):
 
     def special_tokens(self) -> tuple[str, ...]:
         return tuple(f"<extra_id_{number}>" for number in range(self.sentinels))
+
+    def example(self, block_size: int) -> Example:
+        length, target = self.lengths(self.raw_length(block_size))
+        return Example(length, target, target)
 
     def lengths(self, raw: int) -> tuple[int, int]:
         """Tokens of the input and of the target, ends included, that `raw` tokens of text become."""

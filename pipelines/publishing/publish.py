@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
+from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.errors import DiskFull, PublishError
 from pipelines.core.files import JSONObject, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
@@ -173,6 +174,9 @@ class Publish(Stage):
         except PublishError:
             # Out of reach is not gone: what is complete here stays complete until somebody can look.
             return True
+
+    def cost(self, planning: Planning) -> StagePlan:
+        return StagePlan(self.id, self.stage)
 
     def run(self, context: Context) -> None:
         """Check, assemble, prove, place, mark."""

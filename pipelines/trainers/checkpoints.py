@@ -29,7 +29,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from pipelines.core.files import write_json, write_text
 from pipelines.core.interfaces import Context, Head
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 MARKER = "complete.json"
 
@@ -79,7 +79,7 @@ def save_stage(
     tokenizer: Any,
     head: Head,
     metrics: Mapping[str, float],
-    tuner: TunerBlock | None = None,
+    tuner: Tuner | None = None,
 ) -> None:
     """Write the stage's result, whole or not at all, as the tuner saves it. Only the main process writes."""
     if context.world.is_main:

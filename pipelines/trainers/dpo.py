@@ -22,6 +22,7 @@ from pipelines.trainers.dpo_settings import SETTINGS, ReferenceStage
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -69,6 +70,17 @@ class DPO(PreferenceSubject, Stage):
 
     def special_tokens(self) -> tuple[str, ...]:
         return self.needed_tokens()
+
+    def cost(self, planning: Planning) -> StagePlan:
+        head, rows = policy.planned_head(planning.recipe), self.known_rows()
+        own, _ = split(self.arguments, SETTINGS)
+        if not dpo_settings.needs_reference(own):
+            return self.preference_cost(planning, head, rows)
+        if own["precompute_ref_log_probs"]:
+            note = "the reference's one pass over the data before training is not counted"
+            return self.preference_cost(planning, head, rows, note=note)
+        copies = self.reference is not None or not self.tuner.leaves_base
+        return self.preference_cost(planning, head, rows, forwards=1, copies=copies)
 
     def run(self, context: Context) -> None:
         """Encode, train, measure the implicit reward on held-out pairs, save."""

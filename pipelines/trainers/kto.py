@@ -23,11 +23,12 @@ from pipelines.core.registry import TUNERS
 from pipelines.core.training_arguments import COUNT, SWITCH, Argument
 from pipelines.tasks.causal.training import stops_of
 from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
-from pipelines.trainers import trl_stage
+from pipelines.trainers import trl_stage, tuning
 from pipelines.trainers.arguments import Setting, batch_sizes, checked_with, in_todays_names, split
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -92,6 +93,19 @@ class KTO(PreferenceSubject, Stage):
 
     def special_tokens(self) -> tuple[str, ...]:
         return self.needed_tokens()
+
+    def cost(self, planning: Planning) -> StagePlan:
+        pairs = self.known_rows()
+        note = "a pair is counted as two answers, and an answer with one pass of the reference and two for the KL"
+        return self.preference_cost(
+            planning,
+            tuning.planned_head(planning.recipe),
+            None if pairs is None else 2 * pairs,
+            sequences=1,
+            forwards=3,
+            copies=not self.tuner.adapts,
+            note=note,
+        )
 
     def run(self, context: Context) -> None:
         """Encode, train by TRL, save."""

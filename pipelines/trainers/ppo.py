@@ -17,23 +17,31 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.costs import PROMPT_LENGTH, Example
 from pipelines.core.errors import DataError, IncompatibleError
 from pipelines.core.recipe import RewardField, Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.reward_field import MODEL, reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
 from pipelines.data.references import DatasetReference
+from pipelines.data.row_counts import prompt_rows
 from pipelines.trainers import tuning
 from pipelines.trainers import tuning as policy
 from pipelines.trainers.arguments import batch_sizes, checked_with, in_todays_names, split
 from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
 
 NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 """Arguments about rows set aside, of which there are none."""
+
+FORWARDS = 3
+"""Passes without gradients of a completion: sampling it with keys and values kept, reading it again, the reference."""
+PASSES = 3
+"""A forward and a backward pass, in forward passes."""
 
 
 class PPO(Stage):
@@ -169,6 +177,35 @@ class PPO(Stage):
         return chain(self.prompts.plain_texts(), chain.from_iterable(reference.rows() for reference in self.datasets))
 
     # -- what happens ------------------------------------------------------------------------------------------------
+
+    def cost(self, planning: Planning) -> StagePlan:
+        """Its examples are completions, learnt from `num_ppo_epochs` times."""
+        s, head = self.settings, tuning.planned_head(planning.recipe)
+        notes = [
+            *planning.notes,
+            f"at most: every completion is counted with response_length {s.response_length}, and its sampling as one "
+            "forward pass",
+            f"what the reward '{self.reward.name}' costs is not counted",
+        ]
+        bodies = 1
+        if self.value != "shared":
+            notes.append(
+                "the value function's own body is counted as a second model in the operations, not in the memory"
+            )
+            bodies = 2
+        if s.ptx_coef:
+            notes.append("the pretraining text of datasets is counted as one more pass of each epoch")
+        learnt = s.num_ppo_epochs * (bodies + bool(s.ptx_coef))
+        prompt = self.prompts.max_length or PROMPT_LENGTH
+        example = Example(
+            prompt if head.kind == "seq2seq_lm" else prompt + s.response_length,
+            s.response_length,
+            s.response_length,
+            forwards=FORWARDS + bodies - 1 + PASSES * (learnt - 1),
+            copies=not self.tuner.leaves_base,
+        )
+        rows = planning.rows_to_learn(self, prompt_rows(self.prompts), notes, what="prompts")
+        return planning.training(self, head, example, rows, notes)
 
     def run(self, context: Context) -> None:
         """Open the models, sample and learn, save the policy as a plain language model and its value function

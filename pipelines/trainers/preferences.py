@@ -14,21 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
+from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core import architecture_fields
-from pipelines.core.config import Block, ConfigIssue, ConfigIssues
+from pipelines.core.config import ConfigIssue, ConfigIssues
+from pipelines.core.costs import Example
 from pipelines.core.errors import DataError
+from pipelines.core.recipe import Stage
 from pipelines.core.registry import nearest
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
 from pipelines.tasks.base import TaskField, resolve
 from pipelines.tasks.causal.training import stops_of
 from pipelines.tasks.first_batch import tell_pairs
+from pipelines.tasks.known import reference_rows, task_rows, whole_rows
 from pipelines.tasks.preference.pairs import PairsTogether, PreferencePairs, encode_preferences
 from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined, split_in_two, told
 from pipelines.tasks.preference.task import PreferenceReference
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Context
+    from pipelines.core.costs import Planning, StagePlan
+    from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
     from pipelines.data.chat_formats import Dialogue
     from pipelines.tasks.preference.task import PreferenceTask
@@ -40,7 +45,7 @@ WRITERS = ("feedback",)
 """Stages that write preferences which others read with `datasets: [{from: ID}]`."""
 
 
-class PreferenceSubject(Block):
+class PreferenceSubject(Stage):
     """The keys that say which preferences are learnt."""
 
     task: TaskField = Field(None, validate_default=False)
@@ -182,6 +187,40 @@ class PreferenceSubject(Block):
         raise DataError(
             "'datasets' has single answers (prompt, completion, label) beside other rows; put them into one file"
         )
+
+    def known_rows(self) -> int | None:
+        """Rows that the stage learns from, where that can be told without reading them."""
+        if self.task is not None:
+            task = self.resolved(self.id)
+            rows = task_rows(task, "train")
+            if rows is not None and task.share is not None and task.name and len(task.places) == 1:
+                rows = whole_rows(task)
+                rows = None if rows is None else rows - round(rows * task.share)
+        else:
+            counts = [reference_rows(each) for each in self.datasets or ()]
+            rows = None if None in counts else sum(count for count in counts if count is not None)
+        if self.max_train_samples is None:
+            return rows
+        return self.max_train_samples if rows is None else min(rows, self.max_train_samples)
+
+    def preference_cost(
+        self,
+        planning: Planning,
+        head: Head,
+        rows: int | None,
+        sequences: int = 2,
+        forwards: int = 0,
+        copies: bool = False,
+        note: str = "",
+    ) -> StagePlan:
+        """The plan of a stage that learns from `rows`, of `sequences` answers each."""
+        notes = [*planning.notes, *filter(None, [note])]
+        rows = planning.rows_to_learn(self, rows, notes)
+        notes.append(f"at most: every answer is counted with max_length {self.max_length}")
+        source = self.max_prompt_length if head.kind == "seq2seq_lm" and self.max_prompt_length else self.max_length
+        predicted = self.max_length if head.kind in WORD_HEADS else 0
+        example = Example(source, self.max_length, predicted, sequences, forwards, copies)
+        return planning.training(self, head, example, rows, notes)
 
     def preference_rows(self, context: Context, tokenizer: Any) -> PreferenceRows:
         """The training pairs, ready for `tokenizer`, which is given its chat template where they need one. Raises

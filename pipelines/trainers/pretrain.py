@@ -17,16 +17,19 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.costs import BYTES_PER_TOKEN
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
 from pipelines.data.references import DatasetReference
+from pipelines.data.row_counts import text_bytes
 from pipelines.objectives.attention_masks import takes_masks
 from pipelines.trainers import tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
 
@@ -115,6 +118,25 @@ class Pretrain(Stage):
     def special_tokens(self) -> tuple[str, ...]:
         found: tuple[str, ...] = self.objective.special_tokens()
         return found
+
+    def cost(self, planning: Planning) -> StagePlan:
+        notes, objective = [*planning.notes], self.objective
+        examples = None
+        if not planning.steps_given(self):
+            sizes = [text_bytes(reference, self.max_train_samples) for reference in self.datasets]
+            if None in sizes or objective.pairs:
+                notes.append("how much text there is will be known when the run starts, or set arguments.max_steps")
+            else:
+                taken = max(1, objective.raw_length(self.block_size))
+                examples = sum(size for size in sizes if size is not None) // BYTES_PER_TOKEN // taken
+                notes.append(f"about {examples:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
+        if objective.two_models:
+            notes.append("the generator that is trained beside the model is not counted")
+        return planning.training(self, objective.head, objective.example(self.block_size), examples, notes)
+
+    def head_left(self) -> Head:
+        head: Head = self.objective.head
+        return head
 
     def run(self, context: Context) -> None:
         """Pack, train, save."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context
 from pipelines.models.log_probabilities import sums, token_log_probabilities
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 
 class Reference(Protocol):
@@ -67,7 +67,7 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: Any, tuner: TunerBlock) -> Reference:
+def reference_for(model: Any, tuner: Tuner) -> Reference:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
     return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
 

@@ -35,6 +35,7 @@ from pipelines.trainers.arguments import Setting, checked_with, in_todays_names,
 from pipelines.trainers.preferences import KIND, PreferenceSubject
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -111,6 +112,12 @@ class Reward(PreferenceSubject, Stage):
 
     def special_tokens(self) -> tuple[str, ...]:
         return self.needed_tokens()
+
+    def cost(self, planning: Planning) -> StagePlan:
+        return self.preference_cost(planning, Head("reward"), self.known_rows())
+
+    def head_left(self) -> Head:
+        return Head("reward")
 
     def run(self, context: Context) -> None:
         """Encode, train, look at the scores, save."""

@@ -29,7 +29,7 @@ from pipelines.core.errors import Diverged
 from pipelines.core.interfaces import Context
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 
 def reset_peak_memory() -> None:
@@ -77,7 +77,7 @@ def split_by_rate(optimizer: Optimizer, model: nn.Module, rates: Mapping[str, fl
     optimizer.param_groups = sorted(groups, key=lambda group: -group["lr"])
 
 
-def schedule(optimizer: Optimizer, tuner: TunerBlock | None, steps: int) -> LambdaLR | None:
+def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR | None:
     """The tuner's own schedule over `steps` updates; None when it leaves that to `arguments`."""
     if tuner is None or tuner.factor(0, steps) is None:
         return None
@@ -106,7 +106,7 @@ class StageTrainer(Base):  # type: ignore[misc]
     `__init__`."""
 
     context: Context
-    tuner: TunerBlock | None
+    tuner: Tuner | None
     meter: Meter | None
     patience: EarlyStoppingCallback | None
     sampler: Any
@@ -117,7 +117,7 @@ class StageTrainer(Base):  # type: ignore[misc]
     def begin(
         self,
         context: Context,
-        tuner: TunerBlock | None,
+        tuner: Tuner | None,
         patience: EarlyStoppingCallback | None = None,
         meter: Meter | None = None,
     ) -> None:

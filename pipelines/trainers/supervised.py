@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.costs import Example
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import LESSONS, TUNERS
 from pipelines.data import stage_files
+from pipelines.tasks.known import head_without_rows, task_rows
 from pipelines.tasks.training import Subject
 from pipelines.trainers import input_formats, model_selection, tuning
 from pipelines.trainers.arguments import checked, in_todays_names
 from pipelines.trainers.input_formats import InputFormat
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Context
+    from pipelines.core.costs import Planning, StagePlan
+    from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
 
 
@@ -67,6 +71,23 @@ class Supervised(Subject, Stage):
 
     def special_tokens(self) -> tuple[str, ...]:
         return (*self.needed_tokens(), *input_formats.tokens_of(self.input_format))
+
+    def cost(self, planning: Planning) -> StagePlan:
+        notes, task = [*planning.notes], self.resolved(self.id)
+        head = head_without_rows(task, notes)
+        rows = task_rows(task, "train")
+        if self.max_train_samples is not None:
+            rows = self.max_train_samples if rows is None else min(rows, self.max_train_samples)
+        rows = planning.rows_to_learn(self, rows, notes)
+        notes.append(f"at most: every sequence is counted with max_length {self.max_length}")
+        if self.auxiliary_lm is not None:
+            notes.append("the scores of the auxiliary language model are not counted")
+        length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
+        example = Example(length, target, target if head.kind in WORD_HEADS else 0)
+        return planning.training(self, head, example, rows, notes)
+
+    def head_left(self) -> Head:
+        return head_without_rows(self.resolved(self.id), [])
 
     def run(self, context: Context) -> None:
         """Encode, train, save."""

@@ -34,7 +34,7 @@ from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import training_arguments
 from pipelines.trainers.stage_trainer import Companion as _Companion
 from pipelines.trainers.stage_trainer import StageTrainer, reset_peak_memory
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 MEGABATCH = 50
 """Batches that are sorted together: enough for tight lengths, few enough to keep the order random."""
@@ -149,7 +149,7 @@ def fit(
     selection: Any = None,
     score: Score | None = None,
     early_stopping_patience: int | None = None,
-    tuner: TunerBlock | None = None,
+    tuner: Tuner | None = None,
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
 ) -> tuple[Any, dict[str, float]]:
@@ -233,7 +233,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         label_weights: Mapping[str, float],
         lengths: np.ndarray | None,
         patience: EarlyStoppingCallback | None,
-        tuner: TunerBlock | None,
+        tuner: Tuner | None,
         meter: Meter | None = None,
         **keywords: Any,
     ) -> None:

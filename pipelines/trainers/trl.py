@@ -29,7 +29,7 @@ from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
 from pipelines.trainers.arguments import live_words
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import Tuner
 
 FOUND_BY_TRL = "ref"
 """What TRL calls the adapter that it holds a tuned policy to."""
@@ -57,7 +57,7 @@ def train(
     method: str,
     model: Any,
     tokenizer: Any,
-    tuner: TunerBlock,
+    tuner: Tuner,
     arguments: Mapping[str, Any],
     own: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
@@ -122,7 +122,7 @@ def _staged(theirs: type) -> type:
     """TRL's trainer with what every stage has."""
 
     class Staged(StageTrainer, theirs):  # type: ignore[misc]
-        def __init__(self, *, context: Context, tuner: TunerBlock, **keywords: Any) -> None:
+        def __init__(self, *, context: Context, tuner: Tuner, **keywords: Any) -> None:
             self.begin(context, tuner)
             super().__init__(**keywords)
             refuse_other_heads(self.model, getattr(self, "temperature", 1.0))

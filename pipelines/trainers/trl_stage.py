@@ -14,17 +14,21 @@ from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
+from pipelines.core.costs import PROMPT_LENGTH, Example
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head
 from pipelines.core.recipe import RewardField, Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.core.training_arguments import COUNT, SWITCH, Argument
 from pipelines.data.prompts import Prompts
+from pipelines.data.row_counts import prompt_rows
 from pipelines.trainers import tuning
 from pipelines.trainers import tuning as policy
 from pipelines.trainers.arguments import Setting, in_todays_names, split
 
 if TYPE_CHECKING:
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
@@ -125,6 +129,22 @@ class GroupSampling(Stage):
     """The beginning of the names of TRL's classes."""
     settings: ClassVar[Mapping[str, Setting]]
     """TRL's own arguments."""
+
+    def cost(self, planning: Planning) -> StagePlan:
+        """Its examples are completions."""
+        own, _ = split(self.arguments, self.settings)
+        prompts, written = prompt_rows(self.prompts), own["max_completion_length"]
+        notes = [
+            *planning.notes,
+            f"at most: every completion is counted with max_completion_length {written}, and as one forward pass over "
+            "its prompt and itself",
+            f"what the reward '{self.reward.name}' costs is not counted",
+        ]
+        completions = None if prompts is None else prompts * own["num_generations"]
+        rows = planning.rows_to_learn(self, completions, notes, what="prompts")
+        length = (self.prompts.max_length or PROMPT_LENGTH) + written
+        example = Example(length, length, written, forwards=1 + (own["beta"] > 0))
+        return planning.training(self, Head("causal_lm"), example, rows, notes)
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from reward_mistakes(self.reward, recipe, self)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import IncompatibleError, ModelError
+from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
@@ -20,7 +21,7 @@ from pipelines.models.heads import WRITERS, of_shape, read_by
 from pipelines.trainers.arguments import in_todays_names
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Context, Head
+    from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe, Stage
 
 
@@ -148,7 +149,7 @@ def room_for_text(stage: Any, model: Any) -> int | None:
     return left
 
 
-DECODER = "causal_lm"
+DECODER: HeadKind = "causal_lm"
 WHY = {
     WRITERS: (
         "which learns from answers that a model writes token by token; this architecture cannot: use a decoder "
@@ -167,10 +168,15 @@ def mistakes_policy(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRI
         yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
 
 
-def head_kind(recipe: Recipe) -> str:
+def head_kind(recipe: Recipe) -> HeadKind:
     """The kind of head that the policy has, as far as the recipe tells; a decoder's where it does not."""
     head = of_shape(recipe.model.architecture) if recipe.model.architecture is not None else None
     return DECODER if head is None else head.kind
+
+
+def planned_head(recipe: Recipe) -> Head:
+    """The head that the policy is taken to have before its model is opened."""
+    return Head(head_kind(recipe))
 
 
 def writing_head(context: Context) -> Head:

@@ -7,9 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from pipelines.core.config import Block
+
+
+class Tuner(Protocol):
+    """What a training loop asks of a tuner: a TunerBlock, or one that answers for a model of several parts."""
+
+    name: str
+
+    @property
+    def leaves_base(self) -> bool:
+        """As `TunerBlock.leaves_base`."""
+
+    @property
+    def thaws(self) -> bool:
+        """As `TunerBlock.thaws`."""
+
+    def rates(self, model: Any) -> Mapping[str, float]:
+        """As `TunerBlock.rates`."""
+
+    def unfreeze(self, model: Any, epoch: int) -> None:
+        """As `TunerBlock.unfreeze`."""
+
+    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
+        """As `TunerBlock.never_unfrozen`."""
+
+    def factor(self, step: int, steps: int) -> float | None:
+        """As `TunerBlock.factor`."""
+
+    def penalty(self, model: Any) -> Any:
+        """As `TunerBlock.penalty`."""
+
+    def save(self, model: Any, folder: Path) -> None:
+        """As `TunerBlock.save`."""
 
 
 class TunerBlock(Block):

@@ -88,14 +88,14 @@ def test_run_goes_into_the_folder_of_its_name(recipe: str, monkeypatch: pytest.M
 def test_resume_goes_on_in_the_folder_where_the_run_was_started(
     tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, start = tmp_path / "there" / "runs" / "short", tmp_path / "there"
-    run.mkdir(parents=True)
-    (run / "recipe.yaml").write_text(RECIPE)
-    (run / "manifest.json").write_text(json.dumps({"working_folder": str(start)}))
+    place, start = tmp_path / "there" / "runs" / "short", tmp_path / "there"
+    place.mkdir(parents=True)
+    (place / "recipe.yaml").write_text(RECIPE)
+    (place / "manifest.json").write_text(json.dumps({"working_folder": str(start)}))
     seen = []
     monkeypatch.setattr(run, "run", lambda recipe, folder: seen.append((Path.cwd(), folder)))
     assert main(["resume", "there/runs/short"]) == 0
-    assert seen == [(start, run)]
+    assert seen == [(start, place)]
 
 
 def test_gc_prints_one_json_object(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,8 @@
 """A recipe's model as formulas see it: how many weights, how many operations, what a tuner makes learn.
 
-What a tuner adds to a model; for LoRA by formula. Hu et al. 2021, section 4.1, arxiv.org/abs/2106.09685.
-
-A recipe's model as formulas see it: how many weights, how many operations, what a tuner makes learn.
-
-Our own family is arithmetic on its config, and so is LoRA on it. Any other model, and any other tuner, is built by
-transformers on the meta device, which has shapes but no weights.
+Our own family is arithmetic on its config, and so is LoRA on it (Hu et al. 2021, section 4.1,
+arxiv.org/abs/2106.09685). Any other model, and any other tuner, is built by transformers on the meta device, which has
+shapes but no weights.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import Any, Protocol
 from pipelines.architectures import arithmetic
 from pipelines.architectures.arithmetic import Linear
 from pipelines.core import architecture_fields
+from pipelines.core.costs import ModelSize
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import model_types
 from pipelines.core.recipe import Recipe
@@ -129,24 +127,11 @@ BEYOND_FORMULA = ("exclude_modules", "layers_to_transform", "rank_pattern")
 """unless one of these keys is used."""
 
 
-class Shape(Protocol):
+class Shape(ModelSize, Protocol):
     """What a plan asks of a model."""
-
-    family: str
-    """`encoder`, `decoder` or `encoder-decoder`."""
 
     def counts(self, head: Head) -> Mapping[str, int]:
         """Weights by module, and their `total`."""
-
-    def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
-        """Operations of one sequence; `predicted` of its tokens get logits over the vocabulary.
-
-        `target` is the length of the decoder's part of an encoder-decoder.
-        """
-
-    def words(self, head: Head) -> dict[str, Any] | None:
-        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its
-        sizes, or ours has no such head."""
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
@@ -172,6 +157,10 @@ class OwnShape:
             key: words.get(key, value) for key, value in architecture_fields.DEFAULTS.items()
         }
         self.family = str(self.config["family"])
+
+    @property
+    def plain_head(self) -> Head:
+        return PLAIN_HEADS[self.family]
 
     def counts(self, head: Head) -> Mapping[str, int]:
         return arithmetic.parameter_count(self.config, head.kind, outputs(head))
@@ -221,6 +210,10 @@ class ForeignShape:
         self.config = {key: value for key, value in words.items() if key not in decided_by_head}
         self.family = _family_of(self.config)
         self._built: dict[Head, Any] = {}
+
+    @property
+    def plain_head(self) -> Head:
+        return PLAIN_HEADS[self.family]
 
     def counts(self, head: Head) -> Mapping[str, int]:
         model = self._model(head)

@@ -10,7 +10,7 @@ inner width of four times the hidden one. `benchmarks/predictions.py` holds the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.architectures.arithmetic import (
@@ -24,6 +24,7 @@ from pipelines.architectures.arithmetic import (
     stacks,
 )
 from pipelines.architectures.configuration_rules import completed
+from pipelines.core.costs import Memory
 
 FLOAT = 4
 """Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
@@ -72,25 +73,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes of one process while it trains, the Python process itself (about half a gigabyte) left out."""
-
-    weights: int
-    gradients: int
-    """All of them, as the optimizer finds them."""
-    optimizer: int
-    activations: int
-    """What the forward pass keeps for the backward pass, 16-bit copies of the weights among it."""
-    peak: int
-    """The fullest moment of the step: less than the sum, since activations go while gradients come."""
-
-    def to_json(self) -> dict[str, int]:
-        """As plain data."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Block:
+class Segment:
     """A stretch of the forward pass, in bytes."""
 
     kept: int
@@ -137,7 +120,7 @@ def memory(
     )
 
 
-def _fullest(blocks: list[Block]) -> int:
+def _fullest(blocks: list[Segment]) -> int:
     """The most that activations and gradients take together, over the forward and the backward pass."""
     kept = gradients = most = 0
     for block in blocks:
@@ -172,7 +155,7 @@ class _Tracing:
         self.mask = 1 if not step.on_cpu else self.value  # torch's dropout keeps a number a value on a CPU
         self.tokens = {"sequence": step.batch * step.length, "target": step.batch * step.target}
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Segment]:
         for stack in stacks(self.fields):
             yield self._embeddings(stack)
             for index in range(stack.layers):
@@ -181,11 +164,11 @@ class _Tracing:
             yield self._final_norm(stack)
         yield from self._heads()
 
-    def _recomputed(self, blocks: list[Block], stack: Stack) -> Iterator[Block]:
+    def _recomputed(self, blocks: list[Segment], stack: Stack) -> Iterator[Segment]:
         """One layer that keeps its input, and computes the rest when its turn comes."""
         inside = sum(block.kept for block in blocks)
         kept = self.tokens[stack.tokens] * self.fields["hidden_size"] * FLOAT
-        yield Block(
+        yield Segment(
             kept,
             sum(block.learnt for block in blocks),
             max(block.kept + block.forward for block in blocks),
@@ -216,7 +199,7 @@ class _Tracing:
 
     # ---- the parts of a model ----------------------------------------------------------------------------------------
 
-    def _embeddings(self, stack: Stack) -> Block:
+    def _embeddings(self, stack: Stack) -> Segment:
         fields, tokens = self.fields, self.tokens[stack.tokens]
         narrow = fields["embedding_size"]
         kept = tokens * 8  # the ids
@@ -236,12 +219,12 @@ class _Tracing:
         others += fields["max_position_embeddings"] * narrow * FLOAT if fields["position"] == "learned" else 0
         others += self._norm_gradient(narrow) if fields["embedding_norm"] else 0
         if self.learnt is not None:
-            return Block(kept)
+            return Segment(kept)
         tied = fields["tie_word_embeddings"] and self.head in WORD_HEADS
         shared = tied or stack.crosses  # then the words' gradient is there already, and another one is added to it
-        return Block(kept, others + (0 if shared else words), tokens * narrow * FLOAT, others + words)
+        return Segment(kept, others + (0 if shared else words), tokens * narrow * FLOAT, others + words)
 
-    def _layer(self, stack: Stack, index: int) -> Iterator[Block]:
+    def _layer(self, stack: Stack, index: int) -> Iterator[Segment]:
         layer, tokens = f"{stack.prefix}layers.{index}", stack.tokens
         length = self.step.length if tokens == "sequence" else self.step.target
         yield self._attention(f"{layer}.attention", tokens, tokens, length, length, stack.causal, self._windowed(index))
@@ -257,7 +240,7 @@ class _Tracing:
 
     def _attention(
         self, name: str, queries: str, keys: str, length: int, past: int, causal: bool, windowed: bool = False
-    ) -> Block:
+    ) -> Segment:
         fields, value = self.fields, self.value
         asked, seen = self.tokens[queries], self.tokens[keys]
         query, key, values, output = (self.layers[f"{name}.{each}"] for each in ("query", "key", "value", "output"))
@@ -274,7 +257,7 @@ class _Tracing:
         flowing = asked * dim * FLOAT + asked * wide * value
         if fields["attention_pattern"] == "linear" and not crosses:
             between = self._linear_attention(length, causal)
-            return Block(kept + between, learnt, flowing + between // 4, flowing + between // 2)
+            return Segment(kept + between, learnt, flowing + between // 4, flowing + between // 2)
         kept += (asked + 2 * seen) * wide * value  # by head, keys and values repeated for the heads that share them
         kept += self._scoring(asked, seen, length)
         pairs = self.step.batch * fields["num_attention_heads"] * length * past
@@ -292,7 +275,7 @@ class _Tracing:
             kept += pairs * (2 if dropped else 1) * weight + copies
             forward += pairs * weight
             backward += pairs * weight * (1 if dropped else 2)
-        return Block(kept, learnt, forward, backward)
+        return Segment(kept, learnt, forward, backward)
 
     def _masked(self, hidden: bool, crosses: bool) -> bool:
         """Whether numbers are added to the scores: some keys are `hidden`, or distance counts."""
@@ -330,7 +313,7 @@ class _Tracing:
         pairs = heads * filled * CHUNK * value
         return int(batch * (4 * length * wide * FLOAT + padded + pairs + filled // CHUNK * states))
 
-    def _feed_forward(self, name: str, tokens: int) -> Block:
+    def _feed_forward(self, name: str, tokens: int) -> Segment:
         fields, value = self.fields, self.value
         gated = fields["is_gated_act"]
         into = [self.layers[f"{name}.{each}"] for each in (("intermediate", "gate") if gated else ("intermediate",))]
@@ -350,7 +333,7 @@ class _Tracing:
         flowing = tokens * fields["hidden_size"] * (FLOAT + value) + inner
         if self.learnt is not None and self.step.mixed:  # PEFT's updates are computed from a float32 copy
             flowing += tokens * fields["intermediate_size"] * FLOAT
-        return Block(kept, learnt, flowing, flowing)
+        return Segment(kept, learnt, flowing, flowing)
 
     def _sublayer(self, tokens: int) -> int:
         """The residual sum that a norm reads, and the dropout mask of the sublayer's output."""
@@ -372,30 +355,30 @@ class _Tracing:
             return 0
         return value if self.step.on_cpu else 1
 
-    def _final_norm(self, stack: Stack) -> Block:
+    def _final_norm(self, stack: Stack) -> Segment:
         if self.fields["norm_position"] == "post":
-            return Block(0)
+            return Segment(0)
         dim = self.fields["hidden_size"]
-        return Block(self._norm_kept(self.tokens[stack.tokens], dim), self._norm_gradient(dim))
+        return Segment(self._norm_kept(self.tokens[stack.tokens], dim), self._norm_gradient(dim))
 
-    def _heads(self) -> Iterator[Block]:
+    def _heads(self) -> Iterator[Segment]:
         """Small heads keep next to nothing; scores over the vocabulary are large."""
         fields, step = self.fields, self.step
         small = [layer for layer in self.layers.values() if layer.part in ("pooler", "head")]
         small_learnt = sum(self._gradient(layer) for layer in small)
         if self.head not in WORD_HEADS:
             last = self.tokens["target" if fields["family"] == "encoder-decoder" else "sequence"]
-            yield Block(self._copy(*small) + last * fields["hidden_size"] * FLOAT, small_learnt)
+            yield Segment(self._copy(*small) + last * fields["hidden_size"] * FLOAT, small_learnt)
             return
         rows, vocab, narrow = step.batch * step.predicted, fields["vocab_size"], fields["embedding_size"]
         kept = rows * (fields["hidden_size"] * (FLOAT + self.value)) + self._copy(*small)
         if fields["family"] == "encoder":
             kept += rows * narrow * (FLOAT + self.value * ACTIVATION_VALUES.get(fields["hidden_act"], 1))
             small_learnt += self._norm_gradient(narrow)
-        yield Block(kept, small_learnt)
+        yield Segment(kept, small_learnt)
         scores = rows * vocab
         matrix = vocab * narrow
         learns = self.learnt is None
         kept = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)
         forward = scores * ((FLOAT + 2) if step.mixed else FLOAT)
-        yield Block(kept, matrix * FLOAT if learns else 0, forward, 2 * scores * FLOAT)
+        yield Segment(kept, matrix * FLOAT if learns else 0, forward, 2 * scores * FLOAT)

@@ -145,7 +145,7 @@ def test_defaults_alone_contradict_nothing():
 
 def test_the_table_of_foreign_types_is_read_only_when_one_is_named():
     program = (
-        "from pipelines.fields import architectures as a, model_types as m; "
+        "from pipelines.core import architecture_fields as a, model_types as m; "
         "a.mistakes({'preset': 'bert-mini', 'hidden_size': 128}); before = m.model_types.cache_info().currsize; "
         "a.mistakes({'model_type': 'gpt2'}); print(before, m.model_types.cache_info().currsize); "
         "import sys; print([name for name in ('torch', 'transformers', 'numpy') if name in sys.modules])"

@@ -320,7 +320,7 @@ def test_a_baseline_is_named_once():
 
 def test_checking_a_recipe_loads_nothing_heavy():
     code = (
-        "import sys; from pipelines.core.recipe import loads\n"
+        "import sys; from pipelines.core.load import loads\n"
         "loads('''name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
         "  - {stage: supervised, id: nli, task: glue/mnli}\n  - {stage: evaluate, benchmarks: [glue/ax, nli]}\n''')\n"
         "heavy = {'torch', 'transformers', 'datasets', 'evaluate', 'sklearn', 'scipy', 'numpy', 'pyarrow'} & set(sys.modules)\n"

@@ -229,7 +229,7 @@ def test_a_plan_is_plain_data_and_lines(folder):
 def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
     (folder / "recipe.yaml").write_text(RECIPE)
     program = (
-        "import sys; from pipelines.core.recipe import load; from pipelines.runs.planning.plan import plan; "
+        "import sys; from pipelines.core.load import load; from pipelines.runs.planning.plan import plan; "
         f"found = plan(load({str(folder / 'recipe.yaml')!r})); print(found.lines()[0]); "
         "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'numpy') if name in sys.modules])"
     )
@@ -267,7 +267,7 @@ def test_every_objective_has_its_plan(folder, preset, objective, passes):
     recipe = loads(text, folder=folder, overrides=[f"stages.pretrain.objective={objective}"])
     block = recipe.stages[0].objective
     length, target, predicted = passes or (*block.lengths(block.raw_length(64)), block.lengths(block.raw_length(64))[1])
-    shape = planning._Planner(recipe, CPU, 1, "no", 1e9).shape
+    shape = planning._Planner(recipe, CPU, 1, "no", 1e9).model
     assert stage.sequence_length == length
     assert stage.target_length == (target if shape.family == "encoder-decoder" else None)
     assert stage.flops == 10 * 4 * 3 * shape.forward(block.head, length, target, predicted)
@@ -314,7 +314,7 @@ def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
     text += "  - {stage: evaluate, generation: {num_beams: 3}}\n"
     trained, evaluated = planned(folder, text=text).stages
     assert (trained.sequence_length, trained.target_length, trained.tokens) == (32, 20, ROWS * 52)
-    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
+    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).model
     head = Head("seq2seq_lm")
     once, empty = shape.forward(head, 32, 20, 20), shape.forward(head, 32, 1, 1)
     assert trained.flops == 3 * ROWS * once
@@ -330,7 +330,7 @@ def test_mask_predict_reads_every_length_in_every_pass(folder):
     )
     text += f"  - {{stage: supervised, id: mine, task: {task}, objective: mask_predict, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
     text += "  - {stage: evaluate, generation: {iterations: 3, length_beam: 2, num_beams: 7}}\n"
-    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).shape
+    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).model
     once, empty = (shape.forward(Head("seq2seq_lm"), 32, *each) for each in ((32, 32), (1, 1)))
     assert planned(folder, text=text).stages[1].flops == ROWS * (once + 5 * (once - empty))
 

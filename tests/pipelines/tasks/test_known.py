@@ -8,9 +8,11 @@ import pytest
 from pyarrow import parquet
 
 from pipelines.core.registry import TASKS
+from pipelines.data import row_counts
 from pipelines.data.references import DatasetReference
-from pipelines.runs.planning import sizes
+from pipelines.data.row_counts import text_bytes
 from pipelines.tasks.base import SplitLocation, Task
+from pipelines.tasks.known import task_rows
 
 TEXTS = ["one", 'a "quoted" word', "two\nlines, and a comma", "", "last"]
 
@@ -43,63 +45,63 @@ def task_of(file, validation=None) -> Task:
 def test_rows_of_a_users_own_file(tmp_path, kind):
     file = write(tmp_path, kind)
     task = task_of(file, validation=file)
-    assert sizes.task_rows(task, "train") == len(task.rows("train")) == 5
-    assert sizes.task_rows(task, "validation") == 5
+    assert task_rows(task, "train") == len(task.rows("train")) == 5
+    assert task_rows(task, "validation") == 5
 
 
 def test_rows_that_are_held_out_are_not_trained_on(tmp_path):
     file = tmp_path / "many.csv"
     file.write_text("text,label\n" + "".join(f"row {number},{'ab'[number % 2]}\n" for number in range(57)))
     task = task_of(file)
-    assert sizes.task_rows(task, "train") == len(task.rows("train"))
-    assert sizes.task_rows(task, "validation") == len(task.rows("validation"))
-    assert sizes.task_rows(task, "train") + sizes.task_rows(task, "validation") == 57
+    assert task_rows(task, "train") == len(task.rows("train"))
+    assert task_rows(task, "validation") == len(task.rows("validation"))
+    assert task_rows(task, "train") + task_rows(task, "validation") == 57
 
 
 def test_an_empty_file_has_no_rows(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
-    assert [sizes.task_rows(task_of(tmp_path / "none.jsonl"), split) for split in ("train", "validation")] == [0, 0]
+    assert [task_rows(task_of(tmp_path / "none.jsonl"), split) for split in ("train", "validation")] == [0, 0]
 
 
 @pytest.mark.parametrize("name", ["glue/mrpc", "glue/mnli", "glue/stsb"])
 def test_rows_of_glue(mirror, name):
     task = TASKS.load(name)
-    assert sizes.task_rows(task, "train") == len(task.rows("train"))
+    assert task_rows(task, "train") == len(task.rows("train"))
     for split in task.evaluation_splits.values():
-        assert sizes.task_rows(task, split) == len(task.rows(split))
+        assert task_rows(task, split) == len(task.rows(split))
 
 
 def test_what_cannot_be_told_is_unknown_and_nothing_is_read(tmp_path, monkeypatch):
     large = tmp_path / "large.csv"
     large.write_text("text,label\n" + "x,a\n" * 1000)
-    assert sizes.task_rows(task_of(large, validation=large), "train") == 1000
-    monkeypatch.setattr(sizes, "LARGEST_COUNTED", 100)
-    assert sizes.task_rows(task_of(large, validation=large), "train") is None
-    assert sizes.task_rows(task_of(tmp_path / "absent.csv", validation=large), "train") is None
-    assert sizes.task_rows(TASKS.load("builtin/python-docs"), "train") is None
+    assert task_rows(task_of(large, validation=large), "train") == 1000
+    monkeypatch.setattr(row_counts, "LARGEST_COUNTED", 100)
+    assert task_rows(task_of(large, validation=large), "train") is None
+    assert task_rows(task_of(tmp_path / "absent.csv", validation=large), "train") is None
+    assert task_rows(TASKS.load("builtin/python-docs"), "train") is None
 
 
 def test_bytes_of_text_are_those_of_its_column(mirror):
     reference = DatasetReference.model_validate({"path": "english_novels"}, context={"folder": mirror})
     read = sum(len(text.encode()) for text in reference.rows())
-    assert sizes.text_bytes(reference, None) == pytest.approx(read, rel=0.05)
+    assert text_bytes(reference, None) == pytest.approx(read, rel=0.05)
     rows = len(reference.load())
-    assert sizes.text_bytes(reference, rows // 2) == pytest.approx(sizes.text_bytes(reference, None) / 2, rel=0.01)
-    assert sizes.text_bytes(reference, 10 * rows) == sizes.text_bytes(reference, None)
+    assert text_bytes(reference, rows // 2) == pytest.approx(text_bytes(reference, None) / 2, rel=0.01)
+    assert text_bytes(reference, 10 * rows) == text_bytes(reference, None)
 
 
 def test_bytes_of_a_plain_text_file_are_its_size(tmp_path):
     file = tmp_path / "novel.txt"
     file.write_text("A line.\n\nAnother one.\n")
     reference = DatasetReference.model_validate({"path": "novel.txt"}, context={"folder": tmp_path})
-    assert sizes.text_bytes(reference, None) == file.stat().st_size
+    assert text_bytes(reference, None) == file.stat().st_size
 
 
 def test_counting_rows_keeps_no_file_in_memory(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("text,label\n" + "some words of a row,a\n" * 100_000)
     tracemalloc.start()
-    assert sizes.task_rows(task_of(file, validation=file), "train") == 100_000
+    assert task_rows(task_of(file, validation=file), "train") == 100_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < file.stat().st_size / 4

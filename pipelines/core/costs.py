@@ -1,0 +1,124 @@
+"""What a stage costs, told before anything is loaded: the answer of `Stage.cost`, and what it may ask to find it.
+
+`pipelines.runs.planning` answers these questions; each stage only says what passes through its models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pipelines.core.interfaces import Head
+    from pipelines.core.recipe import Recipe, Stage
+
+BYTES_PER_TOKEN = 4
+"""Of English text under a vocabulary of some thousand pieces; used where only the size of a text is known."""
+PROMPT_LENGTH = 64
+"""Tokens of a prompt where the recipe does not say."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process while it trains, the Python process itself (about half a gigabyte) left out."""
+
+    weights: int
+    gradients: int
+    """All of them, as the optimizer finds them."""
+    optimizer: int
+    activations: int
+    """What the forward pass keeps for the backward pass, 16-bit copies of the weights among it."""
+    peak: int
+    """The fullest moment of the step: less than the sum, since activations go while gradients come."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The costs of one stage. None stands for what cannot be known before the run; `notes` say why."""
+
+    id: str
+    stage: str
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """Weights by module, `total` among them."""
+    trainable_parameters: int | None = None
+    all_parameters: int | None = None
+    """The model's and the adapter's."""
+    sequence_length: int | None = None
+    target_length: int | None = None
+    """Tokens of a target, for an encoder-decoder."""
+    examples_per_step: int | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    """Tokens that pass through the model, padding included: at most this many where sequences vary in length."""
+    flops: int | None = None
+    memory: Memory | None = None
+    """Of each process."""
+    seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self) | {"parameters": dict(self.parameters), "notes": list(self.notes)}
+
+
+@dataclass(frozen=True)
+class Example:
+    """What passes through the model for one example of a training stage."""
+
+    length: int
+    """Tokens that it reads."""
+    target: int
+    """Tokens of the decoder's part of an encoder-decoder."""
+    predicted: int
+    """Tokens that get a score for each word of the vocabulary."""
+    sequences: int = 1
+    """Sequences of an example that are learnt from."""
+    forwards: int = 0
+    """Passes without gradients that each of them costs beside, such as a reference's."""
+    copies: bool = False
+    """Whether a frozen copy of the model is in memory."""
+
+
+class ModelSize(Protocol):
+    """The recipe's model as formulas see it."""
+
+    family: str
+    """`encoder`, `decoder` or `encoder-decoder`."""
+
+    @property
+    def plain_head(self) -> Head:
+        """The language model of its family."""
+
+    def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
+        """Operations of one sequence; `predicted` of its tokens get logits over the vocabulary.
+
+        `target` is the length of the decoder's part of an encoder-decoder.
+        """
+
+    def words(self, head: Head) -> dict[str, Any] | None:
+        """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its sizes,
+        or ours has no such head."""
+
+
+class Planning(Protocol):
+    """What `Stage.cost` may ask."""
+
+    recipe: Recipe
+    model: ModelSize | None
+    """None where it cannot be looked at; the notes say why."""
+    notes: tuple[str, ...]
+    """What had to be assumed of the model."""
+    flops_per_second: float
+
+    def training(self, stage: Stage, head: Head, example: Example, examples: int | None, notes: list[str]) -> StagePlan:
+        """A training stage of `examples` an epoch; None where that is not known."""
+
+    def rows_to_learn(self, stage: Stage, rows: int | None, notes: list[str], what: str = "rows") -> int | None:
+        """Of `rows`, those that are not set aside for evaluation; a note where `rows` decide and are not known."""
+
+    def steps_given(self, stage: Stage) -> bool:
+        """Whether the recipe says how many steps the stage takes, so that rows do not matter."""
+
+    def not_built(self, stage: Stage, notes: list[str], error: Exception) -> StagePlan:
+        """The plan of a stage whose model transformers refuses to build: the run itself says it in full."""

@@ -1,0 +1,67 @@
+"""What is known of a task without reading its rows: how many there are, and the head that it is learnt with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head
+from pipelines.data.row_counts import source_rows
+from pipelines.data.sources import find
+from pipelines.tasks.base import HELD_OUT, held_out_rows
+
+if TYPE_CHECKING:
+    from pipelines.tasks.base import Task
+    from pipelines.tasks.preference.task import PreferenceReference
+
+SEVERAL_SEQUENCES = {
+    "qa": "a context longer than max_length takes several windows, which are not counted",
+    "multiple_choice": "a question is counted as one sequence, but takes as many as it has options",
+}
+"""Kinds of which a row is more than one sequence."""
+
+
+def task_rows(task: Task, split: str) -> int | None:
+    """Rows of a split of a task, what is held out left out."""
+    stored = split if split in task.places else "train"
+    total = _stored_rows(task, stored)
+    if total is None or HELD_OUT in task.places or HELD_OUT not in task.evaluation_splits.values():
+        return total
+    share = getattr(task, "share", None)
+    held_out = len(held_out_rows(total)) if share is None else round(total * share)
+    return held_out if split == HELD_OUT else total - held_out
+
+
+def whole_rows(task: Task) -> int | None:
+    """Rows that a task's training rows are part of, what is held out among them."""
+    return _stored_rows(task, "train")
+
+
+def _stored_rows(task: Task, split: str) -> int | None:
+    try:
+        source, inner = task.places[split].open(split)
+        return source_rows(source, inner)
+    except (DataError, KeyError):
+        return None
+
+
+def reference_rows(reference: PreferenceReference) -> int | None:
+    """Rows of a reference to preferences; None for what a stage has yet to write."""
+    if reference.path is None:
+        return None
+    try:
+        return source_rows(find(reference.path, reference.name), reference.split)
+    except DataError:
+        return None
+
+
+def head_without_rows(task: Task, notes: list[str]) -> Head:
+    """The head without reading data: two classes where their names are still in it. Notes say what is not counted."""
+    if note := SEVERAL_SEQUENCES.get(task.kind):
+        notes.append(note)
+    if task.labels or task.kind not in ("classification", "token_classification"):
+        return task.head
+    notes.append("how many classes there are will be known when the run starts; two are counted")
+    return Head(
+        "token_classification" if task.kind == "token_classification" else "sequence_classification", ("0", "1")
+    )
