@@ -13,11 +13,18 @@ import json
 import os
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError, DiskFull, StageError
 from pipelines.core.files import JSONObject
 from pipelines.models.attention_maps import AttentionMaps, AttentionRequest, AttentionSection, attend
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from numpy.typing import NDArray
 
 PAGE, PICTURE = "attention.html", "attention.png"
 STEPS = 65_535
@@ -107,7 +114,7 @@ def page(maps: AttentionMaps) -> str:
     )
 
 
-def _data(section: AttentionSection, summary: dict[str, Any]) -> dict[str, Any]:
+def _data(section: AttentionSection, summary: dict[str, Any]) -> JSONObject:
     """What the script draws: tokens, and the weights as base64 of little-endian 16-bit numbers, map after map."""
     import numpy as np
 
@@ -115,7 +122,7 @@ def _data(section: AttentionSection, summary: dict[str, Any]) -> dict[str, Any]:
     return summary | {"weights": base64.b64encode(steps.tobytes()).decode("ascii")}
 
 
-def _json(data: Any) -> str:
+def _json(data: object) -> str:
     """JSON that cannot end the script element it stands in."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -144,18 +151,19 @@ def write_picture(maps: AttentionMaps, path: Path) -> None:
     for number, line in enumerate(caption):
         figure.text(0.15 / width, 1 - (0.52 + 0.2 * number) / height, line, size=8.5, color="0.3", parse_math=False)
     at = height - top
-    image: Any = None
+    image: AxesImage | None = None
     for section, (across, down), edge in zip(maps.sections, sizes, edges, strict=True):
         figure.text(0.15 / width, (at - 0.28) / height, section.title, size=10, weight="bold", parse_math=False)
         at -= HEADING + down
         axes = figure.add_axes(((MARGIN + edge * 0.5) / width, at / height, across / width, down / height))
         image = _draw_one(axes, section) if _alone(section) else _draw_grid(axes, section)
         at -= edge + 0.15
+    assert image is not None
     _draw_scale(figure, image, width, height)
     _save(figure, path)
 
 
-def _draw_grid(axes: Any, section: AttentionSection) -> Any:
+def _draw_grid(axes: Axes, section: AttentionSection) -> AxesImage:
     """All maps as one mosaic of (layers * rows, heads * columns) points."""
     import numpy as np
 
@@ -183,7 +191,7 @@ def _draw_grid(axes: Any, section: AttentionSection) -> Any:
     return image
 
 
-def _draw_one(axes: Any, section: AttentionSection) -> Any:
+def _draw_one(axes: Axes, section: AttentionSection) -> AxesImage:
     """One map with its tokens."""
     weights = section.weights[0, 0]
     image = axes.imshow(_shares(weights), cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
@@ -200,15 +208,16 @@ def _draw_one(axes: Any, section: AttentionSection) -> Any:
     return image
 
 
-def _shares(weights: Any) -> Any:
+def _shares(weights: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each weight as a share of the largest of its row: else a causal decoder's first token, which sees one,
     outshines all."""
     import numpy as np
 
-    return weights / np.maximum(weights.max(axis=-1, keepdims=True), 1e-12)
+    shares: NDArray[np.float32] = weights / np.maximum(weights.max(axis=-1, keepdims=True), 1e-12)
+    return shares
 
 
-def _draw_scale(figure: Any, image: Any, width: float, height: float) -> None:
+def _draw_scale(figure: Figure, image: AxesImage, width: float, height: float) -> None:
     axes = figure.add_axes((0.15 / width, 0.3 / height, 1.6 / width, 0.1 / height))
     bar = figure.colorbar(image, cax=axes, orientation="horizontal")
     bar.set_ticks([0, 1], labels=["0", "largest"], size=7)
@@ -222,7 +231,7 @@ def _draw_scale(figure: Any, image: Any, width: float, height: float) -> None:
     )
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     import warnings
 
     with warnings.catch_warnings(), open(path, "wb") as file:

@@ -7,7 +7,7 @@ preferences both answers are shown, each with what the model learns to write of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,10 @@ from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.runs.run import Job
 
 IGNORED = -100
 MOST_ROWS = 100
@@ -100,7 +103,7 @@ def chosen(recipe: Recipe, name: str | None) -> Stage:
     return stage_of_name
 
 
-def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
+def _context(job: Job, stage: Stage, place: Path) -> tuple[Context, Listener]:
     listener = Listener()
     context = job.context(stage, place, "")
     stand_ins: dict[str, Any] = {
@@ -111,7 +114,7 @@ def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
     return replace(context, **stand_ins), listener
 
 
-def bare_model(job: Any, head: Head) -> PreTrainedModel:
+def bare_model(job: Job, head: Head) -> PreTrainedModel:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
 
@@ -129,13 +132,13 @@ def bare_model(job: Any, head: Head) -> PreTrainedModel:
         return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
 
 
-def _tokenizer(job: Any, stage_id: str | None) -> PreTrainedTokenizerBase:
+def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
     from pipelines.data import chat_templates
 
     tokenizer = job.open_tokenizer()
     if stage_id is not None:
-        stage = job.recipe.stage(stage_id)
+        stage: Any = job.recipe.stage(stage_id)
         for each in reversed([stage, *job.recipe.lineage(stage)]):
             if getattr(each, "chat_template", None) is not None:
                 chat_templates.adopt(tokenizer, each.chat_template)
@@ -177,20 +180,20 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     }
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Any, learnt: Any) -> list[list[Any]]:
+def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Tensor, learnt: Sequence[bool] | Tensor) -> list[list[Any]]:
     from pipelines.tasks.first_batch import pieces
 
     return [list(each) for each in pieces(tokenizer, [int(each) for each in ids], [bool(each) for each in learnt])]
 
 
-def _ids(batch: JSONObject) -> Any:
+def _ids(batch: Mapping[str, Tensor]) -> Tensor:
     """The tokens of the only row, padding left out."""
     mask = batch.get("attention_mask")
     ids = batch["input_ids"][0]
     return ids if mask is None or mask.ndim != 2 else ids[mask[0].bool()]
 
 
-def _whole(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
+def _whole(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A text, or a pair, and its class or number."""
     ids, label = _ids(batch), batch["labels"][0]
     classes = task.head.labels
@@ -198,14 +201,14 @@ def _whole(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> 
     return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": answer_text, "tokens": len(ids)}
 
 
-def _next_tokens(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
+def _next_tokens(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A dialogue; each token is learnt where the one before it is asked to name it."""
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     learnt = [False, *(labels[:-1] != IGNORED).tolist()]
     return {"pieces": _pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
 
 
-def _written(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
+def _written(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A source, and the target that is learnt."""
     ids = _ids(batch)
     target = batch["labels"][0]
@@ -214,7 +217,7 @@ def _written(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -
     return {"pieces": shown, "answer": None, "tokens": len(ids) + len(target)}
 
 
-def _tagged(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
+def _tagged(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """Words; those tokens that carry a tag are learnt."""
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     tags = [
@@ -225,7 +228,7 @@ def _tagged(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) ->
     return {"pieces": _pieces(tokenizer, ids, labels != IGNORED), "answer": " ".join(tags), "tokens": len(ids)}
 
 
-def _found(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
+def _found(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A window of a text; the answer in it is learnt, or the blank where there is none."""
     ids, (first, last) = batch["input_ids"][0], batch["labels"][0].tolist()
     inside = [first <= place <= last for place in range(len(ids))]
@@ -236,7 +239,7 @@ def _found(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> 
     }
 
 
-def _options(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -> dict[str, Any]:
+def _options(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """Every option with what it answers; the right one is learnt."""
     right, masks = int(batch["labels"][0]), batch["attention_mask"][0].bool()
     rows = [ids[mask] for ids, mask in zip(batch["input_ids"][0], masks, strict=True)]
@@ -244,7 +247,7 @@ def _options(tokenizer: PreTrainedTokenizerBase, task: Any, batch: JSONObject) -
     return {"pieces": shown, "answer": f"option {right + 1} of {len(rows)}", "tokens": sum(len(ids) for ids in rows)}
 
 
-VIEWS: dict[str, Callable[[Any, Any, JSONObject], dict[str, Any]]] = {
+VIEWS: Mapping[str, Callable[[PreTrainedTokenizerBase, Any, Mapping[str, Tensor]], JSONObject]] = {
     "causal": _next_tokens,
     "seq2seq": _written,
     "token_classification": _tagged,
@@ -257,12 +260,12 @@ VIEWS: dict[str, Callable[[Any, Any, JSONObject], dict[str, Any]]] = {
 SIDES = ("chosen", "rejected")
 
 
-def learns_pairs(stage: Any) -> bool:
+def learns_pairs(stage: Stage) -> bool:
     """Whether a stage's examples are pairs of answers."""
     return hasattr(stage, "preference_rows")
 
 
-def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, Any]:
+def shown(context: Context, listener: Listener, stage: Any, rows: int) -> dict[str, Any]:
     """The stage's pairs: what it says about them, and the first of them, each as two rows."""
     from pipelines.tasks.first_batch import summary
 

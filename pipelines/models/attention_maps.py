@@ -19,6 +19,9 @@ from pipelines.models import checkpoint as checkpoints
 from pipelines.models.checkpoint import Checkpoint, Family
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 OWN_WORDS = 32
@@ -59,21 +62,22 @@ class AttentionSection:
     """The tokens that look: the rows of every map."""
     keys: tuple[str, ...]
     """The tokens looked at: the columns."""
-    weights: Any
+    weights: NDArray[np.float32]
     """(layers, heads, query, key), a float32 array whose rows sum to 1."""
     layers: tuple[int, ...]
     """Numbers of the layers, counted from 1."""
     heads: tuple[int, ...]
 
-    def entropies(self) -> Any:
+    def entropies(self) -> NDArray[np.float64]:
         """(layers, heads): bits, the mean over the rows. 0 looks at one token; log2(keys) at all of them alike."""
         import numpy as np
 
         weights = np.asarray(self.weights, dtype=np.float64)
         logs = np.log2(weights, where=weights > 0, out=np.zeros_like(weights))
-        return -(weights * logs).sum(-1).mean(-1)
+        entropies: NDArray[np.float64] = -(weights * logs).sum(-1).mean(-1)
+        return entropies
 
-    def distances(self) -> Any | None:
+    def distances(self) -> NDArray[np.float64] | None:
         """(layers, heads): tokens, the mean over the rows; None across two texts, which share no places."""
         import numpy as np
 
@@ -81,7 +85,9 @@ class AttentionSection:
             return None
         weights = np.asarray(self.weights, dtype=np.float64)
         places = np.arange(weights.shape[-1])
-        return (weights * np.abs(places[:, None] - places[None, :])).sum(-1).mean(-1)
+        apart = np.abs(places[:, None] - places[None, :])
+        distances: NDArray[np.float64] = (weights * apart).sum(-1).mean(-1)
+        return distances
 
     def summary(self) -> dict[str, Any]:
         """Plain data, without the maps."""
@@ -158,7 +164,7 @@ def attend(request: AttentionRequest) -> AttentionMaps:
     return AttentionMaps(request.model, family, request.text, sections, tuple(dict.fromkeys(notes)))
 
 
-def _open(checkpoint: Checkpoint, family: Family) -> tuple[Any, bool]:
+def _open(checkpoint: Checkpoint, family: Family) -> tuple[PreTrainedModel, bool]:
     """The model with its weights kept, and whether it can write text itself."""
     head, has_words = checkpoints.HEADS[family], family == "encoder-decoder"
     if has_words:
@@ -229,10 +235,10 @@ def _decoder_ids(
     request: AttentionRequest,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
     has_words: bool,
     notes: list[str],
-) -> Any:
+) -> Tensor:
     """(1, tokens): what the decoder reads: the target as in training, or the model's own greedy words."""
     import torch
 
@@ -268,7 +274,7 @@ def _decoder_ids(
     return torch.tensor([ids[:limit]], device=model.device)
 
 
-def _forward(model: PreTrainedModel, inputs: Mapping[str, Any], given: str) -> dict[str, Any]:
+def _forward(model: PreTrainedModel, inputs: Mapping[str, Tensor], given: str) -> dict[str, Any]:
     import torch
 
     try:

@@ -16,7 +16,7 @@ from pipelines.core.pages import count, render, seconds, size
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import OF_A_HUNDRED, score_names, smaller_is_better
-from pipelines.reports import plots, run_plots
+from pipelines.reports import plots
 from pipelines.reports.results import PPO_SIGNALS, Points, RunResults, StageReport, run_results, thinned
 
 MISTAKES_SHOWN = 6
@@ -192,7 +192,7 @@ def _split(scores: BenchmarkScores, split: str, mistakes: Iterable[JSONObject]) 
         "parts": _slices(scores, split),
         "calibration": _calibration(details.get("calibration", {}).get(split)),
         "classes": classes,
-        "matrix": run_plots.confusion_matrix(classes["names"], classes["counts"]) if classes else "",
+        "matrix": plots.confusion_matrix(classes["names"], classes["counts"]) if classes else "",
         "mistakes": [_mistake(each) for each in worst[:MISTAKES_SHOWN]],
         "kept": details.get("mistakes", {}).get(split),
         "more": max(0, len(worst) - MISTAKES_SHOWN),
@@ -236,7 +236,7 @@ def _calibration(calibration: JSONObject | None) -> dict[str, str] | None:
             f"the error is {scaled['ece']:.3f}."
         )
     return {
-        "plot": run_plots.reliability(calibration["bins"], "how often the model is right, by how sure it is"),
+        "plot": plots.reliability(calibration["bins"], "how often the model is right, by how sure it is"),
         "told": text,
     }
 
@@ -291,7 +291,7 @@ def _reward_scores(details: JSONObject, split: str) -> dict[str, str] | None:
         for name, each in details.get("paired", {}).get(split, {}).items()
     )
     return {
-        "plot": run_plots.histograms(histogram, "scores of chosen and of rejected answers"),
+        "plot": plots.histograms(histogram, "scores of chosen and of rejected answers"),
         "told": "Blue: chosen answers; orange: rejected ones."
         + (f" Accuracy, pair by pair: {gains}." if gains else ""),
     }

@@ -197,61 +197,57 @@ def _side_by_side(
     sentences: list[str] = []
     warnings: list[str] = []
     for each in models:
-        result, first = each.result, each is reference
-        verdict = "reference" if first else _verdict(each, test)
-        metrics: dict[str, Any] = {}
-        for metric, value in result.metrics.items():
-            difference = None
-            if (estimate := each.tested.differences.get(metric)) is not None:
-                p_values = each.tested.p_values.get(metric, {})
-                difference = {
-                    "value": estimate.value,
-                    "interval": [estimate.low, estimate.high],
-                    "clear": estimate.clear,
-                    "p": p_values,
-                    "corrected": each.corrected if metric == result.main else None,
-                }
-            metrics[metric] = {
-                "value": value,
-                "interval": list(result.intervals[metric]) if metric in result.intervals else None,
-                "difference": difference,
-            }
-        split = each.tested.mcnemar
-        columns.append(
-            {
-                "name": each.name,
-                "model": result.model,
-                "stage": result.stage,
-                "reference": first,
-                "verdict": verdict,
-                "metrics": metrics,
-                "mcnemar": None
-                if split is None
-                else {
-                    "only_here": split.only_first,
-                    "only_reference": split.only_second,
-                    "exact": split.exact,
-                    "mid": split.mid,
-                },
-                "costs": result.costs,
-                "examples": result.examples,
-            }
-        )
-        if not first:
+        verdict = "reference" if each is reference else _verdict(each, test)
+        columns.append(_column(each, verdict))
+        if each is not reference:
             sentences.append(_sentence(each, reference.name, verdict, test, how, count))
-            if verdict == "inside the noise":
-                warnings.append(
-                    f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; "
-                    "do not choose by it"
-                )
-    names = list(dict.fromkeys(metric for each in models for metric in each.result.metrics))
+        if verdict == "inside the noise":
+            warnings.append(
+                f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; "
+                "do not choose by it"
+            )
     return {
         "benchmark": benchmark,
         "reference": reference.name,
-        "metrics": names,
+        "metrics": list(dict.fromkeys(metric for each in models for metric in each.result.metrics)),
         "models": columns,
         "sentences": sentences,
         "warnings": warnings,
+    }
+
+
+def _column(compared: RunComparison, verdict: str) -> dict[str, Any]:
+    """One model, as plain data."""
+    result, tested = compared.result, compared.tested
+    metrics: dict[str, Any] = {}
+    for metric, value in result.metrics.items():
+        estimate = tested.differences.get(metric)
+        difference = estimate and {
+            "value": estimate.value,
+            "interval": [estimate.low, estimate.high],
+            "clear": estimate.clear,
+            "p": tested.p_values.get(metric, {}),
+            "corrected": compared.corrected if metric == result.main else None,
+        }
+        interval = list(result.intervals[metric]) if metric in result.intervals else None
+        metrics[metric] = {"value": value, "interval": interval, "difference": difference}
+    split = tested.mcnemar
+    return {
+        "name": compared.name,
+        "model": result.model,
+        "stage": result.stage,
+        "reference": verdict == "reference",
+        "verdict": verdict,
+        "metrics": metrics,
+        "mcnemar": split
+        and {
+            "only_here": split.only_first,
+            "only_reference": split.only_second,
+            "exact": split.exact,
+            "mid": split.mid,
+        },
+        "costs": result.costs,
+        "examples": result.examples,
     }
 
 

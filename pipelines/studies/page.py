@@ -1,21 +1,32 @@
-"""A study as one page to look at: `report.html`, self-contained, with every number of the table behind its plots."""
+"""What a study leaves in its folder: `study.json`, `table.csv`, `table.parquet`, `README.md` and `report.html`.
+
+The page is self-contained and has every number of the table behind its plots.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, whole_file, write_json, write_text
 from pipelines.core.pages import render
 from pipelines.core.results import is_number
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import named, told
+from pipelines.core.study_matrix import Axis
 from pipelines.reports import plots
 from pipelines.studies import readme
-from pipelines.studies.overview import Overview
-from pipelines.studies.table import StudyRow, blocks
+from pipelines.studies.budget import UNITS, sentence
+from pipelines.studies.overview import Overview, overviews
+from pipelines.studies.state import CellState, StudyState
+from pipelines.studies.table import StudyRow, blocks, compared_axis, rows_of
 
-COSTS = (
+COLUMNS = (
+    "trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_steps", "saved_bytes",
+)  # fmt: skip
+"""Columns of the table."""
+PLOTTED_COSTS = (
     ("trainable_parameters", "weights that learn", ""),
     ("train_runtime", "time of training", "s"),
     ("peak_memory_bytes", "peak memory while training", "B"),
@@ -23,6 +34,144 @@ COSTS = (
 )
 """What scores are held against: a key of the costs, its name and its unit."""
 KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
+
+
+def write_results(study: StudyState, code: int, seconds: float) -> None:
+    """`study.json`, `table.csv`, `table.parquet`, `README.md` and `report.html` of a study, complete or not."""
+    rows = rows_of(study)
+    data = as_data(study, rows, code, seconds)
+    glances = overviews(blocks(data, rows), data["reference"], data["correction"])
+    data["overviews"] = [each.to_json() for each in glances]
+    write_json(study.folder / "study.json", data, allow_nan=True)
+    _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
+    write_text(study.folder / "README.md", readme.readme(data, rows, glances))
+    write_text(study.folder / "report.html", page(data, rows, glances))
+
+
+def as_data(study: StudyState, rows: Sequence[StudyRow], code: int, seconds: float) -> dict[str, Any]:
+    """Everything that is known of a study, as plain data: what `study.json` holds."""
+    return {
+        "name": study.plan.recipe.name,
+        "exit_code": code,
+        "seconds": seconds,
+        "reference": study.plan.options.reference,
+        "compared": compared_axis(study.plan.axes, study.plan.options.reference),
+        "axes": [
+            {
+                "name": axis.name,
+                "key": axis.key,
+                "entries": [entry.label for entry in axis.entries],
+                "seeds": axis.repeats,
+            }
+            for axis in study.plan.axes
+        ],
+        "correction": study.plan.options.correction,
+        "comparisons": sum(row.p_corrected is not None for row in rows),
+        "counts": counted(study.states),
+        "cells": [
+            {
+                "cell": state.cell.folder,
+                "labels": dict(state.cell.labels),
+                "status": state.status,
+                "message": state.message,
+                "seconds": round(state.seconds, 3),
+                "chosen": dict(state.chosen),
+            }
+            for state in study.states
+        ],
+        "search": [
+            {
+                "labels": dict(group.labels),
+                "trials": [each.to_json() for each in study.tried.get(group.number, [])],
+                "grid": {path: list(dict.fromkeys(values[path] for values in group.grid)) for path in group.grid[0]}
+                if _plain(group.grid)
+                else {},
+                "edge": study.edges.get(group.number, ""),
+            }
+            for group in study.plan.groups
+        ],
+        "budget": _budget(study),
+        "rows": [row.to_json() for row in rows],
+    }
+
+
+def counted(states: Iterable[CellState]) -> dict[str, int]:
+    """Cells by how far they are; reused ones are done."""
+    counts = dict.fromkeys(("done", "failed", "refused", "stopped", "queued"), 0)
+    for state in states:
+        counts["done" if state.complete else state.status] += 1
+    return counts
+
+
+def _plain(grid: Sequence[JSONObject]) -> bool:
+    """Whether the values of a grid can be told apart by themselves."""
+    return all(isinstance(value, str | int | float | None) for values in grid for value in values.values())
+
+
+def _budget(study: StudyState) -> dict[str, Any] | None:
+    """What was made equal, if anything was."""
+    budget = study.plan.options.budget
+    if budget is None:
+        return None
+    stage = next((state.matched.stage for state in study.states if state.matched is not None), budget.stage or "")
+    reference = str(budget.reference or study.plan.options.reference)
+    return {
+        "match": budget.match,
+        "unit": UNITS[budget.match],
+        "reference": reference,
+        "stage": stage,
+        "sentence": sentence(budget.match, reference, stage),
+    }
+
+
+def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[StudyRow], study_budget: str = "") -> None:
+    """One line a row and metric."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    names = [axis.name for axis in axes if not axis.repeats]
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        common: dict[str, Any] = {name: row.labels[name] for name in names}
+        common |= {"benchmark": row.benchmark or None, "model": row.model or None, "expected": row.expected}
+        common |= {
+            status: row.counts.get(status, 0) + (row.counts.get("reused", 0) if status == "done" else 0)
+            for status in ("done", "failed", "refused")
+        }
+        if study_budget:
+            common |= {
+                "budget_unit": study_budget,
+                "spent": row.budget["spent"] if row.budget else None,
+                "max_steps": row.budget["max_steps"] if row.budget else None,
+            }
+        costs = {name: row.costs.get(name) for name in COLUMNS}
+        for metric in row.figures or [None]:
+            figure = row.figures[metric] if metric else None
+            difference = figure.difference if figure else None
+            lines.append(
+                common
+                | {
+                    "metric": metric,
+                    "mean": figure.mean if figure else None,
+                    "sd": figure.sd if figure else None,
+                    "low": figure.interval[0] if figure and figure.interval else None,
+                    "high": figure.interval[1] if figure and figure.interval else None,
+                    "difference": difference.value if difference else None,
+                    "difference_low": difference.low if difference else None,
+                    "difference_high": difference.high if difference else None,
+                    "p": difference.p if difference else None,
+                    "p_corrected": row.p_corrected if metric == row.main else None,
+                    "verdict": row.verdict(metric) if metric else "",
+                    "trainable_share": row.share,
+                    **costs,
+                    "message": row.message or None,
+                }
+            )
+    table = pa.Table.from_pylist(lines)
+    for name, write in (("table.parquet", pq.write_table), ("table.csv", csv.write_csv)):
+        with whole_file(folder / name) as temporary:
+            write(table, temporary)
 
 
 def page(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
@@ -78,7 +227,7 @@ def _block(
         "scores": _scores(able, [row for row in rows if not row.figures]),
         "larger": not smaller_is_better(next((row.main for row in able), None)),
         "frontier": _frontier(able),
-        "costs": _costs(able),
+        "costs": _cost_plots(able),
         "curves": _curves(able),
     }
 
@@ -117,10 +266,10 @@ def _frontier(rows: Sequence[StudyRow]) -> str:
     return plots.frontier(methods, sum(starts) / len(starts) if starts else None) if methods else ""
 
 
-def _costs(rows: Sequence[StudyRow]) -> list[str]:
+def _cost_plots(rows: Sequence[StudyRow]) -> list[str]:
     """One scatter a cost that tells the methods apart."""
     drawn = []
-    for key, name, unit in COSTS:
+    for key, name, unit in PLOTTED_COSTS:
         points = []
         for row in rows:
             cost = row.costs.get(key)

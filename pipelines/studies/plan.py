@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.core.costs import StagePlan
 from pipelines.core.pages import count, seconds, size
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.study_cells import Cell, StudyRecipe, named
 from pipelines.runs import hardware
 from pipelines.runs.fingerprints import digest
-from pipelines.runs.planning.plan import Plan, StagePlan, plan
+from pipelines.runs.planning.plan import Plan, plan
 from pipelines.studies.search import rungs
 
 

@@ -31,7 +31,7 @@ from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.study_cells import Cell, Group, StudyRecipe, named, told
 from pipelines.runs import fingerprints, hardware
 from pipelines.studies.budget import UnmatchedBudgetError, match_budget, measured_seconds
-from pipelines.studies.files import write_results
+from pipelines.studies.page import write_results
 from pipelines.studies.search import Trial, edge, ranked, rungs, score_of
 from pipelines.studies.state import CellState, StudyState
 from pipelines.studies.workers import RunEnd, Workers, is_complete, slots

@@ -8,13 +8,13 @@ import pytest
 from pipelines.core.errors import PublishError
 from pipelines.core.results import scores_in, scores_of_model
 from pipelines.publishing import verify
-from pipelines.publishing.verify import Proof, Questions, compare, largest_difference, questions_of
+from pipelines.publishing.verify import Proof, ProofInputs, compare, largest_difference, questions_of
 
 LOGITS = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.4999]], dtype=np.float32)
 
 
 def asked(logits=LOGITS, precision="no", columns=None):
-    return {"glue/mrpc validation": Questions(["a", "b", "c"], None, 8, logits, precision, columns)}
+    return {"glue/mrpc validation": ProofInputs(["a", "b", "c"], None, 8, logits, precision, columns)}
 
 
 def answered(change=0.0, row=0, column=0):
