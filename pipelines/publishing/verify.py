@@ -65,7 +65,7 @@ MOST_TOKENS = 512
 
 
 @dataclass
-class Questions:
+class ProofInputs:
     """One group of texts, and what the evaluation answered."""
 
     texts: list[str]
@@ -92,7 +92,7 @@ class Questions:
         """Rows of predictions."""
         return len(self.texts) // (self.choices or 1)
 
-    def first(self, rows: int) -> Questions:
+    def first(self, rows: int) -> ProofInputs:
         """The first rows only, without what the evaluation answered."""
         texts = rows * (self.choices or 1)
         return replace(
@@ -151,7 +151,7 @@ class Proof:
         }
 
 
-def questions_of(scores: Mapping[str, BenchmarkScores], precision: str) -> tuple[dict[str, Questions], int]:
+def questions_of(scores: Mapping[str, BenchmarkScores], precision: str) -> tuple[dict[str, ProofInputs], int]:
     """Up to MOST_ROWS rows of the predictions of this model, by benchmark and split, and how many there are.
 
     Of written answers, which have no logits, the first WRITTEN_ROWS are asked again, and are not counted. Held-out text
@@ -184,7 +184,7 @@ def _is_written(table: pa.Table) -> bool:
     return "hypothesis" in table.column_names and table["hypothesis"].null_count < table.num_rows
 
 
-def _decided(part: JSONObject, about: JSONObject, precision: str) -> Questions:
+def _decided(part: JSONObject, about: JSONObject, precision: str) -> ProofInputs:
     """The questions behind predictions with logits, by the columns that the kind of answer leaves."""
     import numpy as np
 
@@ -200,13 +200,13 @@ def _decided(part: JSONObject, about: JSONObject, precision: str) -> Questions:
         ]
         each = np.concatenate(rows)
         read = ~np.isnan(each).any(axis=1)  # a word without a token of its own has no logits
-        return Questions(
+        return ProofInputs(
             [" ".join(words) for words in part["tokens"]], None, logits=each[read], words=part["tokens"], **settings
         )
     if _filled(part, "options"):
         texts = [text for text, options in zip(part["text"], part["options"], strict=True) for _ in options]
         beside = [option for options in part["options"] for option in options]
-        return Questions(
+        return ProofInputs(
             texts,
             beside,
             logits=np.asarray(part["logits"], dtype=np.float32),
@@ -219,10 +219,10 @@ def _decided(part: JSONObject, about: JSONObject, precision: str) -> Questions:
         texts, contexts, ends = ([part[name][row] for row in found] for name in ("text", "text_pair", "logits"))
         answers = np.asarray(ends, dtype=np.float32).reshape(-1, 2)
         stride = about.get("spans", {}).get("doc_stride", 0)
-        return Questions(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
+        return ProofInputs(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
     pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
     logits = np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1)
-    return Questions(part["text"], pairs, logits=logits, **settings)
+    return ProofInputs(part["text"], pairs, logits=logits, **settings)
 
 
 def _filled(part: JSONObject, column: str) -> bool:
@@ -230,12 +230,12 @@ def _filled(part: JSONObject, column: str) -> bool:
     return bool(part.get(column)) and any(value is not None for value in part[column])
 
 
-def _written(part: JSONObject, about: JSONObject) -> Questions:
-    return Questions(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
+def _written(part: JSONObject, about: JSONObject) -> ProofInputs:
+    return ProofInputs(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
 
 
 def clean_answers(
-    folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
+    folder: Path, groups: Mapping[str, ProofInputs], auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
 ) -> dict[str, NDArray[np.float32]]:
     """Logits by group, computed by a process that has never heard of Finery. Raises PublishError.
 
@@ -282,7 +282,7 @@ def _bare(place: str) -> dict[str, str]:
 
 
 def answers_here(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, groups: Mapping[str, Questions]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, groups: Mapping[str, ProofInputs]
 ) -> dict[str, NDArray[np.float32]]:
     """The same logits, computed by this process with a model at hand."""
     model.eval()
@@ -316,7 +316,7 @@ def _usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
-def compare(groups: Mapping[str, Questions], clean: Logits, proof: Proof) -> None:
+def compare(groups: Mapping[str, ProofInputs], clean: Logits, proof: Proof) -> None:
     """Hold the clean process's logits against the evaluation's. Raises PublishError when they differ by too much."""
     import numpy as np
 
@@ -371,7 +371,7 @@ def prove(
     model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
     if not groups:
         choices = 1 if head.kind == "multiple_choice" else None
-        groups = {FIXED: Questions(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
+        groups = {FIXED: ProofInputs(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
     context.events.emit("progress", what="loading the checkpoint in a clean process")
     clean = clean_answers(folder, groups, auto_class, adapter, code)
     compare(groups, clean, proof)
