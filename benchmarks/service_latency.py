@@ -56,7 +56,7 @@ def serve(home: Path, url: str) -> None:
     from service import supervisor
     from service.cli.serve import serve as command
     from service.executors.isolation import isolation_of
-    from service.executors.local import Local
+    from service.executors.local import LocalExecutor
     from service.executors.protocol import Gpu, HostCapacity
 
     host = HostCapacity("here", 4, 16 << 30, (Gpu(0, 80 << 30, "pretended"),))
@@ -64,7 +64,9 @@ def serve(home: Path, url: str) -> None:
 
     class Supervisor(supervisor.Supervisor):
         def __init__(self, settings: Any, store: Any) -> None:
-            super().__init__(settings, store, Local(host, isolation=isolation_of(settings.isolation)), pipelines)
+            super().__init__(
+                settings, store, LocalExecutor(host, isolation=isolation_of(settings.isolation)), pipelines
+            )
 
     supervisor.Supervisor = Supervisor  # type: ignore[misc]
     command("127.0.0.1", 0, home, url or None, None, True)

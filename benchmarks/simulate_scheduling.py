@@ -25,11 +25,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from service.jobs.job import Host, Resources, Slot
+from service.jobs.job import GpuSlot, Host, Resources
 from service.scheduler import choose as choosing
 from service.scheduler.capacity import Capacity
 from service.scheduler.choose import choose
-from service.scheduler.queue import Decision, Queue, Running, Share, Usage, Waiting
+from service.scheduler.queue import Decision, Queue, RunningJob, Share, Usage, WaitingJob
 
 GPUS = 8
 """Of each host."""
@@ -47,7 +47,7 @@ ESTIMATED = 0.8
 class Work:
     """A job of the simulation, and what became of it."""
 
-    job: Waiting
+    job: WaitingJob
     seconds: float
     """How long it really runs."""
     left: float
@@ -82,7 +82,7 @@ def drawn(jobs: int, gpus: int, load: float, seed: int) -> list[Work]:
     moment, made = 0.0, []
     for number, ((gpu, hosts), length) in enumerate(zip(sizes, lengths, strict=True)):
         moment += rng.expovariate(1 / between)
-        job = Waiting(
+        job = WaitingJob(
             id=f"job-{number:06}",
             project=rng.choices(projects, popularity)[0],
             priority=rng.choices([level for level, _ in PRIORITIES], [share for _, share in PRIORITIES])[0],
@@ -102,7 +102,7 @@ def cluster(hosts: int) -> list[Host]:
     found = []
     for number in range(hosts):
         kind, memory = kinds[number % 4]
-        slots = tuple(Slot(index, kind, memory) for index in range(GPUS))
+        slots = tuple(GpuSlot(index, kind, memory) for index in range(GPUS))
         found.append(Host(f"host-{number:04}", cpus=128, memory=2 << 40, slots=slots))
     return found
 
@@ -185,7 +185,7 @@ class Simulation:
             job = work.job
             self.queue.remove(start.job)
             self.capacity.take(
-                Running(
+                RunningJob(
                     job.id, start.placement, job.project, job.priority, job.resources, self.now, job.expected_seconds
                 )
             )

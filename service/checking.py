@@ -97,7 +97,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecipeReading:
     """A recipe that can be read, not checked yet."""
 
     text: str
@@ -148,13 +148,13 @@ class Checker:
             if worker is not None:
                 worker.end()
 
-    def read(self, recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
+    def read(self, recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> RecipeReading:
         """The recipe as text and data. Raises RecipeError, at once for what is too large."""
         problem = too_costly(recipe, overrides)
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
         written = recipe if isinstance(recipe, str) else json.dumps(recipe)
-        found: Reading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
+        found: RecipeReading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
         return found
 
     def check(
@@ -192,30 +192,30 @@ class Checker:
         )
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
-        said = _unless_mistaken(self._asked("draft", fields=dict(fields)))
-        return said["text"], _tuples(said["data"])
+        answer = _unless_mistaken(self._asked("draft", fields=dict(fields)))
+        return answer["text"], _tuples(answer["data"])
 
-    def _read_now(self, recipe: str, is_text: bool, overrides: tuple[str, ...]) -> Reading | FineryError:
-        said = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
-        if isinstance(said, FineryError):
-            return said
+    def _read_now(self, recipe: str, is_text: bool, overrides: tuple[str, ...]) -> RecipeReading | FineryError:
+        answer = self._asked("read", recipe=recipe, is_text=is_text, overrides=overrides)
+        if isinstance(answer, FineryError):
+            return answer
         needs: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in said["needs"].items()
+            key: tuple(value) if isinstance(value, list) else value for key, value in answer["needs"].items()
         }
-        return Reading(said["text"], _tuples(said["data"]), Needs(**needs))
+        return RecipeReading(answer["text"], _tuples(answer["data"]), Needs(**needs))
 
     def _check_now(
         self,
         text: str,
         overrides: tuple[str, ...],
-        files: Any,
-        checkpoints: Any,
-        code: Any,
+        files: object,
+        checkpoints: object,
+        code: object,
         private: bool,
         most: int | None,
-        secrets: Any,
+        secrets: object,
     ) -> Outline | FineryError:
-        said = self._asked(
+        answer = self._asked(
             "check",
             text=text,
             overrides=overrides,
@@ -226,7 +226,11 @@ class Checker:
             processes=most,
             secrets=secrets,
         )
-        return said if isinstance(said, FineryError) else Outline(said["name"], tuple(said["stages"]), said["cells"])
+        return (
+            answer
+            if isinstance(answer, FineryError)
+            else Outline(answer["name"], tuple(answer["stages"]), answer["cells"])
+        )
 
     def _asked(self, work: str, **given: Any) -> Any:
         """What a worker answers. Errors of the recipe are returned, so that they are remembered; one that took too
@@ -235,8 +239,8 @@ class Checker:
         kept: _Worker | None = None
         try:
             worker = worker if worker is not None and worker.alive else _Worker(self.seconds, self.memory)
-            said = worker.ask({"work": work, **given})
-            kept = worker if said is not None and not said.get("spent") else None
+            answer = worker.ask({"work": work, **given})
+            kept = worker if answer is not None and not answer.get("spent") else None
         finally:
             if kept is None and worker is not None:
                 worker.end()
@@ -244,7 +248,7 @@ class Checker:
             self._idle.put(kept)
             if self._closed:
                 self.close()
-        if said is None or said.get("spent"):
+        if answer is None or answer.get("spent"):
             log.warning(
                 "a recipe was refused: checking it took more than %.0f s or %d MB", self.seconds, self.memory >> 20
             )
@@ -252,18 +256,19 @@ class Checker:
                 [
                     Mistake(
                         "",
-                        f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of memory); make it smaller",
+                        f"takes too long to check (more than {self.seconds:g} s or {self.memory >> 20} MB of "
+                        "memory); make it smaller",
                         FILE,
                     )
                 ]
             )
-        if "mistakes" in said:
-            return RecipeError([Mistake(*each) for each in said["mistakes"]])
-        if "refused" in said:
-            return CommandError(said["refused"])
-        if "failed" in said:
-            raise RuntimeError(f"the check failed: {said['failed']}")
-        return said["result"]
+        if "mistakes" in answer:
+            return RecipeError([Mistake(*each) for each in answer["mistakes"]])
+        if "refused" in answer:
+            return CommandError(answer["refused"])
+        if "failed" in answer:
+            raise RuntimeError(f"the check failed: {answer['failed']}")
+        return answer["result"]
 
 
 def checker_of(settings: Settings) -> Checker:
@@ -271,7 +276,7 @@ def checker_of(settings: Settings) -> Checker:
     return Checker(settings.check_workers, settings.check_seconds, settings.check_memory)
 
 
-def _unless_mistaken(found: Any) -> Any:
+def _unless_mistaken(found: object) -> Any:
     if isinstance(found, RecipeError):
         raise RecipeError(found.mistakes)  # a new one each time: a raised error carries its trace
     if isinstance(found, FineryError):
@@ -279,7 +284,7 @@ def _unless_mistaken(found: Any) -> Any:
     return found
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """Plain data as `pipelines` has it, whose sequences are tuples."""
     if isinstance(value, dict):
         return {key: _tuples(entry) for key, entry in value.items()}
@@ -291,7 +296,10 @@ class _Worker:
 
     def __init__(self, seconds: float, memory: int) -> None:
         self._seconds = seconds
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from service.checking import work; work({seconds!r}, {memory!r})"
+        code = (
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); from service.checking import work; work({seconds!r}, "
+            f"{memory!r})"
+        )
         environment = {
             name: value for name, value in os.environ.items() if INHERITED.fullmatch(name) and not TOLD.search(name)
         }
@@ -314,7 +322,7 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def ask(self, request: Mapping[str, object]) -> dict[str, Any] | None:
         """The answer, or None when it did not come in time or the process is gone."""
         if not self._ready and self._line(self._begun + START_SECONDS) is None:
             raise RuntimeError("a process that checks recipes could not be started")
@@ -370,15 +378,18 @@ def work(seconds: float, memory: int) -> None:
     out.flush()
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_REAL, seconds + 5)  # ends it by itself should the service be gone
-        said = _answer(json.loads(line))
+        answer = _answer(json.loads(line))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        out.write(said + b"\n")
+        out.write(answer + b"\n")
         out.flush()
-        if b'"spent"' in said[:10]:
+        if b'"spent"' in answer[:10]:
             return
 
 
-_WARM = "name: warm\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: builtin/python-docs}, {stage: evaluate}]\n"
+_WARM = (
+    "name: warm\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: "
+    "builtin/python-docs}, {stage: evaluate}]\n"
+)
 
 
 def _mapped() -> int:
@@ -390,22 +401,22 @@ def _mapped() -> int:
 def _answer(request: dict[str, Any]) -> bytes:
     works: dict[str, Callable[..., Any]] = {"read": _read, "check": _check, "draft": _draft}
     try:
-        said: dict[str, Any] = {"result": works[request.pop("work")](**request)}
+        answer: dict[str, Any] = {"result": works[request.pop("work")](**request)}
     except RecipeError as error:
-        told = [(each.key, each.message[:4000], each.file, each.line) for each in error.mistakes[:MOST_MISTAKES]]
-        said = {"mistakes": told}
+        mistakes = [(each.key, each.message[:4000], each.file, each.line) for each in error.mistakes[:MOST_MISTAKES]]
+        answer = {"mistakes": mistakes}
     except CommandError as error:
-        said = {"refused": str(error)}
+        answer = {"refused": str(error)}
     except MemoryError:
         return b'{"spent": true}'
     except RecursionError:
-        said = {"mistakes": [("", "is nested too deeply: not a recipe", FILE, None)]}
+        answer = {"mistakes": [("", "is nested too deeply: not a recipe", FILE, None)]}
     except Exception as error:
         import traceback
 
-        said = {"failed": f"{type(error).__name__}: {traceback.format_exc(limit=-8)}"}
+        answer = {"failed": f"{type(error).__name__}: {traceback.format_exc(limit=-8)}"}
     try:
-        return json.dumps(said).encode()
+        return json.dumps(answer).encode()
     except MemoryError:
         return b'{"spent": true}'
 
@@ -432,7 +443,7 @@ def _check(
     secrets: Any,
 ) -> dict[str, Any]:
     from service.safety.network_recipes import check, unfit_keys
-    from service.safety.secrets import Secret
+    from service.safety.secrets import SecretValue
 
     known = Known(
         {name: Path(path) for name, path in files},
@@ -443,8 +454,8 @@ def _check(
     found = check(text, tuple(overrides), known, processes)
     hosts = {name: None if listed is None else tuple(listed) for name, listed in secrets}
 
-    def secret_of(name: str) -> Secret | None:
-        return Secret("", hosts[name]) if name in hosts else None
+    def secret_of(name: str) -> SecretValue | None:
+        return SecretValue("", hosts[name]) if name in hosts else None
 
     mistakes = list(unfit_keys(found.source.data, tuple(hosts), secret_of))
     for cell in found.study.cells if found.study is not None else ():

@@ -1,39 +1,28 @@
-"""The client of a service: which server and token, requests and refusals, and uploads of the files that a recipe names.
+"""The client of a service: which server and token, requests that come back as data, refusals as sentences.
 
-Which server a command talks to, and with which token.
-
-`--server` or `FINERY_URL`, `--token-file` or `FINERY_TOKEN`, else `~/.config/finery/config.toml`:
+Server and token are named by `--server` or `FINERY_URL`, `--token-file` or `FINERY_TOKEN`, else by
+`~/.config/finery/config.toml`:
 
     server = "https://finery.example.org"
     token = "fin_…"              # or token_file = "~/.config/finery/token"
 
 On the machine that `finery serve` runs on, the admin's token is in `HOME/admin.token`.
-
-One conversation with a service: requests that come back as data, refusals that come back as sentences.
-
-From a recipe on this disk to one that a server can run: the files that it names are uploaded and named `file:ID`.
-
-A file goes up once: the server is asked by its SHA-256 first. A broken upload continues where the server says it is.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pipelines.core.config import Position as Place_config
-from pipelines.core.config import key_path
 from pipelines.core.errors import EXIT_FAILED, EXIT_USAGE, CommandError, FineryError, Mistake
-from service.safety.references import REFERENCE, TAKES, key_of, strings
 
 if TYPE_CHECKING:
     import httpx
@@ -44,7 +33,7 @@ KEYS = ("server", "token", "token_file")
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """A server and the token to show it."""
 
     url: str
@@ -52,7 +41,7 @@ class Place:
     token: str
 
 
-def find(server: str | None, token_file: Path | None, environment: Mapping[str, str] | None = None) -> Place:
+def find(server: str | None, token_file: Path | None, environment: Mapping[str, str] | None = None) -> ServerAddress:
     """The place that the command, the environment or the config file names. Raises CommandError."""
     environment = os.environ if environment is None else environment
     config_path = config_file(environment)
@@ -60,9 +49,10 @@ def find(server: str | None, token_file: Path | None, environment: Mapping[str, 
     url = server or environment.get("FINERY_URL") or config.get("server")
     if not url:
         raise CommandError(
-            f'no server is named: give --server URL, set FINERY_URL, or write server = "http://…" into {config_path}; `finery serve` starts one'
+            'no server is named: give --server URL, set FINERY_URL, or write server = "http://…" into '
+            f"{config_path}; `finery serve` starts one"
         )
-    return Place(_checked(url), _token(token_file, environment, config, config_path))
+    return ServerAddress(_checked(url), _token(token_file, environment, config, config_path))
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
@@ -107,7 +97,8 @@ def _token(
     if config.get("token_file"):
         return _token_in(Path(config["token_file"]).expanduser())
     raise CommandError(
-        f'no token is given: name its file with --token-file, set FINERY_TOKEN, or write token_file = "…" into {config_path}; '
+        'no token is given: name its file with --token-file, set FINERY_TOKEN, or write token_file = "…" into '
+        f"{config_path}; "
         "a new server's first token is in HOME/admin.token"
     )
 
@@ -150,8 +141,8 @@ class ServerRefused(FineryError):
         self.mistakes = mistakes
         self.sentence = message
         self.exit_code = EXIT_USAGE if status in (400, 404, 409, 413, 415, 422) else EXIT_FAILED
-        told = [str(each) for each in mistakes]
-        super().__init__(message if [message] == told else "\n".join([message, *told]))
+        sentences = [str(each) for each in mistakes]
+        super().__init__(message if [message] == sentences else "\n".join([message, *sentences]))
 
     def about(self, file: str) -> ServerRefused:
         """The same, its mistakes found in a file of the user's."""
@@ -163,7 +154,7 @@ class ServerRefused(FineryError):
 class Connection:
     """A client of `/api/v1`. Use as a context manager."""
 
-    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None, pause: float = 0.5) -> None:
+    def __init__(self, place: ServerAddress, transport: httpx.BaseTransport | None = None, pause: float = 0.5) -> None:
         import httpx
 
         self.place = place
@@ -196,7 +187,7 @@ class Connection:
     def post(
         self,
         path: str,
-        data: Any = None,
+        data: object = None,
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -269,14 +260,15 @@ class Connection:
 
 CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"  # CSI: colours, moving the cursor, clearing
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS: titles, links, the clipboard
+    # OSC, DCS: titles, links, the clipboard
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 """What moves a terminal rather than being read: escape sequences, control characters, changes of the writing
 direction."""
 
 
-def harmless(value: Any) -> Any:
+def harmless(value: object) -> Any:
     """What a server sent, without anything that a terminal obeys; of a line that was rewritten, what was seen last.
 
     Jobs write names, messages and logs: whoever looks at them must not have their terminal driven by them.
@@ -294,14 +286,14 @@ def harmless(value: Any) -> Any:
 def refusal(answer: httpx.Response) -> ServerRefused:
     """The server's problem+json as an error."""
     try:
-        told = answer.json()
+        problem = answer.json()
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        told = {}
-    told = harmless(told)
-    sentence = told.get("detail") or told.get("title") or f"the server answered with status {answer.status_code}"
-    errors = told.get("errors")
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    problem = harmless(problem)
+    sentence = problem.get("detail") or problem.get("title") or f"the server answered with status {answer.status_code}"
+    errors = problem.get("errors")
     mistakes = tuple(
         Mistake(str(each.get("key") or ""), str(each.get("message", "")), str(each.get("file") or ""), each.get("line"))
         for each in (errors if isinstance(errors, list) else ())
@@ -310,13 +302,13 @@ def refusal(answer: httpx.Response) -> ServerRefused:
     if answer.status_code == 401:
         sentence = (
             f"{sentence}; the token is given with --token-file or FINERY_TOKEN"
-            if told
+            if problem
             else "the server does not know this token"
         )
     if answer.status_code == 429 and (seconds := answer.headers.get("Retry-After")):
         sentence = f"{sentence}; try again in {seconds} s"
     return ServerRefused(
-        answer.status_code, str(sentence), str(told.get("reason") or told.get("code") or "refused"), mistakes
+        answer.status_code, str(sentence), str(problem.get("reason") or problem.get("code") or "refused"), mistakes
     )
 
 
@@ -348,7 +340,6 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    import json
 
     try:
         data = json.loads(text)
@@ -357,159 +348,9 @@ def _parsed(text: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {"text": str(data)}
 
 
-def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _given(parameters: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-PIECE = 8 << 20
-"""Bytes sent at once."""
-TRIES_UPLOADS = 5
-GLOB = frozenset("*?[")
-MOST_FILES = 1000
-"""Behind one folder or glob; more are better put into one file first."""
-
-
-@dataclass(frozen=True)
-class Named:
-    """Files that a recipe names at one place."""
-
-    place: Place_config
-    text: str
-    """As the recipe has it."""
-    files: tuple[Path, ...]
-
-
-def local_files(data: Mapping[str, Any], folder: Path) -> list[Named]:
-    """The places of a recipe that name files below `folder` or by an absolute path. Raises CommandError."""
-    found = []
-    for place, text in strings(data):
-        if key_of(place) not in TAKES["file"] or REFERENCE.fullmatch(text) or "\0" in text or "://" in text:
-            continue
-        files = _behind(text, folder)
-        if len(files) > MOST_FILES:
-            raise CommandError(
-                f"{text} stands for {len(files):,} files, more than {MOST_FILES:,}; put them into one file before submitting"
-            )
-        if len(files) > 1 and not _in_list_of_data(place, data):
-            raise CommandError(
-                f"{text} stands for {len(files)} files; a submitted recipe names one file here, so put them into one first"
-            )
-        if files:
-            found.append(Named(place, text, files))
-    return found
-
-
-def _behind(text: str, folder: Path) -> tuple[Path, ...]:
-    path = Path(os.path.expanduser(text))
-    path = path if path.is_absolute() else folder / path
-    if path.is_file():
-        return (path,)
-    if path.is_dir():
-        return tuple(
-            sorted(each for each in path.rglob("*") if each.is_file() and not each.name.startswith((".", "_")))
-        )
-    if GLOB & set(text):
-        base = Path(path.anchor) if path.is_absolute() else folder
-        return tuple(sorted(each for each in base.glob(str(path.relative_to(base))) if each.is_file()))
-    return ()
-
-
-def _in_list_of_data(place: Place_config, data: Any) -> bool:
-    """Whether a place is the `path` of one entry of a list of data sets, which may become several entries."""
-    return len(place) >= 3 and place[-1] == "path" and isinstance(place[-2], int) and place[-3] == "datasets"
-
-
-def with_uploads(
-    connection: Connection, data: Mapping[str, Any], folder: Path, say: Callable[[str], None] = lambda sentence: None
-) -> list[str]:
-    """Upload the files that a recipe names; the overrides that put `file:ID` in their place, so that the text stays
-    as it was written.
-
-    Raises CommandError, ServerRefused, Unreachable.
-    """
-    named = local_files(data, folder)
-    ids = {path: upload(connection, path, say) for path in dict.fromkeys(path for each in named for path in each.files)}
-    overrides = [f"{key_path(each.place)}=file:{ids[each.files[0]]}" for each in named if len(each.files) == 1]
-    several = [each for each in named if len(each.files) > 1]
-    for place in dict.fromkeys(each.place[:-2] for each in several):
-        entries = [
-            entry
-            for position, before in enumerate(_at(data, place))
-            for entry in _spread(before, (*place, position), named, ids)
-        ]
-        overrides = [each for each in overrides if not each.startswith(f"{key_path(place)}[")]
-        overrides.append(f"{key_path(place)}={json.dumps(entries, ensure_ascii=False)}")
-    return overrides
-
-
-def _spread(entry: Any, place: Place_config, named: Sequence[Named], ids: Mapping[Path, str]) -> list[Any]:
-    """One entry of a list of data sets as one entry for each file that it names."""
-    found = next((each for each in named if each.place == (*place, "path")), None)
-    if found is None:
-        return [entry]
-    return [{**entry, "path": f"file:{ids[path]}"} for path in found.files]
-
-
-def _at(data: Any, place: Place_config) -> Any:
-    for part in place:
-        data = data[part]
-    return data
-
-
-def upload(
-    connection: Connection, path: Path, say: Callable[[str], None] = lambda sentence: None, purpose: str = "data"
-) -> str:
-    """The id of the file on the server; its bytes travel only when the server has not got them."""
-    size, digest = _digest(path)
-    made = connection.post("/files", {"filename": path.name, "purpose": purpose, "bytes": size, "sha256": digest})
-    if made["state"] == "ready":
-        return str(made["id"])
-    say(f"uploading {path.name} ({size:,} bytes)")
-    _send(connection, path, str(made["id"]), size)
-    return str(connection.post(f"/files/{made['id']}/complete", {"sha256": digest})["id"])
-
-
-def _send(connection: Connection, path: Path, identifier: str, size: int) -> None:
-    offset, failures = 0, 0
-    with open(path, "rb") as file:
-        while offset < size:
-            file.seek(offset)
-            piece = file.read(PIECE)
-            if not piece:
-                raise CommandError(f"{path} became shorter while it was uploaded; submit again")
-            try:
-                connection.patch(
-                    f"/files/{identifier}",
-                    content=piece,
-                    headers={"Upload-Offset": str(offset), "Content-Type": "application/octet-stream"},
-                )
-                offset, failures = offset + len(piece), 0
-            except (Unreachable, ServerRefused) as error:
-                failures += 1
-                if failures == TRIES_UPLOADS or (isinstance(error, ServerRefused) and error.status != 409):
-                    raise
-                offset = int(connection.get(f"/files/{identifier}")["offset"])
-
-
-def _digest(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file. Raises CommandError."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        for piece in _pieces(path):
-            digest.update(piece)
-            size += len(piece)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
-    if size == 0:
-        raise CommandError(f"{path} is empty; there is nothing to upload")
-    return size, digest.hexdigest()
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            yield piece

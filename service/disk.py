@@ -1,17 +1,12 @@
 """Room on the disk: a reserve that new work may not touch, and the sweep that deletes what is not kept for ever.
 
-Room on the disk: a reserve that new work may not touch, and a ballast that lets a server start again when nothing is
-left.
-
 SQLite needs some kilobytes to open a database. The ballast is a file of zeros in the home, given up when the server
 starts on a full disk, and made again when there is room: whoever frees space finds a service that answers.
 
-What is not kept for ever: uploads that nobody finished, jobs whose time after their end is over, and secrets of
-attempts that have ended.
-
-An upload that nobody added to for `upload_seconds` is deleted, row and bytes. The age of an upload is that of the
-last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its way
-holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two,
+The sweep deletes uploads that nobody finished, jobs whose time after their end is over, and secrets of attempts that
+have ended. An upload that nobody added to for `upload_seconds` is deleted, row and bytes. The age of an upload is that
+of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
+way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two,
 goes likewise.
 """
 
@@ -48,7 +43,10 @@ def sentence(home: Path, reserve: int) -> str | None:
     left = free(home)
     if left >= reserve:
         return None
-    return f"The server's disk has {left >> 20} MB left, less than its reserve of {reserve >> 20} MB; an admin must free some space (`finery gc`)."
+    return (
+        f"The server's disk has {left >> 20} MB left, less than its reserve of {reserve >> 20} MB; an admin must "
+        "free some space (`finery gc`)."
+    )
 
 
 def drop_ballast(home: Path, least: int = BALLAST_BYTES) -> bool:
@@ -84,8 +82,6 @@ PART = ".part"
 DELETED = ".deleted"
 """In the folder of a job that is being deleted."""
 
-log_sweeping = logging.getLogger(__name__)
-
 
 def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
     """Delete every upload that is older than the settings allow; returns how many there were. Again deletes
@@ -98,7 +94,7 @@ def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.ti
         gone += sum(_forget(store, settings, file, oldest) for file in page if file.created < oldest)
     gone += sum(_forget_part(store, path, oldest) for path in settings.files.glob(f"*/*{PART}"))
     if gone:
-        log_sweeping.info("%d uploads that nobody finished are deleted", gone)
+        log.info("%d uploads that nobody finished are deleted", gone)
     sweep_secrets(store, settings)
     return gone
 
@@ -112,7 +108,7 @@ def sweep_secrets(store: Store, settings: Settings) -> int:
     ended = [record for record in records if record.name not in live]
     left = [record for record in ended if not delete_secrets(record, parts=True)]
     if left:
-        log_sweeping.warning("secrets of %d attempts that have ended cannot be deleted, such as %s", len(left), left[0])
+        log.warning("secrets of %d attempts that have ended cannot be deleted, such as %s", len(left), left[0])
     return len(ended) - len(left)
 
 
@@ -125,7 +121,7 @@ def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = ti
             forget_job(store, settings, identifier)
             gone += 1
     if gone:
-        log_sweeping.info("%d jobs are deleted, whose time after their end is over", gone)
+        log.info("%d jobs are deleted, whose time after their end is over", gone)
     return gone
 
 

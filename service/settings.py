@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipelines.core.errors import CommandError
+from service.executors.registry import EXECUTORS, either
 from service.safety.remote_code import MOST, PINNED
 from service.safety.secrets import binding_of
 
@@ -43,8 +44,8 @@ class Settings(BaseModel):
     """0 takes a free one."""
     database_url: str = ""
     """`postgresql://user@host/name` or `sqlite:////path`; empty for `sqlite:///HOME/finery.db`."""
-    executor: Literal["local", "docker", "ray"] = "local"
-    """What runs the attempts."""
+    executor: str = "local"
+    """What runs the attempts: a name of `service.executors.registry`."""
     docker_host: str = "unix:///var/run/docker.sock"
     """Where the Docker engine listens, for the docker executor: `unix:///path` or `tcp://host:port`."""
     image: str = "finery:latest"
@@ -142,6 +143,13 @@ class Settings(BaseModel):
                 raise ValueError(str(error)) from None
         return value
 
+    @field_validator("executor")
+    @classmethod
+    def _a_known_executor(cls, name: str) -> str:
+        if name not in EXECUTORS:
+            raise ValueError(f"input should be {either(map(repr, EXECUTORS))}")
+        return name
+
     @field_validator("database_url")
     @classmethod
     def _known_database(cls, value: str) -> str:
@@ -161,7 +169,7 @@ class Settings(BaseModel):
 
     @field_validator("allow_remote_code", "server_secrets", "trusted_proxies", "allowed_hosts", mode="before")
     @classmethod
-    def _listed(cls, value: Any) -> Any:
+    def _listed(cls, value: object) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("allow_remote_code")

@@ -1,6 +1,6 @@
 """From what a client sent to a job: the recipe checked, its references found, its resources settled.
 
-What the references of a recipe stand for in a project: paths of uploads, folders of models, jobs to wait for.
+References name what lies in the project: paths of uploads, folders of models, jobs to wait for.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def submit(
     token: str,
     wish: Wish,
     kind: Kind = "api",
-    openai: Mapping[str, Any] | None = None,
+    openai: Mapping[str, object] | None = None,
 ) -> tuple[Job, bool]:
     """Take the job. Returns it, and whether it is new. Raises as `fit` and as the store's `submit`."""
     fitting = fit(store, settings, checker, project, wish)
@@ -192,17 +192,17 @@ def submit(
 
 def resources_of(given: Mapping[str, Any], processes: int | None) -> Resources:
     """What a job takes: as asked, else one core for each process that its recipe names. Raises CommandError."""
-    asked = {key: value for key, value in given.items() if value is not None}
+    fields = {key: value for key, value in given.items() if value is not None}
     try:
-        resources = Resources(**asked)
+        resources = Resources(**fields)
     except (TypeError, ValueError) as error:
         raise CommandError(f"resources: {error}") from None
-    if processes is not None and "cpus" not in asked and "gpus" not in asked:
+    if processes is not None and "cpus" not in fields and "gpus" not in fields:
         resources = replace(resources, cpus=min(processes, MOST_PROCESSES))
     return resources
 
 
-def _processes(data: Mapping[str, Any]) -> int | None:
+def _processes(data: Mapping[str, object]) -> int | None:
     launch = data.get("launch")
     number = launch.get("num_processes") if isinstance(launch, Mapping) else None
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None

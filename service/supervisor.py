@@ -18,7 +18,7 @@ from service.attempts.watching import Watcher
 from service.disk import keep_ballast, sweep, sweep_folders, sweep_jobs
 from service.executors.protocol import Executor, HostCapacity
 from service.executors.registry import executor_of
-from service.jobs.job import Host, Slot
+from service.jobs.job import GpuSlot, Host
 from service.scheduler.loop import Scheduler
 from service.settings import Settings
 from service.store.errors import Unavailable
@@ -58,9 +58,8 @@ class Supervisor:
             self._report()
             for attempt, job in self._store.adopt(self.holder, self._settings.lease_seconds, hosts=hosts):
                 log.info("attempt %s of job %s (%s) is taken over", attempt.id, job.id, job.state)
-        except (
-            Unavailable
-        ) as error:  # a full disk, say: what is there can be read, and leases that run out are taken over later
+        # a full disk, say: what is there can be read, and leases that run out are taken over later
+        except Unavailable as error:
             log.error("nothing can be written now: %s", error)
         self._keeper.start()
         self._watcher.start()
@@ -140,7 +139,7 @@ class Supervisor:
 
 def _host(capacity: HostCapacity, executor: Executor, holder: str) -> Host:
     """`holder` tells the server that decides who starts what it places there."""
-    slots = tuple(Slot(gpu.index, gpu.kind, gpu.memory) for gpu in capacity.gpus)
+    slots = tuple(GpuSlot(gpu.index, gpu.kind, gpu.memory) for gpu in capacity.gpus)
     info = {"holder": holder, "isolation": executor.isolation.document()}
     return Host(
         capacity.name,

@@ -1,11 +1,8 @@
 """Uploaded files: where their bytes lie, and how chunks, whole bodies and files at a URL are received.
 
-The bytes of uploaded files: `HOME/files/<project>/<id><suffix>`, with `.part` behind it until all have arrived.
-
-The size of the `.part` file is the truth about how much has arrived: a chunk is appended under a lock and synced before
-the store is told. Complete files are never written again.
-
-Receiving files: chunks of a resumable upload, whole bodies, and files at a URL, into the store and onto the disk.
+The bytes of a file lie in `HOME/files/<project>/<id><suffix>`, with `.part` behind it until all have arrived. The size
+of the `.part` file is the truth about how much has arrived: a chunk is appended under a lock and synced before the
+store is told. Complete files are never written again.
 
 Every byte is reserved in the store before it is written, so that many uploads at once, through several servers, never
 keep more than a project is allowed.
@@ -133,8 +130,7 @@ def remove(settings: Settings, file: File) -> None:
         path.unlink(missing_ok=True)
 
 
-PIECE_RECEIVING = 1 << 20
-AHEAD = 16 * PIECE_RECEIVING
+AHEAD = 16 * PIECE
 """Reserved at once for a file whose size nobody announced; what is not needed is given back at the end of the chunk."""
 Fetch = Callable[[str, IO[bytes], int], Fetched]
 
@@ -212,7 +208,7 @@ async def append(store: Store, settings: Settings, file: File, offset: int, piec
         try:
             async for piece in pieces:
                 waiting += piece
-                if len(waiting) >= PIECE_RECEIVING:
+                if len(waiting) >= PIECE:
                     ready, waiting = bytes(waiting), bytearray()
                     await run_in_threadpool(writer.write, ready)
         finally:
@@ -220,9 +216,8 @@ async def append(store: Store, settings: Settings, file: File, offset: int, piec
                 with anyio.CancelScope(shield=True):
                     await run_in_threadpool(writer.write, bytes(waiting))
     finally:
-        with anyio.CancelScope(
-            shield=True
-        ):  # also when the sender went away: what is reserved and not used is given back
+        # also when the sender went away: what is reserved and not used is given back
+        with anyio.CancelScope(shield=True):
             size = await run_in_threadpool(_settled, store, settings, file, opened, part)
     return size
 
@@ -258,7 +253,8 @@ def finish(store: Store, settings: Settings, file: File, sha256: str | None = No
         raise Conflict(f"{size} of the {file.bytes} bytes of file '{file.id}' have arrived; send the rest first")
     if file.sha256 not in (None, found):
         raise Conflict(
-            f"what arrived of file '{file.id}' has SHA-256 {found}, not {file.sha256} as announced; delete it and send it again"
+            f"what arrived of file '{file.id}' has SHA-256 {found}, not {file.sha256} as announced; delete it and "
+            "send it again"
         )
     settle(settings, file)
     return store.complete_file(file.id, found, size, file.project)
@@ -272,7 +268,7 @@ def receive(
     try:
         with opened_part(settings, file, 0) as part:
             writer = _Writer(part, _Room(store, settings, file))
-            while piece := content.read(PIECE_RECEIVING):
+            while piece := content.read(PIECE):
                 writer.write(piece)
         return finish(store, settings, file)
     except BaseException:
@@ -292,7 +288,7 @@ def from_url(
     by: str = "",
     get: Fetch = fetch,
 ) -> File:
-    """Fetch a file from the public internet. Raises Refused, TooLarge, or Conflict when its checksum is another."""
+    """Fetch a file from the public internet. Raises FetchRefused, TooLarge, or Conflict when its checksum differs."""
     name = filename or unquote(urlsplit(url).path).rpartition("/")[2]
     file = begin(store, settings, project, name, purpose, by=by)
     try:

@@ -174,7 +174,7 @@ def logits_of(models: Sequence[TrainedModel], task_name: str, split: str, settin
 def ask_split(models: Sequence[TrainedModel], task_name: str, split: str, settings: JSONObject) -> tuple[Any, Any]:
     """(what the model that was trained on the task says about a split, the task). Raises FineryError."""
     from pipelines.core.registry import EXAMINERS
-    from pipelines.tasks.evaluation import AskedOfASplit
+    from pipelines.tasks.evaluation import SplitRequest
 
     stage = stage_for(models, [task_name], settings)
     recipe = recipe_of(models, stage)
@@ -184,6 +184,6 @@ def ask_split(models: Sequence[TrainedModel], task_name: str, split: str, settin
         context = context_of(models, recipe, stage, Path(folder))
         task = choice.open_task()
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = AskedOfASplit(stage, choice, task, context, model, context.open_tokenizer(), split)
+        asked = SplitRequest(stage, choice, task, context, model, context.open_tokenizer(), split)
         answers = EXAMINERS.load(task.head.kind)().ask(asked)
     return answers.predicted[0], task

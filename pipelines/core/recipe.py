@@ -7,7 +7,7 @@ one RecipeError that names every mistake with its file, line and key. It imports
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -268,6 +268,11 @@ class Stage(Block):
         for key in ("id", "from", "seed"):
             plain.pop(key, None)
         return plain
+
+
+def trained_by(stages: Sequence[Stage]) -> dict[str, Any]:
+    """What each model learnt that these stages trained on a task, by the model's id."""
+    return {model: subject for stage in stages for model, subject in stage.subjects().items()}
 
 
 class Recipe(Block):

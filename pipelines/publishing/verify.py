@@ -235,7 +235,11 @@ def _written(part: JSONObject, about: JSONObject) -> ProofInputs:
 
 
 def clean_answers(
-    folder: Path, groups: Mapping[str, ProofInputs], auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
+    folder: Path,
+    groups: Mapping[str, ProofInputs],
+    auto_class: str,
+    adapter: bool,
+    code: Mapping[str, str] | None = None,
 ) -> dict[str, NDArray[np.float32]]:
     """Logits by group, computed by a process that has never heard of Finery. Raises PublishError.
 

@@ -20,9 +20,9 @@ from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores, is_number, published_at, read_scores, stage_folders, training_costs
-from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.policy_completions import of_each_prompt
 from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescored
+from pipelines.tasks.evaluation import BenchmarkChoice
 from pipelines.tasks.predictions import read_predictions
 
 Points = list[tuple[float, float]]
@@ -53,7 +53,7 @@ class Result(BenchmarkScores):
     costs: dict[str, float] = field(default_factory=dict)
     """Of the stage that trained the model, with `saved_bytes`: the weights that it left on the disk."""
     examples: int = 0
-    choice: Choice | None = None
+    choice: BenchmarkChoice | None = None
     predictions: Path | None = None
 
     @property

@@ -20,8 +20,8 @@ from pipelines.evaluation.resampling import Estimate, paired_difference
 from pipelines.metrics import statistics
 from pipelines.metrics.statistics import (
     CORRECTIONS,
-    LEVEL_CORRECTIONS,
     ROUNDS,
+    SIGNIFICANCE_LEVEL,
     Correction,
     McNemar,
     corrected,
@@ -256,7 +256,7 @@ def _verdict(each: RunComparison, test: Test) -> str:
     difference, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
     if difference is None or p_value is None:
         return ""
-    if p_value > LEVEL_CORRECTIONS or (test == "bootstrap" and not difference.clear):
+    if p_value > SIGNIFICANCE_LEVEL or (test == "bootstrap" and not difference.clear):
         return "inside the noise"
     gained = difference.value
     if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is

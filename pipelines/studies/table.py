@@ -13,7 +13,7 @@ from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis, reference_axis
 from pipelines.evaluation.resampling import Estimate, Floats, mean_interval, paired_difference
-from pipelines.metrics.statistics import LEVEL_CORRECTIONS as SIGNIFICANT
+from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected
 from pipelines.reports.results import SEED, Points, Result, learning_curve, results_of
 from pipelines.studies.state import CellState, StudyState

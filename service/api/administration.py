@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from fastapi import Path as Path_fastapi
+from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -162,7 +162,10 @@ class Limits(BaseModel):
     remote_code: list[Pinned] | None = Field(
         None,
         max_length=MOST,
-        description="Repositories whose Python code the project's recipes may run (model.trust_remote_code): owner/name@COMMIT, all 40 digits.",
+        description=(
+            "Repositories whose Python code the project's recipes may run (model.trust_remote_code): "
+            "owner/name@COMMIT, all 40 digits."
+        ),
     )
 
 
@@ -174,7 +177,7 @@ def projects(service: ServiceOf, caller: Admin) -> list[ProjectDocument]:
 
 @router.put("/projects/{name}")
 def set_project(
-    name: Annotated[ProjectName, Path_fastapi()], body: Limits, service: ServiceOf, caller: Admin
+    name: Annotated[ProjectName, PathParameter()], body: Limits, service: ServiceOf, caller: Admin
 ) -> ProjectDocument:
     """Set the limits of a project, which is made when it is not there."""
     changes: dict[str, Any] = body.model_dump(exclude_unset=True)

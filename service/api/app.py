@@ -27,18 +27,6 @@ from service.web import models as model_pages
 from service.web.rendering import STATIC, Assets
 from service.web.sessions import Sessions
 
-PAGES = (access, job_pages, job, compare, model_pages, submit)
-
-
-def mount(app: FastAPI) -> None:
-    """Add every page and the static files. The API must have set `app.state.service`."""
-    service = app.state.service
-    app.state.web_sessions = Sessions(service.store, service.settings.home)
-    for module in PAGES:
-        app.include_router(module.router)
-    app.mount("/static", Assets(directory=STATIC), name="static")
-
-
 DESCRIPTION = """
 Submit recipes, watch them, and take what they publish. Send `Authorization: Bearer fin_…` with every request.
 Errors are problem+json (RFC 9457); those of a recipe list every mistake with its line and key.
@@ -52,6 +40,7 @@ ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
 PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
+PAGES = (access, job_pages, job, compare, model_pages, submit)
 
 
 def create_app(
@@ -89,9 +78,9 @@ def create_app(
     mount(app)
     app.add_middleware(administration.Acting)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
-    app.add_middleware(Room)
+    app.add_middleware(DiskGuard)
     app.add_middleware(KnownHosts)
-    app.add_middleware(health.Measured)
+    app.add_middleware(health.RequestCounter)
     app.add_middleware(SafeHeaders)
     app.add_middleware(logs.Requests, route_of=health.route_of, method_of=health.method_of)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
@@ -108,6 +97,15 @@ def equip(
     app.state.service = service
 
 
+def mount(app: FastAPI) -> None:
+    """Add every page and the static files. The API must have set `app.state.service`."""
+    service = app.state.service
+    app.state.web_sessions = Sessions(service.store, service.settings.home)
+    for module in PAGES:
+        app.include_router(module.router)
+    app.mount("/static", Assets(directory=STATIC), name="static")
+
+
 def _limit(scope: Scope) -> int:
     """How long the body of a request may be."""
     if scope["method"] in ("POST", "PATCH", "PUT") and CHUNKS.fullmatch(scope["path"]):
@@ -121,7 +119,7 @@ def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
     return response
 
 
-class Room:
+class DiskGuard:
     """Middleware that answers 507 to requests for more work and more files while the disk has no reserve; all else
     goes on."""
 

@@ -15,16 +15,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipelines.core.errors import CommandError
-
-if TYPE_CHECKING:
-    from service.settings import Settings
+from service.settings import Settings
 
 MOST_FILES = 1 << 16
 """More open files than a server needs."""
@@ -84,11 +82,11 @@ class Places:
         self.each = each
         """Of one address; proxies that are trusted speak for many, and have no limit of their own."""
         self._exempt = networks(exempt)
-        self.open: dict[Connection, None] = {}
+        self.open: dict[ServerConnection, None] = {}
         """Oldest first."""
         self._by_address: Counter[str] = Counter()
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: ServerConnection) -> bool:
         """Give the connection a place, for which an older one that does nothing may have to go. False where there
         is none."""
         address = connection.address
@@ -103,7 +101,7 @@ class Places:
         self._by_address[address] += 1
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ServerConnection) -> None:
         """The connection is closed. Twice is once."""
         if connection in self.open:
             del self.open[connection]
@@ -118,7 +116,7 @@ class Places:
         return any(found in network for network in self._exempt)
 
 
-class Connection(H11Protocol):
+class ServerConnection(H11Protocol):
     """uvicorn's protocol with a place, and with times for headers, bodies and unread answers."""
 
     places: Places
@@ -228,15 +226,15 @@ class Server(uvicorn.Server):
 
 
 def _quietly() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    told = float("-inf")
+    logged = float("-inf")
 
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal told
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        nonlocal logged
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in EXHAUSTED):
             loop.default_exception_handler(context)
-        elif time.monotonic() - told > QUIET_SECONDS:
-            told = time.monotonic()
+        elif time.monotonic() - logged > QUIET_SECONDS:
+            logged = time.monotonic()
             log.error("connections cannot be accepted: %s; raise the limit of open files (`ulimit -n`)", error.strerror)
 
     return handle
@@ -250,7 +248,7 @@ def server_of(app: Any, settings: Settings, files: int) -> Server:
         settings.max_connections_per_address,
         settings.trusted_proxies,
     )
-    protocol = type("Connection", (Connection,), {"places": held, "header_seconds": settings.header_seconds})
+    protocol = type("Connection", (ServerConnection,), {"places": held, "header_seconds": settings.header_seconds})
     config = uvicorn.Config(
         app,
         http=protocol,

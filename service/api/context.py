@@ -154,12 +154,13 @@ def refuse_without_isolation(service: Service, caller: Caller) -> None:
     if not service.isolated and caller.role != "admin":
         raise Problem(
             403,
-            "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see `finery doctor`.",
+            "This server cannot isolate jobs from itself, so only admins may submit; its operator can mend that, see "
+            "`finery doctor`.",
             "no_isolation",
         )
 
 
-def apart(lane: str, register: Callable[[Callable[..., Any]], Any]) -> Callable[[Work], Work]:
+def apart(lane: str, register: Callable[[Callable[..., object]], object]) -> Callable[[Work], Work]:
     """Register a route whose work is done on the threads of a lane: `@apart("readings",
     router.get("/jobs/{job_id}/logs"))`.
 

@@ -13,7 +13,7 @@ from service.jobs.job import Attempt, Event, Host, Job, Resources
 from service.jobs.states import Move, Reason, State, allowed
 from service.safety.redaction import Redactor
 from service.store.files import File
-from service.store.results import Model, Score, StageResult
+from service.store.results import PublishedModel, StageResult, StoredScore
 from service.store.tokens import Token
 
 Item = TypeVar("Item")
@@ -180,7 +180,7 @@ class StageDocument(BaseModel):
         )
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Plain data without NaN and infinity, which JSON has not."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
@@ -247,7 +247,7 @@ class ModelDocument(BaseModel):
     created: datetime
 
     @classmethod
-    def of(cls, model: Model) -> ModelDocument:
+    def of(cls, model: PublishedModel) -> ModelDocument:
         return cls(
             id=model.id,
             name=model.name,
@@ -281,7 +281,7 @@ class ScoreDocument(BaseModel):
     created: datetime
 
     @classmethod
-    def of(cls, rank: int, score: Score) -> ScoreDocument:
+    def of(cls, rank: int, score: StoredScore) -> ScoreDocument:
         return cls(
             rank=rank,
             job=score.job,

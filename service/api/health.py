@@ -1,11 +1,8 @@
 """`/healthz` and Prometheus `/metrics`, at the root and without a token: numbers, no names.
 
-What `/metrics` tells of the work and its place: waits, outcomes, disk, isolation. Counted in the store, at most every
-few seconds.
-
-No label has a value that a client can invent: outcomes, states and modes are words of the program.
-
-`/healthz` and Prometheus `/metrics`, at the root and without a token: they tell numbers, no names.
+Requests are counted as they come. Waits, outcomes, disk and isolation are counted in the store when somebody asks, at
+most every few seconds. No label has a value that a client can invent: outcomes, states and modes are words of the
+program.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -29,10 +25,6 @@ from service.api.problems import Problem, described
 from service.store.errors import Unavailable
 from service.store.hosts import STATES
 from service.store.store import WAIT_BUCKETS, Counts
-
-if TYPE_CHECKING:
-    from service.api.context import Service
-
 
 FRESH_SECONDS = 5.0
 """So long a count is told again: several scrapers cost no more than one."""
@@ -246,7 +238,7 @@ def method_of(scope: Scope) -> str:
     return scope["method"] if scope["method"] in METHODS else "other"
 
 
-class Measured:
+class RequestCounter:
     """Middleware that counts requests by route, never by address: ids would make a series each."""
 
     def __init__(self, app: ASGIApp) -> None:

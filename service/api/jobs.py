@@ -50,7 +50,10 @@ class Submission(BaseModel):
         None,
         gt=0,
         le=1e9,
-        description="How long it may run, all attempts since the last retry together; then it is stopped with a checkpoint and fails with time_limit.",
+        description=(
+            "How long it may run, all attempts since the last retry together; then it is stopped with a checkpoint "
+            "and fails with time_limit."
+        ),
     )
     ttl_seconds_after_finished: float | None = Field(
         None, ge=0, le=1e9, description="How long it is kept after its end; then it is deleted. Published models stay."

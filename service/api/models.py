@@ -21,7 +21,7 @@ from service.api.jobs import LIMIT, clean
 from service.api.problems import Problem, described
 from service.attempts.folders import open_regular
 from service.store.errors import NotFound
-from service.store.results import Model
+from service.store.results import PublishedModel
 
 router = APIRouter(tags=["models"], responses=described())
 Fingerprint = Annotated[str | None, Query(max_length=128, description="Of an older publication of the same name.")]
@@ -44,7 +44,7 @@ def models(
     return page([ModelDocument.of(model) for model in found], limit, found[-1].id if found else None)
 
 
-def model_of(service: Service, caller: Caller, name: str, fingerprint: str | None = None) -> Model:
+def model_of(service: Service, caller: Caller, name: str, fingerprint: str | None = None) -> PublishedModel:
     """A model by its name, else by its id. Raises NotFound."""
     name = clean(name) or ""
     if name.startswith("model-") and fingerprint is None:
@@ -84,7 +84,7 @@ class ModelFile(BaseModel):
     bytes: int
 
 
-def folder_of(found: Model) -> Path:
+def folder_of(found: PublishedModel) -> Path:
     """Where a model lies. Raises NotFound when it is gone."""
     folder = Path(found.path)
     if not folder.is_dir():
@@ -169,7 +169,7 @@ def delete(name: str, service: ServiceOf, caller: Submitter, fingerprint: Finger
     return Response(status_code=204)
 
 
-def remove(service: Service, found: Model) -> None:
+def remove(service: Service, found: PublishedModel) -> None:
     """Forget a model and delete its folder, which lies in the service's own."""
     service.store.delete_model(found.id, found.project)
     folder = Path(found.path).resolve()

@@ -1,8 +1,7 @@
 """Errors of the API as problem+json (RFC 9457), or in OpenAI's envelope below /v1.
 
-Errors in OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`.
-
-Errors of the API as problem+json (RFC 9457), and what each error of the service becomes.
+One table says which status each error of the service is answered with. OpenAI's envelope is
+`{"error": {"message", "type", "param", "code"}}`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.core.errors import CommandError, FineryError, RecipeError
 from service.checking import Crowded
 from service.jobs.states import IllegalTransition
-from service.safety.fetching import Refused
+from service.safety.fetching import FetchRefused
 from service.store.errors import Conflict, NoSpace, NotFound, QuotaExceeded, Unavailable
 from service.uploads import TooLarge, WrongOffset
 
@@ -51,10 +50,12 @@ def envelope(problem: Problem) -> dict[str, Any]:
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
-    400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this", 404: "Not found",
-    405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full", 409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
-    413: "Too large", 415: "The media type is not supported", 416: "The range is not there", 422: "The content has mistakes",
-    429: "Too many requests", 500: "Something went wrong in the service", 503: "The service is not ready",
+    400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this",
+    404: "Not found", 405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full",
+    409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
+    413: "Too large", 415: "The media type is not supported", 416: "The range is not there",
+    422: "The content has mistakes", 429: "Too many requests", 500: "Something went wrong in the service",
+    503: "The service is not ready",
 }  # fmt: skip
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
@@ -67,7 +68,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (Unavailable, 503),
     (RecipeError, 422),
     (CommandError, 422),
-    (Refused, 422),
+    (FetchRefused, 422),
 )
 """Errors of the service -> the status they are answered with."""
 
@@ -178,7 +179,7 @@ def respond(request: Request, problem: Problem) -> Response:
 class _Json(JSONResponse):
     """JSON of whatever a client sent: halves of characters become question marks."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
             "utf-8", "replace"
         )
@@ -186,10 +187,10 @@ class _Json(JSONResponse):
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application this way."""
-    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, Refused]
+    kinds: list[type[Exception]] = [Problem, RequestValidationError, HTTPException, FineryError, FetchRefused]
     for kind in kinds:
         app.add_exception_handler(kind, _answer)
-    app.add_middleware(Unforeseen)
+    app.add_middleware(UnforeseenErrors)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
@@ -200,7 +201,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     return respond(request, problem)
 
 
-class Unforeseen:
+class UnforeseenErrors:
     """Middleware that answers what no route foresaw, inside of all that count, name and log the answer."""
 
     def __init__(self, app: ASGIApp) -> None:

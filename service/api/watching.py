@@ -215,7 +215,7 @@ def _plain(service: Service, job: Job) -> dict[str, Any]:
     return dict(service.checker.read(job.request.recipe, job.request.overrides).data)
 
 
-def _flat(value: Any, place: Position = ()) -> Iterator[tuple[str, Any]]:
+def _flat(value: object, place: Position = ()) -> Iterator[tuple[str, Any]]:
     """Dotted keys with their values; stages are named by their ids, so that one put in between changes nothing else."""
     if isinstance(value, Mapping) and value:
         for key, entry in value.items():
@@ -257,13 +257,13 @@ def cells(job_id: str, service: ServiceOf, caller: Viewer) -> list[CellDocument]
     while rows := service.store.events_after(found.id, after, limit=5000, project=caller.scope, kinds=["cell"]):
         after = rows[-1].id
         for row in rows:
-            name, told = str(row.fields.get("cell")), service.redactor.plain(dict(row.fields))
-            labels = told.get("labels")
+            name, fields = str(row.fields.get("cell")), service.redactor.plain(dict(row.fields))
+            labels = fields.get("labels")
             document = documents.setdefault(
                 name, CellDocument(cell=name, labels=labels if isinstance(labels, dict) else {}, status="waiting")
             )
-            document.status = str(told.get("status", document.status))
-            document.message = str(told.get("message") or "")
+            document.status = str(fields.get("status", document.status))
+            document.message = str(fields.get("message") or "")
             document.seconds = row.fields.get("seconds") or document.seconds
     return list(documents.values())
 

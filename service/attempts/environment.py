@@ -11,12 +11,14 @@ from pipelines.core.secrets import HOSTS
 from service.attempts.folders import CACHE, INPUTS, REFERENCES
 from service.jobs.job import Attempt, Job
 from service.safety import secrets as secret_store
-from service.safety.secrets import Secret
+from service.safety.secrets import SecretValue
 from service.settings import Settings
 
 INHERITED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|XDG_CACHE_HOME|FINERY_DATA"
-    r"|HF_ENDPOINT|HF_HUB_OFFLINE|HF_HUB_DOWNLOAD_TIMEOUT|HF_HUB_ETAG_TIMEOUT|HF_HUB_DISABLE_XET|HF_XET_HIGH_PERFORMANCE"
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV"
+    r"|XDG_CACHE_HOME|FINERY_DATA"
+    r"|HF_ENDPOINT|HF_HUB_OFFLINE|HF_HUB_DOWNLOAD_TIMEOUT|HF_HUB_ETAG_TIMEOUT|HF_HUB_DISABLE_XET"
+    r"|HF_XET_HIGH_PERFORMANCE"
     r"|HF_DATASETS_OFFLINE|TRANSFORMERS_OFFLINE|TRANSFORMERS_VERBOSITY"
     r"|TORCH_\w+|TRITON_\w+|CUDA_(?!VISIBLE_DEVICES)\w+|NVIDIA_\w+|NCCL_\w+|GLOO_\w+|OMP_\w+|MKL_\w+"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY"
@@ -78,14 +80,14 @@ def stage_cache(settings: Settings, outer: Mapping[str, str] | None = None) -> P
     return Path(given).expanduser().absolute() if given else settings.home / "cache"
 
 
-def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = None) -> dict[str, Secret]:
+def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = None) -> dict[str, SecretValue]:
     """The secrets that a job names and may have. What is not found is left out: the job then fails where it needs it,
     with the sentence that belongs there."""
     found = {name: secret_store.given(settings, job.project, name, outer) for name in job.request.secrets}
     return {name: secret for name, secret in found.items() if secret is not None}
 
 
-def secret_files(secrets: Mapping[str, Secret]) -> dict[str, str]:
+def secret_files(secrets: Mapping[str, SecretValue]) -> dict[str, str]:
     """The files that hand them to an attempt (`pipelines.core.secrets` reads them): each value under its name, its
     hosts beside it."""
     values = {name: secret.value for name, secret in secrets.items()}

@@ -1,15 +1,11 @@
 """From a run folder to the store: events in batches, each exactly once, results of stages, and scores of cells.
 
-From the run folder's `events.jsonl` to the store: whole lines, in batches, each exactly once.
-
-The store keeps how far the file was read, in the same transaction as the events, and drops those whose ids it has. A
-service that was killed between two batches therefore goes on where the store says, and a file that became shorter
-(its last line was torn by a crash and cut off) is read again from the start at no harm.
+The store keeps how far `events.jsonl` was read, in the same transaction as the events, and drops those whose ids it
+has. A service that was killed between two batches therefore goes on where the store says, and a file that became
+shorter (its last line was torn by a crash and cut off) is read again from the start at no harm.
 
 Whoever runs an attempt can write anything into that file. `event_of` looks at each line once: what it lets through has
 the types, the sizes and the names that the store, the pages and the API rely on. Any other line is skipped and counted.
-
-Takes in what a run writes: its events, the results of its stages, and the scores of a study's cells.
 """
 
 from __future__ import annotations
@@ -24,16 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from pipelines.core.events import EVENTS
 from service.attempts.folders import Folders, open_regular
 from service.jobs.job import Attempt
 from service.safety.redaction import Redactor
-
-if TYPE_CHECKING:
-    from service.store.store import Store
-
+from service.store.store import Store
 
 BATCH_BYTES = 1 << 18
 """Read at once: some 2,000 events, one transaction."""
@@ -59,7 +52,7 @@ class OddLine(ValueError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """What a piece of the file held."""
 
     events: list[dict[str, Any]]
@@ -71,18 +64,18 @@ class Batch:
     """What was wrong with the first of them."""
 
 
-def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | None = None) -> Batch:
+def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | None = None) -> EventBatch:
     """The whole lines after `offset`, at least one when there is one. Nothing new: the same offset again.
 
     No link is followed on the way from `below`, by default the file's own folder.
     """
     file = _opened(path, below)
     if file is None:
-        return Batch([], offset)
+        return EventBatch([], offset)
     with file:
         length = os.fstat(file.fileno()).st_size
         if length == offset:
-            return Batch([], offset)
+            return EventBatch([], offset)
         if length < offset:
             offset = 0
         file.seek(offset)
@@ -91,7 +84,7 @@ def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | N
             text += more
     whole = text[: text.rfind(b"\n") + 1]
     if not whole and len(text) > LONGEST_LINE:
-        return Batch([], offset + len(text), 1, f"it is longer than {LONGEST_LINE} bytes")
+        return EventBatch([], offset + len(text), 1, f"it is longer than {LONGEST_LINE} bytes")
     events, odd, why = [], 0, ""
     for line in whole.split(b"\n"):
         if not line.strip():
@@ -100,7 +93,7 @@ def read_batch(path: Path, offset: int, size: int = BATCH_BYTES, below: Path | N
             events.append(event_of(line, offset + len(whole)))
         except OddLine as error:
             odd, why = odd + 1, why or str(error)
-    return Batch(events, offset + len(whole), odd, why)
+    return EventBatch(events, offset + len(whole), odd, why)
 
 
 def newest_event(path: Path, below: Path | None = None) -> dict[str, Any] | None:
@@ -144,7 +137,7 @@ def event_of(line: bytes, length: int) -> dict[str, Any]:
         raise OddLine("it is not JSON") from None
     if not isinstance(read, dict):
         raise OddLine("it is no object")
-    event: dict[str, Any] = _Plain().value(read, 1)
+    event: dict[str, Any] = _BoundedCopy().value(read, 1)
     number = event.get("id")
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= length + LONGEST_LINE:
         raise OddLine("its id does not count lines")
@@ -163,7 +156,7 @@ def event_of(line: bytes, length: int) -> dict[str, Any]:
     return event
 
 
-class _Plain:
+class _BoundedCopy:
     """Copies what was read, within bounds."""
 
     def __init__(self) -> None:
@@ -200,23 +193,23 @@ def plain_text(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("is no text")
     return value
 
 
-def _stage(value: Any) -> str:
+def _stage(value: object) -> str:
     if not isinstance(value, str) or STAGE.fullmatch(value) is None:
         raise ValueError(f"is no name of 1 to {LONGEST_NAME} characters")
     return value
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_NAME or CELL.fullmatch(value) is None:
         raise ValueError("is no name such as cells/01")
     return value
@@ -230,29 +223,29 @@ def _count(value: Any) -> int:
     return int(value)
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LONGEST_SECONDS:
         raise ValueError("is no number of seconds")
     return float(value)
 
 
-def _truth(value: Any) -> bool:
+def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("is neither true nor false")
     return value
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("is no object")
     return value
 
 
-def _words(value: Any) -> dict[str, str]:
+def _words(value: object) -> dict[str, str]:
     return {name: each if isinstance(each, str) else json.dumps(each) for name, each in _object(value).items()}
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     """A number, or the text that stands for one that is not finite."""
     if (
         isinstance(value, bool)
@@ -296,7 +289,7 @@ OF_CELLS: dict[str, Callable[[Any], Any]] = {"cell": _cell, "status": _stage, "l
 """The same of a study's cells."""
 
 
-def plain_scores(scores: Any) -> dict[str, dict[str, float]]:
+def plain_scores(scores: object) -> dict[str, dict[str, float]]:
     """The numbers of `{"glue/mrpc": {"f1": 0.9}}`, as far as it holds some; for what a publication says of itself."""
     found: dict[str, dict[str, float]] = {}
     left = MOST_VALUES
@@ -323,7 +316,7 @@ def plain_count(value: Any) -> int | None:
     return value if _is_whole(value) and 0 <= value <= LARGEST_WHOLE else None
 
 
-def is_score(metrics: Any) -> bool:
+def is_score(metrics: object) -> bool:
     """Whether a stage's metrics are benchmarks' scores, `{"glue/mrpc": {"f1": …}}`, and not a training's numbers."""
     return isinstance(metrics, dict) and bool(metrics) and all(isinstance(values, dict) for values in metrics.values())
 
@@ -364,11 +357,13 @@ class Intake:
                     batch.odd,
                     batch.why,
                 )
-            told = [self._redactor.plain(event) for event in batch.events]
+            redacted = [self._redactor.plain(event) for event in batch.events]
             cells: set[str] = set()
-            for event in told:
+            for event in redacted:
                 self._keep_results(event, fencing, cells)
-            taken += self._store.ingest(self._attempt.id, fencing, told, batch.offset, skipped=batch.odd, why=batch.why)
+            taken += self._store.ingest(
+                self._attempt.id, fencing, redacted, batch.offset, skipped=batch.odd, why=batch.why
+            )
             offset = batch.offset
             batches = None if batches is None else batches - 1
         return taken

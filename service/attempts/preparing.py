@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.engine import make_url
 
@@ -32,11 +32,10 @@ from service.safety.materialise import materialise, needs
 from service.safety.network_recipes import read_network
 from service.safety.remote_code import unfit_code
 from service.settings import Settings
+from service.store.errors import NotFound
+from service.store.store import Store
 from service.submission import allowed_code
 from service.uploads import file_path, safe_name
-
-if TYPE_CHECKING:
-    from service.store.store import Store
 
 PIPELINES = (sys.executable, "-m", "pipelines")
 """What runs an attempt."""
@@ -151,8 +150,6 @@ def words_of(folders: Folders, recipe: str) -> tuple[str, ...]:
 
 def linked(store: Store, settings: Settings, job: Job, file_id: str, inputs: Path) -> Path:
     """A link to an uploaded file under its own name: its ending tells the format."""
-    from service.store.errors import NotFound
-
     try:
         file = store.file(file_id, job.project)
     except NotFound:
@@ -177,8 +174,6 @@ def linked(store: Store, settings: Settings, job: Job, file_id: str, inputs: Pat
 
 def model_of_job(store: Store, settings: Settings, project: str, name: str) -> Path:
     """The model that the newest succeeded job of this name, or the job of this id, left. Raises Missing."""
-    from service.store.errors import NotFound
-
     if name.startswith("job-"):
         try:
             found = [store.job(name, project)]
@@ -189,7 +184,8 @@ def model_of_job(store: Store, settings: Settings, project: str, name: str) -> P
     done = [job for job in found if job.state is State.SUCCEEDED]
     if not done:
         raise Missing(
-            f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in depends_on"
+            f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in "
+            "depends_on"
         )
     stages = sorted(folders_of(settings.jobs, done[0]).run.glob("stages/*"))
     models = [model for stage in stages if (model := model_in(settings, done[0], stage)) is not None]

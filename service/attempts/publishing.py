@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.errors import RecipeError
+from pipelines.core.yaml_positions import read_yaml_text
 from service.attempts.folders import PUBLISHED, Folders, Unfit, open_folder, plain_files, read_regular
 from service.safety.references import MODEL_NAME, REFERENCE
 
@@ -58,9 +60,9 @@ def publications(folders: Folders) -> Iterator[Publication]:
     """The complete publications of a job's folder, whatever hidden or unfinished things lie beside them."""
     for name in _names(folders):
         folder = folders.job / PUBLISHED / name
-        said = _read(folder / MARKER, folders.job)
-        mark, checksums = said.get("fingerprint"), said.get("checksums")
-        if said.get("complete") is not True or not isinstance(mark, str) or FINGERPRINT.fullmatch(mark) is None:
+        marker = _read(folder / MARKER, folders.job)
+        mark, checksums = marker.get("fingerprint"), marker.get("checksums")
+        if marker.get("complete") is not True or not isinstance(mark, str) or FINGERPRINT.fullmatch(mark) is None:
             continue
         manifest = _read(folder / "manifest.json", folders.job)
         yield Publication(
@@ -140,7 +142,7 @@ def _read(path: Path, below: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _stages(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _stages(manifest: Mapping[str, object]) -> list[dict[str, Any]]:
     stages = manifest.get("stages")
     return (
         [stage for stage in stages if isinstance(stage, dict) and isinstance(stage.get("metrics"), dict)]
@@ -149,7 +151,7 @@ def _stages(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
 
 
-def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _scores(manifest: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """The scores of its evaluate stages: finite numbers by benchmark and metric."""
     found: dict[str, dict[str, float]] = {}
     left = MOST_SCORES
@@ -164,13 +166,13 @@ def _scores(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value)
     )
 
 
-def _parameters(manifest: Mapping[str, Any]) -> int | None:
+def _parameters(manifest: Mapping[str, object]) -> int | None:
     counts = [stage["metrics"].get("all_parameters") for stage in _stages(manifest)]
     known = [
         count
@@ -183,9 +185,6 @@ def _parameters(manifest: Mapping[str, Any]) -> int | None:
 def _base(folder: Path, below: Path) -> str:
     """The model that it began with, as its recipe names it; empty when it was made from scratch, or names a place
     of its own."""
-    from pipelines.core.errors import RecipeError
-    from pipelines.core.yaml_positions import read_yaml_text
-
     try:
         data, _ = read_yaml_text(read_regular(folder / "recipe.yaml", below, LARGEST_RECIPE).decode())
         checkpoint = str(data["model"].get("checkpoint") or "")

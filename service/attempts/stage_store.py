@@ -30,10 +30,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pipelines.core.errors import RecipeError
 from service.attempts.environment import shared_stages, stage_cache
 from service.attempts.folders import Unfit, folders_of, led_to, open_folder, plain_files, read_regular
 from service.executors.records import write_file
 from service.jobs.job import Job
+from service.safety.network_recipes import read_network
 from service.settings import Settings
 
 FINGERPRINT = re.compile(r"[0-9a-f]{32}")
@@ -75,9 +77,8 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
     except OSError:  # nothing was made, or something else lies there
         return []
     try:
-        left = (
-            sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []
-        )  # by a server that was killed
+        # by a server that was killed
+        left = sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []
         for fingerprint in dict.fromkeys([*left, *_finished(own)]):
             if (store / fingerprint).exists():
                 continue
@@ -101,9 +102,6 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
 def stage_ids(job: Job) -> frozenset[str] | None:
     """The stages that a job's recipe has, the tokenizer's among them; none when it cannot be read any more; None for
     a study's, whose cells have their own."""
-    from pipelines.core.errors import RecipeError
-    from service.safety.network_recipes import read_network
-
     try:
         data = read_network(job.request.recipe, job.request.overrides).data
     except RecipeError:
@@ -203,28 +201,28 @@ def _take(own: int, fingerprint: str, incoming: Path, store: Path, job: Job, all
 
 def _record(folder: Path) -> dict[str, Any]:
     try:
-        said = json.loads(read_regular(folder / RECORD, folder, LARGEST_RECORD))
+        record = json.loads(read_regular(folder / RECORD, folder, LARGEST_RECORD))
     except (FileNotFoundError, ValueError, RecursionError):
         raise Unfit(f"it has no {RECORD} that can be read") from None
-    if not isinstance(said, dict):
+    if not isinstance(record, dict):
         raise Unfit(f"its {RECORD} is no object")
-    return said
+    return record
 
 
-def _refuse_foreign(said: dict[str, Any], fingerprint: str, allowed: frozenset[str] | None) -> None:
+def _refuse_foreign(record: dict[str, object], fingerprint: str, allowed: frozenset[str] | None) -> None:
     """Raise Unfit unless the fingerprint is the hash of what the record says, and the stage one of the recipe's."""
-    parts = [said.get(key) for key in ("identity", "inputs", "data", "versions", "code")]
+    parts = [record.get(key) for key in ("identity", "inputs", "data", "versions", "code")]
     try:
         own = digest(parts)
     except (TypeError, ValueError, RecursionError):
         own = ""
-    if said.get("fingerprint") != fingerprint or own != fingerprint:
+    if record.get("fingerprint") != fingerprint or own != fingerprint:
         raise Unfit("its fingerprint is not that of what it says it is")
-    if not isinstance(said.get("id"), str) or (allowed is not None and said["id"] not in allowed):
+    if not isinstance(record.get("id"), str) or (allowed is not None and record["id"] not in allowed):
         raise Unfit("it is no stage of the job's recipe")
 
 
-def digest(parts: list[Any]) -> str:
+def digest(parts: list[object]) -> str:
     """The fingerprint of a stage, from what it is, what it reads, its data, the versions and its code
     (pipelines/runs/fingerprints.py)."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,19 +1,15 @@
 """Watches every live attempt of one server: starts it, takes in what it writes, stops it, and says how it ended.
 
-What ends an attempt that does not end by itself: the time that its job may run, and silence.
-
-A job's time is that of all its attempts since it was submitted or last retried by a user; what it waits in the queue
-does not count. An attempt is silent when for `stall_seconds` it printed nothing, wrote no event, and none of its ranks
-finished a step. Then the rank whose process shows no sign of life is named, if there is one.
-
-How an attempt ended, in words: from what the executor saw and what the run said last, to a reason and a sentence.
-
-Watches every live attempt of one server: starts it, takes in what it writes, stops it, and ends it once it is proven
-dead.
-
 One thread asks the store what is live and hands each attempt to a small pool, one worker at a time per attempt. What is
 done here can be done again: a server that was killed at any point goes on from the store's last word, because starting
 is idempotent, ingesting is exactly once, publishing is idempotent, and an attempt ends once.
+
+Two limits end an attempt that does not end by itself: the time that its job may run, and silence. A job's time is that
+of all its attempts since it was submitted or last retried by a user; what it waits in the queue does not count. An
+attempt is silent when for `stall_seconds` it printed nothing, wrote no event, and none of its ranks finished a step.
+Then the rank whose process shows no sign of life is named, if there is one.
+
+How an attempt ended follows from what the executor saw and what the run said last: a reason and a sentence.
 """
 
 from __future__ import annotations
@@ -154,7 +150,7 @@ not tried again."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """What the store is told."""
 
     exit_code: int | None
@@ -162,24 +158,26 @@ class Outcome:
     message: str = ""
 
 
-def outcome_of(ended: Exited, last: Mapping[str, Any] | None, console: str) -> Outcome:
+def outcome_of(ended: Exited, last: Mapping[str, Any] | None, console: str) -> AttemptOutcome:
     """`last` is the attempt's newest `failed` or `stopped` event; `console` the end of what it printed."""
     if ended.code == EXIT_DONE:
-        return Outcome(EXIT_DONE)
+        return AttemptOutcome(EXIT_DONE)
     said_nothing_better = ended.code < 0 or last is None or last.get("reason") in ("process_lost", "internal")
     if ended.reason == "out_of_memory" and said_nothing_better:
-        return Outcome(
+        return AttemptOutcome(
             ended.code, Reason.OUT_OF_MEMORY, "the kernel ended it because memory ran out; a smaller batch needs less"
         )
     if ended.code == EXIT_STOPPED or (ended.code < 0 and ended.asked):
-        return Outcome(EXIT_STOPPED, None, "stopped; what was done is saved")
+        return AttemptOutcome(EXIT_STOPPED, None, "stopped; what was done is saved")
     if ended.code == EXIT_USAGE:
-        return Outcome(EXIT_USAGE, Reason.BAD_RECIPE, said(console) or "the recipe was refused")
+        return AttemptOutcome(EXIT_USAGE, Reason.BAD_RECIPE, said(console) or "the recipe was refused")
     if ended.code < 0:
-        return Outcome(ended.code, *killed(-ended.code, console))
+        return AttemptOutcome(ended.code, *killed(-ended.code, console))
     if last is not None and last.get("event") == "failed":
-        return Outcome(ended.code, SAID.get(str(last.get("reason")), Reason.INTERNAL), str(last.get("message", "")))
-    return Outcome(
+        return AttemptOutcome(
+            ended.code, SAID.get(str(last.get("reason")), Reason.INTERNAL), str(last.get("message", ""))
+        )
+    return AttemptOutcome(
         ended.code, Reason.INTERNAL, said(console) or f"it ended with exit code {ended.code} and without a word"
     )
 
@@ -215,7 +213,10 @@ CANCEL_SECONDS = 10.0
 """A cancelled attempt needs no checkpoint: it has less time than one that is paused."""
 LIMITS_SECONDS = 1.0
 """How often an attempt's time and its signs of life are looked at."""
-UNISOLATED = "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what is missing), then retry the job"
+UNISOLATED = (
+    "the server that was to start it cannot isolate jobs from itself; tell its operator (`finery doctor` says what "
+    "is missing), then retry the job"
+)
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10
@@ -315,19 +316,19 @@ class Watcher:
     def _begin(self, attempt: Attempt, job: Job) -> None:
         """Start an attempt, or find the one that a killed server started, or prove that it never will."""
         if job.state in STOPPING:
-            self._never(attempt, job, Outcome(EXIT_STOPPED, None, "stopped before it started"))
+            self._never(attempt, job, AttemptOutcome(EXIT_STOPPED, None, "stopped before it started"))
             return
         if not self._may_run(job):
-            self._never(attempt, job, Outcome(None, Reason.NO_RESOURCES, UNISOLATED))
+            self._never(attempt, job, AttemptOutcome(None, Reason.NO_RESOURCES, UNISOLATED))
             return
         try:
             spec = prepare(self._store, self._settings, job, attempt, self._pipelines)
         except (RecipeError, Missing, NotFound) as error:
-            self._never(attempt, job, Outcome(None, Reason.BAD_RECIPE, str(error)))
+            self._never(attempt, job, AttemptOutcome(None, Reason.BAD_RECIPE, str(error)))
             return
         except OSError as error:
             self._never(
-                attempt, job, Outcome(None, Reason.INTERNAL, f"the job's folder could not be prepared: {error}")
+                attempt, job, AttemptOutcome(None, Reason.INTERNAL, f"the job's folder could not be prepared: {error}")
             )
             return
         try:
@@ -335,7 +336,7 @@ class Watcher:
                 self._store.record("secret.read", "secret", name, job.project, job=job.id, attempt=attempt.id)
             handle = self._executor.start(spec)
         except ExecutorError as error:
-            self._never(attempt, job, Outcome(None, Reason.NODE_LOST, str(error)))
+            self._never(attempt, job, AttemptOutcome(None, Reason.NODE_LOST, str(error)))
             return
         self._store.attempt_started(attempt.id, attempt.fencing, plain_record(handle.record))
 
@@ -347,7 +348,7 @@ class Watcher:
         token = self._store.token_by_id(job.request.submitted_by)
         return token is not None and token.role == "admin"
 
-    def _never(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+    def _never(self, attempt: Attempt, job: Job, outcome: AttemptOutcome) -> None:
         """End an attempt that did not start; one that did after all is kept and looked at again."""
         handle = self._executor.reattach(record_of(self._settings.jobs, attempt))
         if handle is None:
@@ -372,7 +373,7 @@ class Watcher:
                 self._end(
                     attempt,
                     job,
-                    Outcome(
+                    AttemptOutcome(
                         condition.code or 1,
                         Reason.INTERNAL,
                         "what it left could not be taken in; the server's log says why",
@@ -382,7 +383,7 @@ class Watcher:
             intake.take(attempt.fencing, batches=None)
             outcome = outcome_of(condition, intake.last_word(), self._console(attempt))
             if attempt.reason is not None and outcome.exit_code != EXIT_DONE:  # the service had it stopped
-                outcome = Outcome(outcome.exit_code, attempt.reason, attempt.message)
+                outcome = AttemptOutcome(outcome.exit_code, attempt.reason, attempt.message)
             if outcome.exit_code == EXIT_DONE:
                 outcome = self._publish(attempt, job) or outcome
             self._end(attempt, job, outcome)
@@ -399,7 +400,7 @@ class Watcher:
         self._end(
             attempt,
             job,
-            Outcome(None, attempt.reason or Reason.NODE_LOST, attempt.message if attempt.reason else lost.why),
+            AttemptOutcome(None, attempt.reason or Reason.NODE_LOST, attempt.message if attempt.reason else lost.why),
             fencing,
         )
 
@@ -422,12 +423,12 @@ class Watcher:
         log.warning("attempt %s: %s", attempt.id, limit.message)
         return limit.reason
 
-    def _publish(self, attempt: Attempt, job: Job) -> Outcome | None:
+    def _publish(self, attempt: Attempt, job: Job) -> AttemptOutcome | None:
         """Give every publication its place and its row; what went wrong, when something did."""
         try:
             for found in publishing.publications(folders_of(self._settings.jobs, job)):
                 if MODEL.fullmatch(found.name) is None or FINGERPRINT.fullmatch(found.fingerprint) is None:
-                    return Outcome(
+                    return AttemptOutcome(
                         EXIT_DONE + 1, Reason.BAD_RECIPE, "what lies in published/ is not what a publish stage writes"
                     )
                 path = publishing.place(found, self._settings.models, job.project)
@@ -443,10 +444,12 @@ class Watcher:
                     openai=dict(job.request.openai) or None,
                 )
         except OSError as error:
-            return Outcome(EXIT_DONE + 1, Reason.INTERNAL, f"the model could not be put into the registry: {error}")
+            return AttemptOutcome(
+                EXIT_DONE + 1, Reason.INTERNAL, f"the model could not be put into the registry: {error}"
+            )
         return None
 
-    def _end(self, attempt: Attempt, job: Job, outcome: Outcome, fencing: int | None = None) -> None:
+    def _end(self, attempt: Attempt, job: Job, outcome: AttemptOutcome, fencing: int | None = None) -> None:
         delete_secrets(folders_of(self._settings.jobs, job).record(attempt.id), parts=True)
         take_over(self._settings, job)  # it is proven dead: what it finished serves the project
         message = self._redactor_of(job).text(outcome.message)

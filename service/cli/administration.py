@@ -1,9 +1,4 @@
-"""`finery token` and `finery audit`: who may use a service, and who did what on it.
-
-`finery token`: make, list and take back the tokens that a service lets in.
-
-`finery audit`: who did what on a service, for its admins.
-"""
+"""`finery token` and `finery audit`: who may use a service, and who did what on it."""
 
 from __future__ import annotations
 
@@ -28,7 +23,8 @@ def create(
     else:
         print(made["token"])
         say(
-            f"A {role} of project {made['project']}. This is the only time it is shown; keep it in a file with mode 0600."
+            f"A {role} of project {made['project']}. This is the only time it is shown; keep it in a file with mode "
+            "0600."
         )
     return 0
 
@@ -60,9 +56,9 @@ def listed(server: str | None, token_file: Path | None, as_json: bool) -> int:
 def revoke(identifier: str, server: str | None, token_file: Path | None, as_json: bool) -> int:
     """Take a token back. Returns the exit code."""
     with connect(server, token_file) as connection:
-        told = connection.delete(f"/tokens/{quoted(identifier)}")
+        token = connection.delete(f"/tokens/{quoted(identifier)}")
     print(
-        json.dumps(told if told is not None else {"id": identifier, "revoked": True}, ensure_ascii=False)
+        json.dumps(token if token is not None else {"id": identifier, "revoked": True}, ensure_ascii=False)
         if as_json
         else f"{identifier}  revoked"
     )

@@ -29,15 +29,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection, MetaData, create_engine, make_url, select
 
 from pipelines.core.errors import EXIT_DONE, CommandError
+from service.api.health import version
+from service.attempts.environment import stage_cache
 from service.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, MetaData
+from service.store import tables
+from service.store.audit import Actor, acting
+from service.store.errors import Unavailable
+from service.store.files import READY, file_of
+from service.store.store import NEWEST, Store, current
+from service.uploads import file_path, part_path
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -54,11 +60,11 @@ CHANGING = ("jobs", "cache")
 """Folders with files that may change or vanish while they are read."""
 
 
-class Refused(CommandError):
+class BadArchive(CommandError):
     """An archive that is not whole, or not ours."""
 
 
-class Member(BaseModel):
+class ArchiveMember(BaseModel):
     """A file of the archive. `same_as` names an earlier one that it was a hard link to; it then has no content of
     its own."""
 
@@ -71,7 +77,7 @@ class Member(BaseModel):
     same_as: str = ""
 
 
-class Link(BaseModel):
+class ArchiveLink(BaseModel):
     """A symbolic link from one place of the home to another."""
 
     model_config = ConfigDict(extra="forbid")
@@ -92,8 +98,8 @@ class Manifest(BaseModel):
     made: str
     home: str
     without: list[str] = []
-    members: list[Member] = []
-    links: list[Link] = []
+    members: list[ArchiveMember] = []
+    links: list[ArchiveLink] = []
     vanished: list[str] = []
     """What a row named, or a folder held, and what was gone when it was to be read."""
     left_out: list[str] = []
@@ -102,10 +108,6 @@ class Manifest(BaseModel):
 
 def backup(target: Path, home: Path | None, database_url: str | None, runs: bool, stages: bool, as_json: bool) -> int:
     """Write an archive of the service. Returns the exit code. Raises CommandError; then nothing is left at `target`."""
-    from service.api.health import version
-    from service.store.errors import Unavailable
-    from service.store.store import NEWEST, Store, current
-
     settings = read_settings(home=home, database_url=database_url)
     if target.is_dir():
         target = target / f"finery-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar"
@@ -120,7 +122,8 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
     try:
         if current(store) != NEWEST:
             raise CommandError(
-                f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with the version that serves it"
+                f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with "
+                "the version that serves it"
             )
         told(store, "backup.create", str(target.absolute()))
         without = [name for name, wanted in (("runs", runs), ("stages", stages)) if not wanted]
@@ -135,7 +138,7 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
         with _beside(target) as scratch, _snapshot(store.engine, scratch, sqlite) as (connection, dumped):
             partial = scratch / "archive"
             with _opened_for_writing(partial, target) as archive:
-                writer = Writer(archive, manifest, scratch)
+                writer = ArchiveWriter(archive, manifest, scratch)
                 for path in dumped:
                     with open(path, "rb") as file:
                         writer.add(file, f"database/{path.name}")
@@ -160,8 +163,6 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
 
 def told(store: Any, action: str, what: str, **details: Any) -> None:
     """Leave a row in the trail: a command on the server's machine did it."""
-    from service.store.audit import Actor, acting
-
     with acting(Actor("console", "admin")):
         store.record(action, "service", what, None, user=str(os.getuid()), **details)
 
@@ -189,16 +190,12 @@ def _opened_for_writing(path: Path, target: Path) -> Iterator[IO[bytes]]:
 
 
 def sqlite_file(url: str) -> Path:
-    from sqlalchemy import make_url
-
     return Path(str(make_url(url).database))
 
 
 @contextmanager
 def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connection, list[Path]]]:
     """One moment of the database: a connection that sees it, and the files that hold it."""
-    from sqlalchemy import create_engine
-
     if sqlite:
         # one step in one read transaction: what is in the write-ahead log belongs to it, and writers are not kept
         # waiting
@@ -227,8 +224,6 @@ def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connect
 
 def tables_of(connection: Connection) -> MetaData:
     """The tables as the database has them, whatever its schema."""
-    from sqlalchemy import MetaData
-
     found = MetaData()
     found.reflect(connection, only=lambda name, _: name != "alembic_version")
     return found
@@ -248,13 +243,6 @@ def _dumped(connection: Connection, table: Any, folder: Path) -> Path:
 
 def _named(connection: Connection, settings: Settings, manifest: Manifest) -> Iterator[Path]:
     """What the snapshot's rows name, and the keys and secrets beside it."""
-    from sqlalchemy import select
-
-    from service.attempts.environment import stage_cache
-    from service.store import tables
-    from service.store.files import READY, file_of
-    from service.uploads import file_path, part_path
-
     yield from (settings.home / name for name in KEYS if (settings.home / name).exists())
     if (settings.home / "secrets").is_dir():
         yield settings.home / "secrets"
@@ -277,7 +265,7 @@ def _named(connection: Connection, settings: Settings, manifest: Manifest) -> It
         yield cache
 
 
-class Writer:
+class ArchiveWriter:
     """Writes an archive, file by file, and its manifest."""
 
     def __init__(self, archive: IO[bytes], manifest: Manifest, scratch: Path) -> None:
@@ -346,13 +334,13 @@ class Writer:
                 return
             top = inner.split("/")[0]
             if top == "jobs" and found.st_size > HOLES and found.st_blocks * 512 < found.st_size // 2:
-                raise Refused("it is made of holes")
+                raise BadArchive("it is made of holes")
             changes = top == "jobs" or (top == "cache" and ".partial" in inner) or inner.endswith(".part")
             with opened_below(home, inner) as file:
                 self.add(file, name, copied=changes)
         except FileNotFoundError:
             self._gone(inner)
-        except (OSError, Refused) as error:
+        except (OSError, BadArchive) as error:
             self.manifest.left_out.append(
                 f"{ascii(inner)[1:-1]}: {error.strerror if isinstance(error, OSError) else error}"
             )
@@ -369,7 +357,7 @@ class Writer:
         target = os.path.relpath(os.path.normpath(path.parent / os.readlink(path)), home)
         if target.split("/")[0] in CHANGING and "/" in target:
             check_path(f"home/{target}")
-            self.manifest.links.append(Link(path=name, to=f"home/{target}"))
+            self.manifest.links.append(ArchiveLink(path=name, to=f"home/{target}"))
             self.known.add(name)
 
     def add(self, file: IO[bytes], name: str, copied: bool = False) -> None:
@@ -377,7 +365,7 @@ class Writer:
         found = os.fstat(file.fileno())
         key = (found.st_dev, found.st_ino)
         if found.st_nlink > 1 and key in self.linked:
-            self.manifest.members.append(Member(path=name, same_as=self.linked[key]))
+            self.manifest.members.append(ArchiveMember(path=name, same_as=self.linked[key]))
         elif copied:
             with tempfile.SpooledTemporaryFile(max_size=8 << 20, dir=str(self.scratch)) as spool:
                 left = found.st_size  # what is appended while it is read comes too late
@@ -411,7 +399,7 @@ class Writer:
             self.archive.write(piece)
             left -= len(piece)
         self.archive.write(b"\0" * (-size % tarfile.BLOCKSIZE))
-        self.manifest.members.append(Member(path=name, member=info.name, bytes=size, sha256=digest.hexdigest()))
+        self.manifest.members.append(ArchiveMember(path=name, member=info.name, bytes=size, sha256=digest.hexdigest()))
 
     def close(self) -> None:
         """Write the manifest, and the end."""
@@ -427,7 +415,7 @@ class Writer:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that leads out of the home, or to what a backup never holds. Raises Refused."""
+    """Refuse a path that leads out of the home, or to what a backup never holds. Raises BadArchive."""
     parts = path.split("/")
     strange = (
         any(part in ("", ".", "..") or len(part) > 255 for part in parts)
@@ -439,7 +427,7 @@ def check_path(path: str) -> None:
         parts[0] == "home" and (path[5:] in KEYS or (len(parts) > 2 and parts[1] in FOLDERS))
     )
     if strange or not ours:
-        raise Refused(f"the archive names {path[:100]!r}, which is no place of a backup")
+        raise BadArchive(f"the archive names {path[:100]!r}, which is no place of a backup")
 
 
 @contextmanager
@@ -458,7 +446,7 @@ def opened_below(home: Path, inner: str) -> Iterator[IO[bytes]]:
         os.close(descriptor)
     with file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Refused("it is no regular file")
+            raise BadArchive("it is no regular file")
         yield file
 
 
@@ -468,7 +456,7 @@ def _size(manifest: Manifest) -> str:
 
 def report(manifest: Manifest, place: Path, as_json: bool, sentence: str) -> int:
     if as_json:
-        told = {
+        report = {
             "path": str(place),
             "files": len(manifest.members),
             "bytes": sum(member.bytes for member in manifest.members),
@@ -477,7 +465,7 @@ def report(manifest: Manifest, place: Path, as_json: bool, sentence: str) -> int
         print(
             json.dumps(
                 {
-                    **told,
+                    **report,
                     "schema": manifest.schema_,
                     "without": manifest.without,
                     "vanished": manifest.vanished,

@@ -1,14 +1,12 @@
 """The child process `python -m pipelines VERB …` that does the work: signals that reach it, questions that it answers.
 
-The child process `python -m pipelines VERB …` that does the work, and how signals reach it.
-
 The child leads a process group of its own. A Ctrl-C in a terminal therefore reaches only the command, which hands
 it on exactly once: the child saves a checkpoint and exits 75, and a second Ctrl-C cannot tear that checkpoint. A
 terminal that closes (SIGHUP) asks it to stop as SIGTERM does; where SIGHUP is ignored when the command starts, which is
 what nohup does, the command and its child go on ignoring it. When the command itself is killed, the child asks the
 kernel for a SIGTERM (it reads FINERY_PARENT_PID), so no run is left without an owner.
 
-Ask a child process one question and take its answer: what `finery attention` and `finery generate` have in common.
+`ask` is for verbs that put one question and show one answer, such as `finery generate`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,7 +167,7 @@ SPEAKER = "finery: "
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChildAnswer:
     """What the child said."""
 
     code: int
@@ -181,7 +179,7 @@ class Answer:
     reason: str | None = None
 
 
-def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Answer:
+def ask(verb: str, request: Mapping[str, object], doing: str, quiet: bool) -> ChildAnswer:
     """Run `python -m pipelines VERB REQUEST` to its end, Ctrl-C forwarded; `doing` stands on a terminal meanwhile."""
     words = json.dumps(request)
     if len(words.encode()) > LONGEST:
@@ -190,25 +188,41 @@ def ask(verb: str, request: Mapping[str, Any], doing: str, quiet: bool) -> Answe
         with waiting(doing, quiet):
             while (code := child.wait(POLL_SECONDS)) is None:
                 pass
-        said, tail = child.answer(), child.tail()
+        printed, tail = child.answer(), child.tail()
     try:
-        data = json.loads(said.strip().rpartition("\n")[2])
+        data = json.loads(printed.strip().rpartition("\n")[2])
     except ValueError:
         data = {}
     if code == EXIT_DONE and data:
-        return Answer(code, data)
+        return ChildAnswer(code, data)
     if child.stops:
-        return Answer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
-    told = data.get("error", {})
-    if code > 0 and told:
-        return Answer(code, error=told["message"], reason=told["reason"])
+        return ChildAnswer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
+    error = data.get("error", {})
+    if code > 0 and error:
+        return ChildAnswer(code, error=error["message"], reason=error["reason"])
     if code < 0:
-        return Answer(EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal")
+        return ChildAnswer(
+            EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal"
+        )
     last = tail.splitlines()[-1].removeprefix(SPEAKER) if tail else f"exit code {code}, without a word"
-    return Answer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
+    return ChildAnswer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
 
 
-def refuse(answer: Answer, as_json: bool) -> int:
+def ask_and_show(
+    verb: str, request: Mapping[str, object], doing: str, as_json: bool, show: Callable[[dict[str, object]], None]
+) -> int:
+    """Show the answer, or print it as one JSON object, or say why there is none. Returns the exit code."""
+    answer = ask(verb, request, doing, as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    if as_json:
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+    else:
+        show(answer.data)
+    return EXIT_DONE
+
+
+def refuse(answer: ChildAnswer, as_json: bool) -> int:
     """Say why there is no answer. Returns the exit code."""
     if as_json:
         status = {EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(answer.code, "failed")

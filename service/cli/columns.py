@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.core.data_limits import LONGEST_CELL, MOST_JSON, MOST_NAMES, parquet_batches
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.registry import nearest
-from pipelines.data.tables import LONGEST_CELL, MOST_JSON, MOST_NAMES, parquet_batches
 
 MOST_ROWS = 100_000
 """Rows that are looked at; later ones could only add rare classes."""
@@ -58,10 +58,11 @@ LABEL_NAMES = (
     "y",
 )
 PAIRS = (
-    ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"), ("text_a", "text_b"), ("sentence_a", "sentence_b"),
-    ("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"), ("question", "context"), ("query", "document"),
-    ("query", "passage"), ("question", "answer"), ("claim", "evidence"), ("title", "text"), ("title", "body"), ("title", "content"),
-    ("title", "abstract"), ("title", "description"), ("subject", "body"), ("subject", "message"),
+    ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"), ("text_a", "text_b"),
+    ("sentence_a", "sentence_b"), ("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"),
+    ("question", "context"), ("query", "document"), ("query", "passage"), ("question", "answer"),
+    ("claim", "evidence"), ("title", "text"), ("title", "body"), ("title", "content"), ("title", "abstract"),
+    ("title", "description"), ("subject", "body"), ("subject", "message"),
 )  # fmt: skip
 TEXT_NAMES = (
     "text",
@@ -141,7 +142,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnChoice:
     """What is to be learnt from what."""
 
     texts: tuple[Column, ...]
@@ -177,11 +178,12 @@ def read(file: Path, most: int = MOST_ROWS) -> Table:
     return Table(file, columns, len(rows), complete)
 
 
-def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, kind: str | None = None) -> Choice:
+def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, kind: str | None = None) -> ColumnChoice:
     """Which columns are the text and the label. Raises CommandError."""
     if len(table.columns) == 1:
         raise CommandError(
-            f"{table.file} has the single column '{table.names[0]}'; a task needs two at least, a text and a label{_separator_hint(table)}"
+            f"{table.file} has the single column '{table.names[0]}'; a task needs two at least, a text and a "
+            f"label{_separator_hint(table)}"
         )
     if len(texts) > 2:
         raise CommandError(f"--text was given {len(texts)} times; a task reads one text column, or two as a pair")
@@ -199,7 +201,7 @@ def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, ki
         ):
             raise CommandError(f"{table.file}: the column '{column.name}' does not hold texts{_columns(table)}")
     used = {answer.name, *(column.name for column in questions)}
-    return Choice(questions, answer, found, tuple(name for name in table.names if name not in used))
+    return ColumnChoice(questions, answer, found, tuple(name for name in table.names if name not in used))
 
 
 def _label(table: Table, texts: Sequence[str]) -> Column:
@@ -239,7 +241,8 @@ def _texts(table: Table, label: Column) -> tuple[Column, ...]:
             return (by_name[name],)
     if not candidates:
         raise CommandError(
-            f"{table.file} has no column of texts beside the label '{label.name}'{_columns(table)}; name it with --text COLUMN"
+            f"{table.file} has no column of texts beside the label '{label.name}'{_columns(table)}; name it with "
+            "--text COLUMN"
         )
     return (max(candidates, key=lambda column: column.words),)
 
@@ -253,18 +256,21 @@ def _kind(table: Table, label: Column, kind: str | None) -> Literal["classificat
     if kind == "regression" or (kind is None and numbers and (label.kind == "number" or _scale(label))):
         if len(label.counts) < 2:
             raise CommandError(
-                f"{table.file}: the column '{label.name}' holds the same number in every row; nothing can be learnt from it"
+                f"{table.file}: the column '{label.name}' holds the same number in every row; nothing can be learnt "
+                "from it"
             )
         return "regression"
     distinct = len(label.counts)
     if distinct < 2:
         raise CommandError(
-            f"{table.file}: the column '{label.name}' holds '{next(iter(label.counts))}' in every row; a classifier needs two classes at least"
+            f"{table.file}: the column '{label.name}' holds '{next(iter(label.counts))}' in every row; a classifier "
+            "needs two classes at least"
         )
     if distinct > MOST_CLASSES or distinct > label.filled // 2:
         scale = " (for numbers on a scale: --kind regression)" if numbers else ""
         raise CommandError(
-            f"{table.file}: the column '{label.name}' has {distinct:,} different values in {label.filled:,} rows, too many classes "
+            f"{table.file}: the column '{label.name}' has {distinct:,} different values in {label.filled:,} rows, "
+            "too many classes "
             f"(at most {MOST_CLASSES}, each in two rows at least); name another column with --label COLUMN{scale}"
         )
     return "classification"
@@ -296,7 +302,7 @@ def _hint(file: Path, names: Sequence[str]) -> str:
     return ""
 
 
-def _profile(name: str, cells: Sequence[Any]) -> Column:
+def _profile(name: str, cells: Sequence[object]) -> Column:
     filled = [cell for cell in cells if not _missing(cell)]
     gap = next((number for number, cell in enumerate(cells, start=1) if _missing(cell)), None)
     if not filled:
@@ -309,7 +315,7 @@ def _profile(name: str, cells: Sequence[Any]) -> Column:
     return Column(name, _cell_kind(filled, counts), len(filled), counts, sum(lengths) / len(lengths), longest, gap)
 
 
-def _cell_kind(filled: Sequence[Any], counts: Counter[str]) -> Literal["text", "whole", "number", "truth"]:
+def _cell_kind(filled: Sequence[object], counts: Counter[str]) -> Literal["text", "whole", "number", "truth"]:
     if all(isinstance(cell, bool) for cell in filled):
         return "truth"
     if all(re.fullmatch(r"[+-]?\d{1,18}", value) for value in counts):
@@ -322,7 +328,7 @@ def _cell_kind(filled: Sequence[Any], counts: Counter[str]) -> Literal["text", "
     return "text"
 
 
-def _plain(cell: Any) -> str:
+def _plain(cell: object) -> str:
     """The cell as the name of a class."""
     if isinstance(cell, bool):
         return "true" if cell else "false"
@@ -331,7 +337,7 @@ def _plain(cell: Any) -> str:
     return str(cell).strip()
 
 
-def _missing(cell: Any) -> bool:
+def _missing(cell: object) -> bool:
     return (
         cell is None or (isinstance(cell, float) and math.isnan(cell)) or (isinstance(cell, str) and not cell.strip())
     )
@@ -351,19 +357,21 @@ def _separated(file: Path, most: int, delimiter: str) -> tuple[list[str], list[l
         if any(re.fullmatch(r"[+-]?\d+(\.\d+)?", name.strip()) or len(name) > 80 for name in names):
             shown = ", ".join(name if len(name) <= 30 else name[:27] + "..." for name in names)
             raise CommandError(
-                f"{file}: its first line ({shown}) looks like a row, not like column names; put a line such as text,label above it"
+                f"{file}: its first line ({shown}) looks like a row, not like column names; put a line such as "
+                "text,label above it"
             )
         rows: list[list[Any]] = []
         for row in islice(lines, most):
             if len(row) != len(names):
                 raise CommandError(
-                    f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} columns; quote the cells that hold the separator{_hint(file, names)}"
+                    f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} "
+                    f"columns; quote the cells that hold the separator{_hint(file, names)}"
                 )
             rows.append(row)
     return names, rows
 
 
-def _objects(file: Path, objects: Iterator[Any], most: int) -> tuple[list[str], list[list[Any]]]:
+def _objects(file: Path, objects: Iterator[object], most: int) -> tuple[list[str], list[list[Any]]]:
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(islice(objects, most), start=1):
         if not isinstance(row, dict):

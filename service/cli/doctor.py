@@ -114,11 +114,11 @@ def merged(findings: list[Finding]) -> list[Finding]:
     """Packages that are as they should be in one line: only the others need one of their own."""
     wanted = requirements()
     fine = [finding for finding in findings if finding.what in wanted and finding.verdict == "good"]
-    told = [finding for finding in findings if finding not in fine]
+    shown = [finding for finding in findings if finding not in fine]
     if fine:
         at = findings.index(fine[0])
-        told.insert(at, Finding("Packages", ", ".join(f"{finding.what} {finding.found}" for finding in fine)))
-    return told
+        shown.insert(at, Finding("Packages", ", ".join(f"{finding.what} {finding.found}" for finding in fine)))
+    return shown
 
 
 def python() -> Finding:
@@ -165,7 +165,10 @@ def isolation() -> Finding:
 
     found = isolation_of("auto")
     if not found.kept:
-        remedy = "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes jobs of admins only"
+        remedy = (
+            "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes "
+            "jobs of admins only"
+        )
         return Finding("Isolation", f"none ({found.why})", "note", remedy)
     if found.left_open:
         return Finding(

@@ -1,15 +1,9 @@
 """`finery evaluate`, `predict`, `score` and `harness`: how good models are, and what they say of one's own file.
 
-`finery evaluate`: score models that lie on disk or on the Hub, as an evaluate stage would. A child process does the
+`evaluate` scores models on disk or on the Hub as an evaluate stage would; `predict` writes what a model says about
+one's own file, or a task's split, with probabilities; `score` says what a prediction file is worth by the official
+rules, without a model; `harness` runs any task of the lm-evaluation-harness on a checkpoint. Child processes do the
 work.
-
-`finery predict`: what a model says about one's own file, or a task's split, with probabilities. A child process does
-the work.
-
-`finery score`: what a prediction file is worth, by the official rules. A child process reads the files; no model is
-involved.
-
-`finery harness`: any task of the lm-evaluation-harness on a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import EXIT_DONE, CommandError
-from service.cli.child import ask, refuse
+from service.cli.child import ask, ask_and_show, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @dataclass(frozen=True)
-class Question:
+class EvaluateOptions:
     """What is asked: the models, and how they are scored."""
 
     models: Sequence[str]
@@ -57,20 +51,17 @@ def separated(given: Sequence[str] | None) -> list[str]:
     return [name for each in given or () for part in each.split(",") if (name := part.strip())]
 
 
-def evaluate(question: Question, as_json: bool) -> int:
+def evaluate(options: EvaluateOptions, as_json: bool) -> int:
     """Show the scores, or what was written. Returns the exit code."""
-    if question.partial and question.submission is None:
+    if options.partial and options.submission is None:
         raise CommandError("--partial is about a submission; name its file with --submission out.zip, or leave it out")
-    answer = ask("evaluate", question.words(), "Reading the model, then the benchmarks …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    from rich.console import Console
 
-    show(answer.data, Console(highlight=False))
-    return EXIT_DONE
+    def show_answer(data: dict[str, object]) -> None:
+        from rich.console import Console
+
+        show(data, Console(highlight=False))
+
+    return ask_and_show("evaluate", options.words(), "Reading the model, then the benchmarks …", as_json, show_answer)
 
 
 def show(data: Mapping[str, Any], console: Console) -> None:
@@ -97,8 +88,8 @@ def show(data: Mapping[str, Any], console: Console) -> None:
 
 
 @dataclass(frozen=True)
-class QuestionPredict:
-    """What is asked, in the words of the child."""
+class PredictOptions:
+    """The options, in the words of the child."""
 
     model: str
     task: str | None
@@ -111,30 +102,27 @@ class QuestionPredict:
     batch_size: int
 
 
-def predict(question: QuestionPredict, as_json: bool) -> int:
+def predict(options: PredictOptions, as_json: bool) -> int:
     """Write the predictions and say what they look like. Returns the exit code."""
-    if question.data is not None and question.split is not None:
+    if options.data is not None and options.split is not None:
         raise CommandError("--split is a part of a task's data, and --data is a file; leave one of them out")
-    if question.text and question.data is None:
+    if options.text and options.data is None:
         raise CommandError("--text names columns of a file of yours; give it with --data")
-    answer = ask("predict", asdict(question), "Reading the model, then predicting …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    data = answer.data
+    return ask_and_show("predict", asdict(options), "Reading the model, then predicting …", as_json, show_predictions)
+
+
+def show_predictions(data: Mapping[str, Any]) -> None:
+    """How many predictions of what there are, and where they lie."""
     for warning in data["warnings"]:
         print(warning, file=sys.stderr)
     print(f"  {data['rows']} predictions   {data['file']}")
     for name, count in data["counts"].items():
         print(f"  {count:>7}  {name}")
-    return EXIT_DONE
 
 
 @dataclass(frozen=True)
-class QuestionScore:
-    """What is asked, in the words of the child."""
+class ScoreOptions:
+    """The options, in the words of the child."""
 
     benchmark: str
     predictions: str
@@ -144,9 +132,9 @@ class QuestionScore:
     missing: str
 
 
-def score(question: QuestionScore, as_json: bool) -> int:
+def score(options: ScoreOptions, as_json: bool) -> int:
     """Print the scores as one JSON object, and nothing else. Returns the exit code."""
-    answer = ask("score", asdict(question), "Scoring …", True)
+    answer = ask("score", asdict(options), "Scoring …", True)
     if answer.code != EXIT_DONE:
         return refuse(answer, as_json)
     for note in answer.data["notes"]:
@@ -156,8 +144,8 @@ def score(question: QuestionScore, as_json: bool) -> int:
 
 
 @dataclass(frozen=True)
-class QuestionHarness:
-    """What is asked, in the words of the child."""
+class HarnessOptions:
+    """The options, in the words of the child."""
 
     model: str
     tasks: tuple[str, ...]
@@ -176,21 +164,18 @@ def names_of(tasks: str) -> tuple[str, ...]:
     return found
 
 
-def harness(question: QuestionHarness, as_json: bool) -> int:
+def harness(options: HarnessOptions, as_json: bool) -> int:
     """Show the scores. Returns the exit code."""
-    answer = ask("harness", asdict(question), "Asking the harness' questions …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    from rich.console import Console
 
-    show_harness(answer.data, Console(highlight=False))
-    return EXIT_DONE
+    def show_answer(data: dict[str, object]) -> None:
+        from rich.console import Console
+
+        show_harness_scores(data, Console(highlight=False))
+
+    return ask_and_show("harness", asdict(options), "Asking the harness' questions …", as_json, show_answer)
 
 
-def show_harness(data: dict[str, Any], console: Console) -> None:
+def show_harness_scores(data: dict[str, Any], console: Console) -> None:
     """One row a score."""
     from rich import box
     from rich.table import Table
@@ -205,18 +190,19 @@ def show_harness(data: dict[str, Any], console: Console) -> None:
         ("standard error", "right"),
     ):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for task, told in data["tasks"].items():
-        for number, (metric, score) in enumerate(told["scores"].items()):
-            shown = [task, _count(told["num_fewshot"]), _count(told["questions"])] if number == 0 else ["", "", ""]
+    for task, result in data["tasks"].items():
+        for number, (metric, score) in enumerate(result["scores"].items()):
+            shown = [task, _count(result["num_fewshot"]), _count(result["questions"])] if number == 0 else ["", "", ""]
             table.add_row(
                 *shown, metric, f"{score['value']:.4f}", "" if score["stderr"] is None else f"{score['stderr']:.4f}"
             )
     console.print(table)
     if data["cut"]:
         console.print(
-            f"note: {data['cut']} requests are longer than the {data['reads']} tokens that the model reads and lost their beginning"
+            f"note: {data['cut']} requests are longer than the {data['reads']} tokens that the model reads and lost "
+            "their beginning"
         )
 
 
-def _count(value: Any) -> str:
+def _count(value: object) -> str:
     return "" if value is None else f"{value:,}"

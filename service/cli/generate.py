@@ -1,21 +1,19 @@
 """`finery generate` and `finery attention`: how a model continues a text, and what its heads look at.
 
-`finery generate`: how a model goes on, decoded in several ways side by side; what an encoder fills in.
-
-`finery attention`: a page and a picture of what every head of a model looks at. A child process does the work.
+`generate` decodes in several ways side by side, and shows what an encoder fills in; `attention` writes a page and a
+picture of what every head looks at. Child processes do the work.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.errors import EXIT_DONE, CommandError
-from service.cli.child import ask, refuse
+from pipelines.core.errors import CommandError
+from service.cli.child import ask_and_show
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -26,8 +24,8 @@ NARROWEST = 38
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, in the words of the child."""
+class GenerateOptions:
+    """The options, in the words of the child."""
 
     model: str
     prompt: str | None
@@ -42,39 +40,38 @@ class Question:
     plain: bool = False
 
 
-def generate(question: Question, penalty_alpha: float | None, as_json: bool) -> int:
+def generate(options: GenerateOptions, penalty_alpha: float | None, as_json: bool) -> int:
     """Show continuations or fill-ins. Returns the exit code."""
-    check(question, penalty_alpha)
-    answer = ask("generate", asdict(question), "Reading the model, then writing …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    from rich.console import Console
+    check(options, penalty_alpha)
 
-    show(answer.data, Console(highlight=False))
-    return EXIT_DONE
+    def show_answer(data: dict[str, object]) -> None:
+        from rich.console import Console
+
+        show(data, Console(highlight=False))
+
+    return ask_and_show("generate", asdict(options), "Reading the model, then writing …", as_json, show_answer)
 
 
-def check(question: Question, penalty_alpha: float | None) -> None:
+def check(options: GenerateOptions, penalty_alpha: float | None) -> None:
     """Refuse at once what no model could do. Raises CommandError."""
     if penalty_alpha is not None:
         raise CommandError(
-            "contrastive search (--penalty-alpha) is not offered: transformers fetches its code from the Hub, and Finery runs no "
+            "contrastive search (--penalty-alpha) is not offered: transformers fetches its code from the Hub, and "
+            "Finery runs no "
             "code from there; compare greedy, beams and samples instead"
         )
-    if (question.prompt is None) == (question.prompts is None):
+    if (options.prompt is None) == (options.prompts is None):
         raise CommandError(
             "give one prompt, or a file of them with --prompts FILE"
-            + (", not both" if question.prompt is not None else "")
+            + (", not both" if options.prompt is not None else "")
         )
-    if not 0 < question.temperature < math.inf:
+    if not 0 < options.temperature < math.inf:
         raise CommandError(
-            f"--temperature is {question.temperature:g}, must be a number above 0; the limit 0 is greedy, which is shown anyway"
+            f"--temperature is {options.temperature:g}, must be a number above 0; the limit 0 is greedy, which is "
+            "shown anyway"
         )
-    if not 0 < question.top_p <= 1:
-        raise CommandError(f"--top-p is {question.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
+    if not 0 < options.top_p <= 1:
+        raise CommandError(f"--top-p is {options.top_p:g}, must be above 0 and at most 1 (1 keeps every word)")
 
 
 def show(data: dict[str, Any], console: Console) -> None:
@@ -83,12 +80,12 @@ def show(data: dict[str, Any], console: Console) -> None:
 
     for note in data.get("notes", ()):
         console.print(Text(note, style="yellow"))
-    for number, told in enumerate(data["prompts"]):
-        console.print(Text(("" if number == 0 else "\n") + printable(told["prompt"]), style="bold"))
+    for number, entry in enumerate(data["prompts"]):
+        console.print(Text(("" if number == 0 else "\n") + printable(entry["prompt"]), style="bold"))
         console.print(
-            fill_ins(told, console)
+            fill_ins(entry, console)
             if data["method"] == "fill_mask"
-            else continuations(told["continuations"], console.width)
+            else continuations(entry["continuations"], console.width)
         )
 
 
@@ -118,7 +115,7 @@ def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType
     return grid
 
 
-def numbers(each: dict[str, Any]) -> str:
+def numbers(each: dict[str, object]) -> str:
     """`-2.31 per token, distinct-2 0.83, 24 tokens, ended, 110 tokens/s`."""
     chance, repeated = each["log_probability_per_token"], each["distinct_2"]
     parts = [
@@ -130,7 +127,7 @@ def numbers(each: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
+def fill_ins(entry: dict[str, Any], console: Console) -> RenderableType:
     """A column for each mask, the likeliest word on top, and the text with the best of each."""
     from rich.console import Group
     from rich.table import Table
@@ -138,8 +135,8 @@ def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
 
     abreast = max(1, console.width // 28)
     tables = []
-    for first in range(0, len(told["masks"]), abreast):
-        masks = told["masks"][first : first + abreast]
+    for first in range(0, len(entry["masks"]), abreast):
+        masks = entry["masks"][first : first + abreast]
         table = Table()
         for mask in masks:
             table.add_column(f"mask {mask['mask']}", no_wrap=True)
@@ -149,7 +146,7 @@ def fill_ins(told: dict[str, Any], console: Console) -> RenderableType:
                 *(cell for each in row for cell in (Text(printable(each["token"])), f"{each['probability']:.1%}"))
             )
         tables.append(table)
-    return Group(*tables, Text(f"Likeliest: {printable(told['text'])}"))
+    return Group(*tables, Text(f"Likeliest: {printable(entry['text'])}"))
 
 
 def printable(text: str) -> str:
@@ -164,8 +161,8 @@ HEADS_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class QuestionAttention:
-    """What is asked, in the words of the child."""
+class AttentionOptions:
+    """The options, in the words of the child."""
 
     model: str
     text: str
@@ -177,21 +174,19 @@ class QuestionAttention:
     limit: int
 
 
-def attention(question: QuestionAttention, as_json: bool) -> int:
+def attention(options: AttentionOptions, as_json: bool) -> int:
     """Write the page and the picture, say where they lie. Returns the exit code."""
-    answer = ask("attention", asdict(question), "Reading the model and the text …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    for section in answer.data["sections"]:
+    return ask_and_show("attention", asdict(options), "Reading the model and the text …", as_json, show_maps)
+
+
+def show_maps(data: dict[str, Any]) -> None:
+    """What is most focused, and where the page and the picture lie."""
+    for section in data["sections"]:
         print(f"  {line_of(section)}")
-    for note in answer.data["notes"]:
+    for note in data["notes"]:
         print(f"  {note}")
-    print(f"\n  Page     {answer.data['html']}\n  Picture  {answer.data['png']}")
-    print(f"  Next     xdg-open {shlex.quote(answer.data['html'])}")
-    return EXIT_DONE
+    print(f"\n  Page     {data['html']}\n  Picture  {data['png']}")
+    print(f"  Next     xdg-open {shlex.quote(data['html'])}")
 
 
 def line_of(section: dict[str, Any]) -> str:
@@ -201,4 +196,7 @@ def line_of(section: dict[str, Any]) -> str:
     focused = sorted(maps, key=lambda each: each["entropy"])[:HEADS_SHOWN]
     named = ", ".join(f"layer {each['layer']} head {each['head']} ({each['entropy']:.2f} bits)" for each in focused)
     counted = f"{layers} layer{'s' if layers > 1 else ''} x {heads} head{'s' if heads > 1 else ''}"
-    return f"{section['name']:<8} {counted}, {len(section['queries'])} x {len(section['keys'])} tokens; most focused: {named}"
+    return (
+        f"{section['name']:<8} {counted}, {len(section['queries'])} x {len(section['keys'])} tokens; most focused: "
+        f"{named}"
+    )

@@ -1,9 +1,8 @@
 """`finery init DATA`: from the columns of one's own file to a recipe that runs as it is.
 
-A first recipe for a user's own file: an encoder from scratch, sized by how much text there is.
-
-Budgets are chosen so that a laptop finishes in minutes; the comments in the recipe say what to raise. Learning rates
-are those of Turc et al. 2019, "Well-Read Students Learn Better", arxiv.org/abs/1908.08962, for the small models.
+The recipe is an encoder from scratch, sized by how much text there is. Budgets are chosen so that a laptop finishes in
+minutes; the comments in the recipe say what to raise. Learning rates are those of Turc et al. 2019, "Well-Read
+Students Learn Better", arxiv.org/abs/1908.08962, for the small models.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.core.errors import EXIT_DONE, CommandError, RecipeError
-from service.cli.columns import Choice, Table, choose, read
+from pipelines.core.files import write_text
+from pipelines.core.load import loads
+from service.cli.columns import ColumnChoice, Table, choose, read
 
 ENOUGH_WORDS = 50_000
 """Below this, masked-language-model pretraining has too little text to learn words from: straight to the task."""
@@ -33,7 +34,7 @@ WORDS_OF_YAML = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
 @dataclass(frozen=True)
-class Draft:
+class RecipeDraft:
     """A recipe as text, and what it decided."""
 
     text: str
@@ -44,7 +45,7 @@ class Draft:
     """Id of the supervised stage."""
 
 
-def draft(table: Table, choice: Choice, validation: Path | None, output: Path, name: str) -> Draft:
+def draft(table: Table, choice: ColumnChoice, validation: Path | None, output: Path, name: str) -> RecipeDraft:
     """The recipe for a file whose columns are chosen; paths in it are relative to `output`'s folder."""
     words = round(_rows(table) * sum(column.words for column in choice.texts))
     pretrains = words >= ENOUGH_WORDS
@@ -56,7 +57,8 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
     train = _value(_relative(table.file, output))
     texts = [_value(column.name) for column in choice.texts]
     lines = [
-        f"# Written by `finery init` from {table.file.name}: {table.rows:,}{'' if table.complete else ' and more'} rows,",
+        f"# Written by `finery init` from {table.file.name}: {table.rows:,}{'' if table.complete else ' and more'} "
+        "rows,",
         f"# {_told(choice)}.",
         f"# finery run {output.name}          does all of it; --help shows the rest",
         f"# finery plan {output.name}         says what it will cost before it starts",
@@ -64,8 +66,10 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
         "seed: 42",
         "",
         "model:",
-        "  # BERT's shape with 4 layers of 256, built from scratch. Other presets: bert-tiny, bert-small, bert-medium, bert-base.",
-        "  # A pretrained model instead: replace the line below and `tokenizer` by   checkpoint: owner/name   or a folder.",
+        "  # BERT's shape with 4 layers of 256, built from scratch. Other presets: bert-tiny, bert-small, "
+        "bert-medium, bert-base.",
+        "  # A pretrained model instead: replace the line below and `tokenizer` by   checkpoint: owner/name   or a "
+        "folder.",
         "  architecture: {preset: bert-mini}",
         "",
         f"tokenizer: {{train: wordpiece, vocab_size: {vocabulary}}}   # learnt from the texts below",
@@ -75,19 +79,23 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
     if pretrains:
         steps = min(STEPS[1], max(STEPS[0], math.ceil(PASSES * words * TOKENS_A_WORD / (BLOCK * BATCH) / 100) * 100))
         lines += [
-            f"  # Learn the language of the file first: guess hidden words in its {_about(words)} words. More steps help, up to a point.",
+            f"  # Learn the language of the file first: guess hidden words in its {_about(words)} words. More steps "
+            "help, up to a point.",
             "  - stage: pretrain",
             "    objective: masked_lm",
             "    datasets:",
             *(f"      - {{path: {train}, text: {text}}}" for text in texts),
             f"    block_size: {BLOCK}",
-            f"    arguments: {{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: 1e-3, warmup_steps: 0.1, weight_decay: 0.01}}",
+            f"    arguments: {{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: 1e-3, "
+            f"warmup_steps: 0.1, weight_decay: 0.01}}",
             "",
         ]
     else:
         lines += [
-            f"  # The file has about {_about(words)} words, too few to learn a language from ({ENOUGH_WORDS:,} are a start), so there is no pretraining.",
-            "  # With more text of the same kind, add:   - {stage: pretrain, objective: masked_lm, datasets: [{path: more.txt}]}",
+            f"  # The file has about {_about(words)} words, too few to learn a language from ({ENOUGH_WORDS:,} are a "
+            "start), so there is no pretraining.",
+            "  # With more text of the same kind, add:   - {stage: pretrain, objective: masked_lm, datasets: [{path: "
+            "more.txt}]}",
         ]
     lines += [
         "  # Then learn the task. `tuner: {name: lora, r: 8}` learns a small update instead of every weight.",
@@ -102,7 +110,8 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
         if validation
         else "      # validation: dev.csv   # without it, 10 % of the rows are held out, and never learnt from",
         f"    max_length: {length}",
-        f"    arguments: {{num_train_epochs: {_epochs(table.rows)}, per_device_train_batch_size: {BATCH if length <= 128 else BATCH // 2}, "
+        f"    arguments: {{num_train_epochs: {_epochs(table.rows)}, per_device_train_batch_size: "
+        f"{BATCH if length <= 128 else BATCH // 2}, "
         "learning_rate: 3e-4, warmup_steps: 0.1, weight_decay: 0.01}",
         "",
         "  # Score it on the rows it has not seen"
@@ -114,7 +123,7 @@ def draft(table: Table, choice: Choice, validation: Path | None, output: Path, n
         "  - stage: publish",
         f"    to: registry/{name}",
     ]
-    return Draft("\n".join(lines) + "\n", name, words, pretrains, task)
+    return RecipeDraft("\n".join(lines) + "\n", name, words, pretrains, task)
 
 
 def run_name(file: Path, given: str | None) -> str:
@@ -130,16 +139,15 @@ def run_name(file: Path, given: str | None) -> str:
 
 
 def _task_id(label: str, name: str) -> str:
-    letters = (
-        unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
-    )  # an accent is no reason to lose the letter
+    # an accent is no reason to lose the letter
+    letters = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
     id = re.sub(r"[^A-Za-z0-9_-]+", "-", letters).strip("-_")[:60]
     if id.lower() in ("", "label", "labels", "target", "class", "y", "model", "pretrain", "evaluate", "publish"):
         id = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:60]
     return id if id and id not in ("model", "pretrain", "evaluate", "publish") else "task"
 
 
-def _told(choice: Choice) -> str:
+def _told(choice: ColumnChoice) -> str:
     texts = " and ".join(f"'{column.name}'" for column in choice.texts)
     if choice.kind == "regression":
         return f"{texts} -> the number '{choice.label.name}'"
@@ -182,8 +190,6 @@ def init(
     data: Path, output: Path, texts: Sequence[str], label: str | None, kind: str | None, name: str | None, force: bool
 ) -> int:
     """Look at the file, write the recipe, say what was found. Returns the exit code."""
-    from pipelines.core.load import loads
-
     if output.exists() and not force:
         raise CommandError(f"{output} exists already; choose another name with --output, or overwrite it with --force")
     if not output.resolve().parent.is_dir():
@@ -205,7 +211,7 @@ def init(
     return EXIT_DONE
 
 
-def find_validation(table: Table, choice: Choice) -> tuple[Path | None, str | None]:
+def find_validation(table: Table, choice: ColumnChoice) -> tuple[Path | None, str | None]:
     """The file beside `train.csv` to measure on, if there is one that fits; and why one that is there does not."""
     stem = table.file.stem
     if "train" not in stem.lower():
@@ -244,17 +250,13 @@ def find_validation(table: Table, choice: Choice) -> tuple[Path | None, str | No
 
 def save(output: Path, text: str) -> None:
     """Write the recipe whole or not at all. Raises CommandError."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, output)
+        write_text(output, text)
     except OSError as error:
         raise CommandError(f"{output} could not be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def told(table: Table, choice: Choice, validation: Path | None, written: Draft, output: Path) -> list[str]:
+def told(table: Table, choice: ColumnChoice, validation: Path | None, written: RecipeDraft, output: Path) -> list[str]:
     """What was found and what was written."""
     head = (
         f"{table.file}: {table.rows:,} rows"
@@ -283,14 +285,15 @@ def told(table: Table, choice: Choice, validation: Path | None, written: Draft, 
     return lines
 
 
-def warnings(table: Table, choice: Choice) -> list[str]:
+def warnings(table: Table, choice: ColumnChoice) -> list[str]:
     """What will go wrong, or not well, with this file."""
     found = []
     for column in (*choice.texts, choice.label):
         if column.first_gap is not None:
             gaps = table.rows - column.filled
             found.append(
-                f"{gaps:,} row{'s have' if gaps != 1 else ' has'} nothing in '{column.name}' (the first: row {column.first_gap}); "
+                f"{gaps:,} row{'s have' if gaps != 1 else ' has'} nothing in '{column.name}' (the first: row "
+                f"{column.first_gap}); "
                 "the run will refuse that: correct or remove first"
             )
     if table.rows < 200:

@@ -1,39 +1,22 @@
-"""`finery submit`, `jobs`, `logs` and the verbs that steer jobs: talk to a service about its work.
+"""`finery jobs`, `logs` and the verbs that steer jobs: talk to a service about its work.
 
-What the verbs that talk to a service have in common: the connection, the answer as text or JSON, times for people.
-
-`finery jobs`, `pause`, `resume`, `cancel`, `retry`, `delete`, `hosts`: look at a service's jobs and steer them.
-
-`finery logs`: what a job prints and does, as it happens.
-
-`--follow` shows the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`,
-the console log.
-
-`finery submit`: hand a recipe to a service, with the files that it names.
+`pause`, `resume`, `cancel`, `retry`, `delete` and `hosts` are requests and their answers. `finery logs --follow` shows
+the same live display as `finery run`, fed by the job's events; without a terminal, and with `--raw`, the console log.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, CommandError
-from pipelines.core.load import read
-from pipelines.core.overrides import Source
-from service.cli.progress import Progress
-from service.cli.run import choose_display
-from service.client import ServerRefused, with_uploads
-from service.safety.references import MODEL_NAME
-
-if TYPE_CHECKING:
-    from service.client import Connection
-
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from service.cli.progress import RunProgress, choose_display
+from service.client import Connection, find
 
 STYLES = {
     "queued": "dim",
@@ -51,12 +34,10 @@ STYLES = {
 
 def connect(server: str | None, token_file: Path | None) -> Connection:
     """A connection to the server that the command names. Raises CommandError."""
-    from service.client import Connection, find
-
     return Connection(find(server, token_file))
 
 
-def tell(data: Any, as_json: bool, *lines: str) -> int:
+def tell(data: object, as_json: bool, *lines: str) -> int:
     """Print the answer, as one JSON object or as lines. Returns the exit code 0."""
     if as_json:
         print(json.dumps(data, ensure_ascii=False))
@@ -70,7 +51,7 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], styles: Sequence[str | None] = ()) -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], styles: Sequence[str | None] = ()) -> None:
     """Rows under a heading, as wide as what is in them; `styles` colours whole rows on a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -151,12 +132,12 @@ def standing(job: dict[str, Any]) -> str:
 
 def steer(action: str, ids: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
     """Ask the service to `pause`, `resume`, `cancel` or `retry` jobs. Returns the exit code."""
-    told = []
+    answers = []
     with connect(server, token_file) as connection:
         for job_id in ids:
-            told.append(connection.post(f"/jobs/{quoted(job_id)}/{action}"))
-    lines = [f"{job['id']}  {job['name']}  {job['state']}" for job in told]
-    return tell(told[0] if len(told) == 1 else {"jobs": told}, as_json, *lines)
+            answers.append(connection.post(f"/jobs/{quoted(job_id)}/{action}"))
+    lines = [f"{job['id']}  {job['name']}  {job['state']}" for job in answers]
+    return tell(answers[0] if len(answers) == 1 else {"jobs": answers}, as_json, *lines)
 
 
 def delete(ids: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
@@ -204,8 +185,6 @@ def gpus_of(host: dict[str, Any]) -> str:
 
 def quoted(identifier: str) -> str:
     """An id as part of a path."""
-    from urllib.parse import quote
-
     return quote(identifier, safe="")
 
 
@@ -244,7 +223,7 @@ def echoed(connection: Connection, job_id: str, as_json: bool) -> int:
 
 def watch(connection: Connection, job_id: str, as_json: bool) -> int:
     """Follow a job's events to its end. Ctrl-C stops looking; the job goes on."""
-    progress = Progress([])
+    progress = RunProgress([])
     try:
         if as_json:
             for event in connection.stream(f"/jobs/{quoted(job_id)}/events"):
@@ -276,75 +255,3 @@ def ended(connection: Connection, job_id: str, show: Any = None) -> int:
     if show is not None:
         show(f"{job['id']}  {job['name']}  {job['state']}  {standing(job)}".rstrip())
     return OUTCOMES.get(job["state"], EXIT_DONE)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the command asks for beside the recipe."""
-
-    priority: int = 0
-    gpus: int | None = None
-    gpu_kind: str | None = None
-    cpus: int | None = None
-    after: tuple[str, ...] = ()
-    """Jobs that must have succeeded before."""
-    key: str | None = None
-    secrets: tuple[str, ...] = ()
-    """Names of secrets of the project that the job is given."""
-    follow: bool = False
-    max_seconds: float | None = None
-    ttl_seconds_after_finished: float | None = None
-
-
-def submit(
-    recipe: Path, overrides: Sequence[str], wanted: Wanted, server: str | None, token_file: Path | None, as_json: bool
-) -> int:
-    """Upload, submit, and watch if asked to. Returns the exit code."""
-    source = read(recipe, overrides)
-    with connect(server, token_file) as connection:
-        given = [*overrides, *renamed(source), *with_uploads(connection, source.data, source.folder, say)]
-        resources = {"gpus": wanted.gpus, "gpu_kind": wanted.gpu_kind, "cpus": wanted.cpus}
-        body: dict[str, Any] = {
-            "recipe": text_of(recipe),
-            "overrides": given,
-            "priority": wanted.priority,
-            "depends_on": list(wanted.after),
-            "secrets": list(wanted.secrets),
-            "resources": {name: value for name, value in resources.items() if value is not None},
-        }
-        limits = {"max_seconds": wanted.max_seconds, "ttl_seconds_after_finished": wanted.ttl_seconds_after_finished}
-        body |= {name: value for name, value in limits.items() if value is not None}
-        # a key of its own makes it safe to ask again when the answer got lost
-        try:
-            job = connection.post("/jobs", body, key=wanted.key or uuid.uuid4().hex)
-        except ServerRefused as error:
-            raise (error.about(str(recipe)) if error.mistakes else error) from None
-        if wanted.follow:
-            say(f"{job['id']}  {job['name']}")
-            return watch(connection, job["id"], as_json)
-    return tell(
-        job, as_json, f"{job['id']}  {job['name']}  {job['state']}", f"finery logs -f {job['id']}   shows what it does"
-    )
-
-
-def text_of(recipe: Path) -> str:
-    """The recipe as it was written. Raises CommandError."""
-    try:
-        return recipe.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{recipe} cannot be read: {error}") from None
-
-
-def renamed(source: Source) -> list[str]:
-    """Overrides that make a folder to publish to, such as `registry/NAME`, the project's model NAME."""
-    overrides = []
-    stages = source.data.get("stages")
-    for position, stage in enumerate(stages if isinstance(stages, list | tuple) else ()):
-        to = stage.get("to") if isinstance(stage, dict) else None
-        if not isinstance(to, str) or MODEL_NAME.fullmatch(to) or "://" in to or to.startswith("hub:"):
-            continue
-        name = Path(to).name
-        if MODEL_NAME.fullmatch(name):
-            say(f"note: on the server the model of '{to}' is called {name}")
-            overrides.append(f"stages[{position}].to={name}")
-    return overrides

@@ -1,13 +1,8 @@
 """How far a run is: what its events say, and how a terminal or a log shows it.
 
-How far a run is: what its events say, put together. Knows nothing of a terminal.
-
 `Progress.apply` takes one event after the other; everything shown to the user is read from the result. Times come
-from the events themselves, so the same events always give the same state.
-
-Show the progress of a run: live on a terminal, as plain lines anywhere else, or not at all.
-
-One line a stage:
+from the events themselves, so the same events always give the same state. It is shown live on a terminal, as plain
+lines anywhere else, or not at all. One line a stage:
 
     ✓ pretrain    1:12    loss 4.21
     ● mrpc        ━━━━━━━━━━━━╸━━━━━━━  320/690  loss 0.512  14.2 steps/s  0:26 left
@@ -16,6 +11,7 @@ One line a stage:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -107,7 +103,7 @@ class StageProgress:
             self._positions.append((time, step))
 
 
-class Progress:
+class RunProgress:
     """A run, as its events tell it so far."""
 
     def __init__(self, stages: Iterable[tuple[str, str]]) -> None:
@@ -245,30 +241,30 @@ class Display(Protocol):
 
     def __exit__(self, *exception: object) -> None: ...
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Show how far the run is now. Called several times a second."""
 
     def say(self, message: str) -> None:
         """Show a sentence."""
 
 
-class Silent:
+class NoDisplay:
     """Shows nothing."""
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> NoDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Nothing."""
 
     def say(self, message: str) -> None:
         """Nothing."""
 
 
-class Plain:
+class PlainLines:
     """A line when a stage begins, every ten seconds while it runs, and when it ends."""
 
     def __init__(self, out: TextIO, clock: Any = time.monotonic) -> None:
@@ -278,13 +274,13 @@ class Plain:
         self._last = -PLAIN_SECONDS
         self._warnings = 0
 
-    def __enter__(self) -> Plain:
+    def __enter__(self) -> PlainLines:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Print what is new."""
         for warning in progress.warnings[self._warnings :]:
             self.say(f"warning: {warning}")
@@ -314,14 +310,14 @@ class Plain:
             self.say(f"{name}: {', '.join(parts)}" if name else ", ".join(parts))
 
 
-class OnTerminal:
+class RunOnTerminal:
     """Redraws one line a stage, eight times a second."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
         self.console = console
-        self._progress = Progress([])
+        self._progress = RunProgress([])
         self._warnings = 0
         self._live = Live(
             console=console,
@@ -331,14 +327,14 @@ class OnTerminal:
             redirect_stderr=False,
         )
 
-    def __enter__(self) -> OnTerminal:
+    def __enter__(self) -> RunOnTerminal:
         self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunProgress) -> None:
         """Remember the state; the next redraw shows it."""
         self._progress = progress
         for warning in progress.warnings[self._warnings :]:
@@ -351,12 +347,24 @@ class OnTerminal:
         self.console.print(message, style=style, markup=False, highlight=False)
 
 
+def choose_display(silent: bool) -> Display:
+    """Live where someone looks at it, lines where they are kept."""
+    if silent:
+        return NoDisplay()
+    if not sys.stderr.isatty():
+        return PlainLines(sys.stderr)
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return RunOnTerminal(console) if console.is_terminal and not console.is_dumb_terminal else PlainLines(sys.stderr)
+
+
 SIGNS = {"queued": "·", "running": "●", "done": "✓", "reused": "✓", "failed": "✗", "stopped": "■"}
 ASCII_SIGNS = {"queued": ".", "running": ">", "done": "+", "reused": "+", "failed": "x", "stopped": "#"}
 STYLES = {"queued": "dim", "running": "cyan", "done": "green", "reused": "green", "failed": "red", "stopped": "yellow"}
 
 
-def render(progress: Progress, unicode: bool = True) -> Table:
+def render(progress: RunProgress, unicode: bool = True) -> Table:
     """The stages as a grid: sign, name, and a bar or what came out."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -1,8 +1,6 @@
 """`finery publish` and `finery gc`: publish the model of a finished run, and free what no run uses.
 
-`finery publish`: publish the model of a finished run or stage, as a publish stage would. A child process does the work.
-
-`finery gc`: free what no run uses. The child process decides and deletes; here it is shown.
+Child processes do the work: one publishes as a publish stage would, one decides what is unused and deletes it.
 """
 
 from __future__ import annotations
@@ -15,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, CommandError
-from service.cli.child import ask, call, refuse
+from service.cli.child import ask_and_show, call
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, in the words of the child."""
+class PublishOptions:
+    """The options, in the words of the child."""
 
     source: str
     to: str
@@ -34,9 +32,8 @@ def requirements(given: Sequence[str]) -> dict[str, str]:
     for each in given:
         at = min((place for sign in "<>=" if (place := each.find(sign)) > 0), default=0)
         key, rest = each[:at].strip(), each[at:].strip()
-        assigned = rest.startswith("===") or (
-            rest.startswith("=") and not rest.startswith("==")
-        )  # KEY="== 1" and KEY=">= 1", not KEY==1
+        # KEY="== 1" and KEY=">= 1", not KEY==1
+        assigned = rest.startswith("===") or (rest.startswith("=") and not rest.startswith("=="))
         value = rest[1:].strip().strip("\"'").strip() if assigned else rest
         if not key or not value or key[0] in "<>=":
             raise CommandError(f"--require '{each}' is no requirement; write it as glue/mrpc.f1=\">= 0.8\"")
@@ -44,18 +41,17 @@ def requirements(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def publish(question: Question, as_json: bool) -> int:
+def publish(options: PublishOptions, as_json: bool) -> int:
     """Publish, and say where it lies. Returns the exit code."""
-    answer = ask("publish", asdict(question), "Writing the checkpoint, then proving that it loads …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    for warning in answer.data["warnings"]:
+    doing = "Writing the checkpoint, then proving that it loads …"
+    return ask_and_show("publish", asdict(options), doing, as_json, show_published)
+
+
+def show_published(data: Mapping[str, Any]) -> None:
+    """Where the model lies, and what a reader should know."""
+    for warning in data["warnings"]:
         print(warning, file=sys.stderr)
-    print(f"  Published   {answer.data['location']}   the model of '{answer.data['model']}'")
-    return EXIT_DONE
+    print(f"  Published   {data['location']}   the model of '{data['model']}'")
 
 
 def gc(dry_run: bool, older_than: float | None, as_json: bool) -> int:
@@ -86,12 +82,12 @@ def render(freed: Mapping[str, Any], dry_run: bool) -> list[str]:
         "unfinished stage": attempts,
         "piece of prepared data": len(folders) - stages - attempts,
     }
-    told = [f"{count} {_plural(what, count)}" for what, count in counts.items() if count]
+    parts = [f"{count} {_plural(what, count)}" for what, count in counts.items() if count]
     kept = f"{freed['kept']} {_plural('stage', freed['kept'])} in use {'stays' if freed['kept'] == 1 else 'stay'}"
-    if not told:
+    if not parts:
         return [f"Nothing to free; {kept}."]
     verb = "Would free" if dry_run else "Freed"
-    lines = [f"{verb} {size(freed['bytes'])}: {', '.join(told)}; {kept}."]
+    lines = [f"{verb} {size(freed['bytes'])}: {', '.join(parts)}; {kept}."]
     return [*(f"  {each}" for each in folders), *lines] if dry_run else lines
 
 

@@ -1,10 +1,7 @@
 """`finery validate`, `finery plan` and `finery data show`: what can be said of a recipe before it runs.
 
-`finery validate`: every mistake of every recipe at once.
-
-`finery plan`: what a recipe will cost. The recipe is checked here, the sums are done by a child process.
-
-`finery data show`: the first examples of a stage as its model reads them, with what of them is learnt.
+`validate` shows every mistake of every recipe at once. `plan` says what a recipe will cost, `data show` the first
+examples of a stage as its model reads them, with what of them is learnt: for both a child process does the work.
 """
 
 from __future__ import annotations
@@ -17,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, RecipeError
-from pipelines.core.load import load as load_recipe
-from service.cli.child import ask, call, refuse
+from pipelines.core.load import load, load_study
+from pipelines.core.study_cells import named
+from service.cli.child import ask_and_show, call
 from service.cli.generate import printable
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 def validate(arguments: Sequence[str], as_json: bool) -> int:
     """Check each recipe with the overrides among the arguments. Returns the exit code."""
-    from pipelines.core.load import load
-
     overrides = [each for each in arguments if "=" in each and not Path(each).exists()]
     files = [each for each in arguments if each not in overrides]
     if not files:
@@ -55,14 +51,14 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 "stages": [stage.id for stage in recipe.stages],
                 "mistakes": [],
             }
-            told = f"{count} stage{'s' if count != 1 else ''}"
+            summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
             if recipe.matrix is not None:
-                told, refusals, cells = _study(file, overrides)
+                summary, refusals, cells = _study(file, overrides)
                 answer["cells"] = cells
             answers.append(answer)
             if not as_json:
-                print("\n".join([f"{file}: fine ({told})", *refusals]))
+                print("\n".join([f"{file}: fine ({summary})", *refusals]))
     fine = all(answer["fine"] for answer in answers)
     if as_json:
         print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))
@@ -71,26 +67,22 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
 
 def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[dict[str, object]]]:
     """What a study is made of: in short, a line for each refused cell, and every cell as data."""
-    from pipelines.core.load import load_study
-    from pipelines.core.study_cells import named
     from service.cli.study import trials_of
 
     plan = load_study(file, overrides)
     count, refused, trials = len(plan.cells), len(plan.refused), trials_of(plan)
-    told = f"a study of {count} cell{'s' if count != 1 else ''}"
-    told += f", {refused} of them refused" if refused else ""
-    told += f", after {trials} trials" if trials else ""
+    summary = f"a study of {count} cell{'s' if count != 1 else ''}"
+    summary += f", {refused} of them refused" if refused else ""
+    summary += f", after {trials} trials" if trials else ""
     lines = [f"  refused: {named(cell.labels)}: {cell.refusal}" for cell in plan.refused]
     cells: list[dict[str, object]] = [
         {"cell": cell.folder, "labels": dict(cell.labels), "refused": cell.refusal or None} for cell in plan.cells
     ]
-    return told, lines, cells
+    return summary, lines, cells
 
 
 def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
     """Pass on what `python -m pipelines plan` says. Returns its exit code."""
-    from pipelines.core.load import load
-
     load(recipe, overrides)
     options = (*(("--json",) if as_json else ()), *(("--flops-per-second", str(rate)) if rate is not None else ()))
     code, out, err = call(("plan", str(recipe), *overrides, *options))
@@ -106,8 +98,8 @@ OPEN, CLOSE = "⟦", "⟧"
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, in the words of the child."""
+class DataOptions:
+    """The options, in the words of the child."""
 
     recipe: str
     overrides: tuple[str, ...]
@@ -115,19 +107,16 @@ class Question:
     rows: int
 
 
-def show_data(question: Question, as_json: bool) -> int:
+def show_data(options: DataOptions, as_json: bool) -> int:
     """Show what a stage learns from. Returns the exit code."""
-    load_recipe(question.recipe, question.overrides)  # a mistake in the recipe is told with its line, by this process
-    answer = ask("data", asdict(question), "Reading the data …", as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
-    if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
-        return EXIT_DONE
-    from rich.console import Console
+    load(options.recipe, options.overrides)  # a mistake in the recipe is told with its line, by this process
 
-    show(answer.data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
-    return EXIT_DONE
+    def show_answer(data: dict[str, object]) -> None:
+        from rich.console import Console
+
+        show(data, Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
+
+    return ask_and_show("data", asdict(options), "Reading the data …", as_json, show_answer)
 
 
 def show(data: dict[str, Any], console: Console) -> None:
@@ -153,9 +142,12 @@ def show(data: dict[str, Any], console: Console) -> None:
             console.print(Text(f"warning: {sentence}", style="yellow"))
 
 
-def title(task: dict[str, Any]) -> str:
+def title(task: dict[str, object]) -> str:
     """`instruct: alpaca (causal), 4,498 examples`."""
-    return f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} example{'' if task['examples'] == 1 else 's'}"
+    return (
+        f"{task['id']}: {task['task']} ({task['kind']}), {task['examples']:,} "
+        f"example{'' if task['examples'] == 1 else 's'}"
+    )
 
 
 def facts(task: dict[str, Any]) -> Sequence[str]:
@@ -182,8 +174,8 @@ def text_of(pieces: Sequence[tuple[str, bool]], coloured: bool) -> Text:
 
     whole = Text()
     for words, learnt in pieces:
-        said = printable(words)
+        text = printable(words)
         whole.append(
-            f"{OPEN}{said}{CLOSE}" if learnt and not coloured else said, style=LEARNT if learnt and coloured else ""
+            f"{OPEN}{text}{CLOSE}" if learnt and not coloured else text, style=LEARNT if learnt and coloured else ""
         )
     return whole

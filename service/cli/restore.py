@@ -26,9 +26,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from pydantic import ValidationError
+from sqlalchemy import Connection, create_engine, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.core.errors import CommandError
 from service.cli.backup import (
@@ -37,20 +39,21 @@ from service.cli.backup import (
     FORMAT,
     MANIFEST,
     PIECE,
+    BadArchive,
     Manifest,
-    Refused,
     check_path,
     report,
     sqlite_file,
     tables_of,
     told,
 )
+from service.cli.serve import LOCK
+from service.jobs.states import STOPPING, TERMINAL, Ending, Reason
+from service.scheduler.retries import ending_of, losses_in_a_row
 from service.settings import Settings, read_settings
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from service.store.database import Transaction
+from service.store import tables
+from service.store.database import Transaction
+from service.store.store import FOLDER, NEWEST, Store, alone, current, upgrade_within
 
 MOST_MANIFEST = 512 << 20
 MOST_MEMBERS = 5_000_000
@@ -62,8 +65,6 @@ Result = TypeVar("Result")
 def restore(archive: Path, home: Path | None, database_url: str | None, as_json: bool) -> int:
     """Make a home, and a database, of an archive. Returns the exit code. Raises CommandError; then nothing was put
     in place."""
-    from sqlalchemy.exc import SQLAlchemyError
-
     settings = read_settings(home=home, database_url=database_url)
     _refuse_used(settings.home)
     try:
@@ -76,7 +77,7 @@ def restore(archive: Path, home: Path | None, database_url: str | None, as_json:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     except SQLAlchemyError as error:
-        raise Refused(
+        raise BadArchive(
             f"the database could not be restored: {str(getattr(error, 'orig', error)).strip().splitlines()[0]}"
         ) from None
     except OSError as error:
@@ -85,13 +86,12 @@ def restore(archive: Path, home: Path | None, database_url: str | None, as_json:
         manifest,
         settings.home,
         as_json,
-        f"{settings.home}  {len(manifest.members)} files of {manifest.made}. Go on with: finery serve --home {settings.home}",
+        f"{settings.home}  {len(manifest.members)} files of {manifest.made}. Go on with: finery serve --home "
+        f"{settings.home}",
     )
 
 
 def _refuse_used(home: Path) -> None:
-    from service.cli.serve import LOCK
-
     if not home.exists():
         return
     if not home.is_dir() or any(home.iterdir()):
@@ -114,7 +114,7 @@ def _opened_for_reading(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _members(file: IO[bytes]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-    """Name, size and content of each file of a tar. Raises Refused for anything that is no regular file.
+    """Name, size and content of each file of a tar. Raises BadArchive for anything that is no regular file.
 
     Headers are read one block at a time: what other readers of tar do for extended headers, devices and links is not
     done at all.
@@ -126,24 +126,26 @@ def _members(file: IO[bytes]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         except (tarfile.HeaderError, UnicodeDecodeError, ValueError):
-            raise Refused("the archive is damaged, or no backup of finery") from None
+            raise BadArchive("the archive is damaged, or no backup of finery") from None
         if info.type != tarfile.REGTYPE or info.size < 0 or not info.name:
-            raise Refused(f"the archive holds {info.name[:100]!r}, which is no regular file: finery writes none such")
+            raise BadArchive(
+                f"the archive holds {info.name[:100]!r}, which is no regular file: finery writes none such"
+            )
         left = [info.size]
         yield info.name, info.size, _content(file, left)
         for _ in _content(file, left):
             pass
         _exactly(file, -info.size % tarfile.BLOCKSIZE)
-    raise Refused(f"the archive holds more than {MOST_MEMBERS} files")
+    raise BadArchive(f"the archive holds more than {MOST_MEMBERS} files")
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:
     try:
         found = file.read(size)
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise Refused("the archive is damaged: its compression does not end well") from None
+        raise BadArchive("the archive is damaged: its compression does not end well") from None
     if len(found) != size:
-        raise Refused("the archive is not whole: it ends in the middle")
+        raise BadArchive("the archive is not whole: it ends in the middle")
     return found
 
 
@@ -155,9 +157,7 @@ def _content(file: IO[bytes], left: list[int]) -> Iterator[bytes]:
 
 
 def examine(archive: Path, home: Path) -> Manifest:
-    """Read everything, compare everything, write nothing. Raises Refused."""
-    from service.store.store import FOLDER, NEWEST
-
+    """Read everything, compare everything, write nothing. Raises BadArchive."""
     place = home
     while not place.exists():
         place = place.parent
@@ -167,30 +167,33 @@ def examine(archive: Path, home: Path) -> Manifest:
     with _opened_for_reading(archive) as file:
         for name, size, content in _members(file):
             if text is not None or name in found:
-                raise Refused(f"the archive holds {name[:100]!r} twice, or something after its manifest")
+                raise BadArchive(f"the archive holds {name[:100]!r} twice, or something after its manifest")
             if name == MANIFEST:
                 if size > MOST_MANIFEST:
-                    raise Refused(f"the archive's manifest has {size} bytes, at most {MOST_MANIFEST} are read")
+                    raise BadArchive(f"the archive's manifest has {size} bytes, at most {MOST_MANIFEST} are read")
                 text = b"".join(content)
                 continue
             total += size
             if total > room:
-                raise Refused(f"the archive needs more than the {room} bytes that are free for {home}")
+                raise BadArchive(f"the archive needs more than the {room} bytes that are free for {home}")
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
             found[name] = (size, digest.hexdigest())
     if text is None:
-        raise Refused("the archive has no manifest: it is not whole, or no backup of finery")
+        raise BadArchive("the archive has no manifest: it is not whole, or no backup of finery")
     try:
         manifest = Manifest.model_validate_json(text)
     except (ValidationError, RecursionError, UnicodeDecodeError):
-        raise Refused("the archive's manifest cannot be read: it is damaged, or of a later version of finery") from None
+        raise BadArchive(
+            "the archive's manifest cannot be read: it is damaged, or of a later version of finery"
+        ) from None
     if manifest.format != FORMAT:
-        raise Refused(f"the archive has format {manifest.format}, this version of finery reads {FORMAT}")
+        raise BadArchive(f"the archive has format {manifest.format}, this version of finery reads {FORMAT}")
     if not any((FOLDER / "versions").glob(f"{manifest.schema_}_*.py")):
-        raise Refused(
-            f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the version that wrote it, or a later one"
+        raise BadArchive(
+            f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the "
+            "version that wrote it, or a later one"
         )
     _check(manifest, found)
     return manifest
@@ -202,27 +205,27 @@ def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
     own = [member for member in manifest.members if not member.same_as]
     listed = {member.member: (member.bytes, member.sha256) for member in own}
     if len(listed) != len(own) or set(listed) != set(found):
-        raise Refused("the archive does not hold what its manifest lists")
+        raise BadArchive("the archive does not hold what its manifest lists")
     for name, (size, digest) in found.items():
         if listed[name] != (size, digest):
-            raise Refused(f"{name[:100]!r} is damaged: its checksum is not the one that was written")
+            raise BadArchive(f"{name[:100]!r} is damaged: its checksum is not the one that was written")
     paths: set[str] = set()
     for member in manifest.members:
         check_path(member.path)
         if member.path in paths or (member.same_as and member.same_as not in paths):
-            raise Refused(f"the manifest names {member.path[:100]!r} twice, or a copy before what it is a copy of")
+            raise BadArchive(f"the manifest names {member.path[:100]!r} twice, or a copy before what it is a copy of")
         paths.add(member.path)
     for link in manifest.links:
         check_path(link.path)
         check_path(link.to)
         if link.path in paths or link.to.split("/")[1] not in CHANGING or link.path.split("/")[1] not in CHANGING:
-            raise Refused(f"the archive has a link {link.path[:100]!r} that finery would not make")
+            raise BadArchive(f"the archive has a link {link.path[:100]!r} that finery would not make")
         paths.add(link.path)
     folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     if clash := paths & folders:
-        raise Refused(f"the archive has {sorted(clash)[0][:100]!r} as a file and as a folder")
+        raise BadArchive(f"the archive has {sorted(clash)[0][:100]!r} as a file and as a folder")
     if manifest.database == "sqlite" and DATABASE not in paths:
-        raise Refused("the archive holds no database")
+        raise BadArchive("the archive holds no database")
 
 
 def _extract(archive: Path, manifest: Manifest, staging: Path, home: Path) -> None:
@@ -239,7 +242,7 @@ def _extract(archive: Path, manifest: Manifest, staging: Path, home: Path) -> No
                 break
             member = wanted.get(name)
             if member is None or size != member.bytes:
-                raise Refused("the archive changed while it was read")
+                raise BadArchive("the archive changed while it was read")
             path = _place(staging, member.path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             digest = hashlib.sha256()
@@ -248,10 +251,10 @@ def _extract(archive: Path, manifest: Manifest, staging: Path, home: Path) -> No
                     digest.update(piece)
                     output.write(piece)
             if digest.hexdigest() != member.sha256:
-                raise Refused("the archive changed while it was read")
+                raise BadArchive("the archive changed while it was read")
             written.add(member.path)
     if written != {member.path for member in wanted.values()}:
-        raise Refused("the archive changed while it was read")
+        raise BadArchive("the archive changed while it was read")
     for member in manifest.members:
         if member.same_as:
             os.link(staging / member.same_as, _place(staging, member.path))
@@ -284,8 +287,6 @@ def _place(staging: Path, name: str) -> Path:
 
 def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
     """Put the rows into the database and the folder into its place, both or neither."""
-    from service.store.store import Store, alone, current, upgrade_within
-
     new = staging / "home"  # what becomes the home
     new.mkdir(exist_ok=True, mode=0o700)
     to_sqlite = settings.url.startswith("sqlite")
@@ -300,7 +301,9 @@ def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
     store = Store(f"sqlite:///{new / 'finery.db'}" if to_sqlite else settings.url)
     try:
         if direct and current(store) != manifest.schema_:
-            raise Refused(f"the archive's database has schema {current(store)}, its manifest says {manifest.schema_}")
+            raise BadArchive(
+                f"the archive's database has schema {current(store)}, its manifest says {manifest.schema_}"
+            )
         with alone(store) as connection:
             if not direct:
                 if tables_of(connection).tables:
@@ -311,9 +314,8 @@ def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
             _settle(connection, manifest, new, settings)
             if not to_sqlite:
                 os.sync()
-                os.rename(
-                    new, settings.home
-                )  # the rows are written a moment later; should that fail, the folder goes again
+                # the rows are written a moment later; should that fail, the folder goes again
+                os.rename(new, settings.home)
                 new = settings.home
     except BaseException:
         if new == settings.home:
@@ -336,13 +338,11 @@ def _refuse_broken(path: Path) -> None:
     except sqlite3.DatabaseError as error:
         found = (str(error),)
     if found != ("ok",):
-        raise Refused(f"the archive's database is damaged: {found[0]}")
+        raise BadArchive(f"the archive's database is damaged: {found[0]}")
 
 
 def _insert(connection: Connection, folder: Path, manifest: Manifest) -> None:
     """Rows of the archive, table by table, parents first."""
-    from sqlalchemy import create_engine
-
     tables = tables_of(connection)
     if manifest.database == "sqlite":
         source = create_engine(f"sqlite:///{folder / 'finery.db'}")
@@ -362,7 +362,7 @@ def _insert(connection: Connection, folder: Path, manifest: Manifest) -> None:
         return
     unknown = {path.stem for path in folder.glob("*")} - set(tables.tables)
     if unknown:
-        raise Refused(
+        raise BadArchive(
             f"the archive has rows of '{sorted(unknown)[0][:60]}', a table that schema {manifest.schema_} does not have"
         )
     for table in tables.sorted_tables:
@@ -377,7 +377,7 @@ def _rows_into(connection: Connection, table: Any, rows: Iterable[dict[str, Any]
     batch: list[dict[str, Any]] = []
     for row in rows:
         if set(row) != names:
-            raise Refused(f"a row of '{table.name}' has other columns than its table")
+            raise BadArchive(f"a row of '{table.name}' has other columns than its table")
         batch.append(row)
         if len(batch) == 500:
             connection.execute(table.insert(), batch)
@@ -389,14 +389,6 @@ def _rows_into(connection: Connection, table: Any, rows: Iterable[dict[str, Any]
 def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Settings) -> None:
     """Make the rows true here: what ran is lost, no host is known to live, no old lease or token counts, paths are
     those of this home."""
-    from sqlalchemy import select, update
-
-    from service.jobs.states import STOPPING, TERMINAL, Ending, Reason
-    from service.scheduler.retries import ending_of, losses_in_a_row
-    from service.store import tables
-    from service.store.database import Transaction
-    from service.store.store import Store
-
     transaction = Transaction(connection)
 
     class Within(Store):

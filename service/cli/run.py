@@ -1,9 +1,5 @@
 """`finery run` and `finery resume`: start the work, show how far it is, say what came out.
 
-Follow an `events.jsonl` while another process writes it: every event once, from now on.
-
-`finery run` and `finery resume`: start the work, show how far it is, say what came out.
-
 The recipe is checked here first, so that a mistake costs milliseconds and leaves nothing behind. The work itself is a
 child process; what it reports is read from the run folder's `events.jsonl`, the same stream that every other reader
 has. The exit code is the child's.
@@ -22,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, RecipeError
+from pipelines.core.load import load, refuse_study
+from pipelines.core.yaml_positions import read_yaml
 from service.cli import summary
 from service.cli.child import Child
-from service.cli.progress import Display, OnTerminal, Plain, Progress, Silent
+from service.cli.progress import Display, RunProgress, choose_display
 
 
 class Follower:
@@ -74,7 +72,7 @@ STILL_STOPPING = "Already stopping; the checkpoint is still being saved, please 
 
 
 @dataclass(frozen=True)
-class Work:
+class RunWork:
     """What the child is asked to do, and how to ask for it again."""
 
     arguments: tuple[str, ...]
@@ -89,11 +87,9 @@ class Work:
 
 def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> int:
     """Check the recipe, then do what it describes. Returns the exit code."""
-    from pipelines.core.load import load, refuse_study
-
     checked = load(recipe, overrides)
     refuse_study(checked, str(recipe))
-    work = Work(
+    work = RunWork(
         ("run", str(recipe), *overrides),
         Path("runs") / checked.name,
         tuple((stage.id, stage.stage) for stage in checked.stages),
@@ -115,14 +111,12 @@ def resume(folder: Path, as_json: bool, quiet: bool) -> int:
 
     if is_study(folder):
         return resume_study(folder, as_json, quiet)
-    work = Work(("resume", str(folder)), folder, stages_of(folder), shlex.join(["finery", "resume", str(folder)]))
+    work = RunWork(("resume", str(folder)), folder, stages_of(folder), shlex.join(["finery", "resume", str(folder)]))
     return do(work, as_json, quiet)
 
 
 def stages_of(folder: Path) -> tuple[tuple[str, str], ...]:
     """Id and kind of every stage of the recipe in a run folder, without judging it: that is the child's task."""
-    from pipelines.core.yaml_positions import read_yaml
-
     try:
         data, _ = read_yaml(folder / "recipe.yaml")
         entries = [stage for stage in data["stages"] if isinstance(stage, dict)]
@@ -131,9 +125,9 @@ def stages_of(folder: Path) -> tuple[tuple[str, str], ...]:
     return tuple((str(stage.get("id", stage.get("stage"))), str(stage.get("stage"))) for stage in entries)
 
 
-def do(work: Work, as_json: bool, quiet: bool) -> int:
+def do(work: RunWork, as_json: bool, quiet: bool) -> int:
     """Run the child to its end under a display, and report. Returns its exit code."""
-    progress = Progress(work.stages)
+    progress = RunProgress(work.stages)
     display = choose_display(as_json or quiet)
     follower = Follower(work.folder / "events.jsonl")  # before the child starts, so that no event of it is missed
     with Child(work.arguments) as child:
@@ -152,21 +146,9 @@ def do(work: Work, as_json: bool, quiet: bool) -> int:
     return code
 
 
-def choose_display(silent: bool) -> Display:
-    """Live where someone looks at it, lines where they are kept."""
-    if silent:
-        return Silent()
-    if not sys.stderr.isatty():
-        return Plain(sys.stderr)
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return OnTerminal(console) if console.is_terminal and not console.is_dumb_terminal else Plain(sys.stderr)
-
-
-def follow(child: Child, follower: Follower, progress: Progress, display: Display) -> int:
+def follow(child: Child, follower: Follower, progress: RunProgress, display: Display) -> int:
     """Take events in until the child has ended. Returns its exit code as the system tells it."""
-    told = 0
+    stops_told = 0
     while True:
         code = child.wait(POLL_SECONDS)
         for event in follower.new():
@@ -174,14 +156,14 @@ def follow(child: Child, follower: Follower, progress: Progress, display: Displa
         if code is not None and progress.outcome is None:
             progress.break_off("stopped" if child.stops else "failed")
         display.update(progress)
-        if child.stops > told and code is None:
-            told = child.stops
-            display.say(STOPPING if told == 1 else STILL_STOPPING)
+        if child.stops > stops_told and code is None:
+            stops_told = child.stops
+            display.say(STOPPING if stops_told == 1 else STILL_STOPPING)
         if code is not None:
             return code
 
 
-def judge(code: int, child: Child, progress: Progress, work: Work) -> tuple[int, str]:
+def judge(code: int, child: Child, progress: RunProgress, work: RunWork) -> tuple[int, str]:
     """The command's exit code, and the sentence that explains it when it is not 0."""
     if code < 0 and child.stops and -code in (signal.SIGINT, signal.SIGTERM):
         return EXIT_STOPPED, "Stopped before there was anything new to save."
@@ -220,18 +202,19 @@ def killed(number: int, tail: str) -> str:
     except ValueError:
         name = f"signal {number}"
     likely = {
-        "SIGKILL": " The likely cause is that the machine ran out of memory: a smaller per_device_train_batch_size needs less.",
+        "SIGKILL": (
+            " The likely cause is that the machine ran out of memory: a smaller per_device_train_batch_size needs less."
+        ),
         "SIGSEGV": " A library crashed.",
         "SIGBUS": " The likely cause is a full disk or a file that was cut off while it was being read.",
         "SIGILL": " A library uses instructions that this processor lacks.",
     }.get(name, "")
-    last = (
-        f"\nIts last words:\n{_indented(tail)}" if tail and name != "SIGKILL" else ""
-    )  # nobody can speak when killed so
+    # nobody can speak when killed so
+    last = f"\nIts last words:\n{_indented(tail)}" if tail and name != "SIGKILL" else ""
     return f"The run was killed by {name}.{likely}{last}"
 
 
-def remedy(code: int, was_killed: bool, work: Work, log: Path | None) -> list[str]:
+def remedy(code: int, was_killed: bool, work: RunWork, log: Path | None) -> list[str]:
     """What to do next, one line each."""
     resumable = (work.folder / "recipe.yaml").is_file()
     command = shlex.join(["finery", "resume", str(work.folder)]) if resumable else work.again
@@ -245,7 +228,9 @@ def remedy(code: int, was_killed: bool, work: Work, log: Path | None) -> list[st
     return lines
 
 
-def as_data(code: int, error: str, work: Work, progress: Progress, outcome: summary.Outcome | None) -> dict[str, Any]:
+def as_data(
+    code: int, error: str, work: RunWork, progress: RunProgress, outcome: summary.Outcome | None
+) -> dict[str, Any]:
     """The answer of `--json`."""
     status = {EXIT_DONE: "done", EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")
     data: dict[str, Any] = {

@@ -12,14 +12,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.core.errors import EXIT_DONE, CommandError
+from service import logs
+from service.api.app import create_app
+from service.api.connections import listen, raise_file_limit, server_of
+from service.checking import checker_of
+from service.disk import drop_ballast, keep_ballast
 from service.executors.isolation import REMEDY, Isolation
-
-if TYPE_CHECKING:
-    from service.settings import Settings
-    from service.store.store import Store
+from service.executors.protocol import ExecutorError
+from service.settings import Settings, read_settings
+from service.store.store import Store, open_store
+from service.store.tokens import digest, new_token, parts
+from service.supervisor import Supervisor
 
 LOCK = "serve.lock"
 ADMIN_TOKEN = "admin.token"
@@ -38,9 +46,6 @@ def serve(
     **more: Any,
 ) -> int:
     """Serve until a signal. `more` are further settings by name. Raises CommandError when it cannot start."""
-    from service.disk import keep_ballast
-    from service.settings import read_settings
-
     settings = read_settings(
         host=host,
         port=port,
@@ -87,17 +92,13 @@ def _keep_private(path: Path, mode: int) -> None:
         path.chmod(mode)
     except PermissionError:
         raise CommandError(
-            f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name another --home"
+            f"others can read {path}, which is not yours to change; have its owner run chmod {mode:o}, or name "
+            "another --home"
         ) from None
 
 
 def _opened(settings: Settings) -> Store:
     """The store, migrated. Raises CommandError, or FineryError, with one sentence."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from service.disk import drop_ballast
-    from service.store.store import open_store
-
     drop_ballast(settings.home)
     place = settings.url.removeprefix("sqlite:///") if settings.url.startswith("sqlite:///") else ""
     try:
@@ -109,7 +110,8 @@ def _opened(settings: Settings) -> Store:
         return open_store(settings)
     except OSError as error:
         raise CommandError(
-            f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name another --database-url"
+            f"the database {place} cannot be used: {error.strerror}; look at the folder's rights and room, or name "
+            "another --database-url"
         ) from None
     except (SQLAlchemyError, ModuleNotFoundError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
@@ -140,8 +142,6 @@ def _only_server(home: Path) -> Iterator[None]:
 @contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """The listening socket; bound before anything else begins, so that a taken port changes nothing."""
-    from service.api.connections import listen
-
     listener = listen(settings.host, settings.port)
     try:
         yield listener
@@ -155,8 +155,6 @@ def first_token(store: Store, home: Path) -> Path | None:
     The file is written before the store learns of the token: a crash between the two is mended by the next start.
     """
     import time
-
-    from service.store.tokens import digest, new_token, parts
 
     path = home / ADMIN_TOKEN
     found = parts(path.read_text(encoding="utf-8").strip()) if path.is_file() else None
@@ -177,13 +175,6 @@ def first_token(store: Store, home: Path) -> Path | None:
 
 
 def _run(settings: Settings, store: Store, listener: socket.socket, as_json: bool, fresh: Path | None) -> None:
-    from service import logs
-    from service.api.app import create_app
-    from service.api.connections import raise_file_limit, server_of
-    from service.checking import checker_of
-    from service.executors.protocol import ExecutorError
-    from service.supervisor import Supervisor
-
     logs.configure(settings.log_format, settings.log_level)
     try:
         supervisor = Supervisor(settings, store)
@@ -219,13 +210,13 @@ def _announce(settings: Settings, listener: socket.socket, as_json: bool, fresh:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     token = settings.home / ADMIN_TOKEN
     if as_json:
-        told = {
+        start = {
             "url": url,
             "home": str(settings.home),
             "admin_token": str(token) if token.is_file() else None,
             "pid": os.getpid(),
         }
-        print(json.dumps(told | {"isolation": force.document()}), flush=True)
+        print(json.dumps(start | {"isolation": force.document()}), flush=True)
         _warn(settings, force)
         return
     print(f"Finery serves {url} from {settings.home}", flush=True)
@@ -247,7 +238,10 @@ def _warn(settings: Settings, force: Isolation) -> None:
     if force.kept:
         return
     if settings.isolation == "none":
-        text = "--isolation none: every job runs with all rights of this server and can read its tokens, secrets and database; give tokens only to those who may."
+        text = (
+            "--isolation none: every job runs with all rights of this server and can read its tokens, secrets and "
+            "database; give tokens only to those who may."
+        )
     else:
         text = f"Jobs cannot be isolated here ({force.why}), so only admins may submit. To let others in, {REMEDY}."
     print(text, file=sys.stderr, flush=True)

@@ -1,13 +1,11 @@
-"""The docker executor: one container per attempt, and a small client of the Docker Engine's HTTP API.
-
-A small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
-docs.docker.com/reference/api/engine.
-
-The docker executor: one container per attempt, of the image that the service itself runs in.
+"""The docker executor: one container per attempt, of the image that the service itself runs in.
 
 The container is the kill unit: when its first process ends the engine kills the rest. It carries the attempt's id as
 its name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart
 of the service. Its log is copied into the attempt's folder when it has ended; then it is removed.
+
+`Engine` is a small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
+docs.docker.com/reference/api/engine.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ from service.executors.protocol import (
     Running,
     Sandbox,
 )
-from service.executors.records import Refused as Fenced
 from service.executors.records import (
+    FenceRefused,
     delete_secrets,
     read_record,
     secret_variables,
@@ -67,7 +65,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-class Refused(ExecutorError):
+class EngineRefused(ExecutorError):
     """The engine answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -84,10 +82,10 @@ class Engine:
         self._timeout = timeout
 
     def get(self, path: str, **query: Any) -> Any:
-        """The JSON answer. Raises Refused for a status of 400 and above, ExecutorError when nobody answers."""
+        """The JSON answer. Raises EngineRefused for a status of 400 and above, ExecutorError when nobody answers."""
         return self._json("GET", path, None, query)
 
-    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+    def post(self, path: str, body: object = None, **query: Any) -> Any:
         """The JSON answer, None for an empty one. 304 (already so) counts as done."""
         return self._json("POST", path, body, query)
 
@@ -104,7 +102,7 @@ class Engine:
         finally:
             connection.close()
 
-    def _json(self, verb: str, path: str, body: Any, query: dict[str, Any]) -> Any:
+    def _json(self, verb: str, path: str, body: object, query: dict[str, object]) -> Any:
         connection, answer = self._ask(verb, path, body, query)
         try:
             text = answer.read()
@@ -115,7 +113,7 @@ class Engine:
             connection.close()
 
     def _ask(
-        self, verb: str, path: str, body: Any, query: dict[str, Any]
+        self, verb: str, path: str, body: object, query: dict[str, object]
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         parts = urlsplit(self.address)
         connection: http.client.HTTPConnection
@@ -143,7 +141,7 @@ class Engine:
                 message = str(json.loads(text)["message"])
             except (ValueError, KeyError, TypeError):
                 message = text.decode(errors="replace")[:200]
-            raise Refused(answer.status, message)
+            raise EngineRefused(answer.status, message)
         return connection, answer
 
 
@@ -154,7 +152,7 @@ PYTHON = "python"
 """The image's interpreter: what stands in the place of this machine's."""
 
 
-class Docker:
+class DockerExecutor:
     """Runs attempts as containers of one engine."""
 
     name = "docker"
@@ -193,19 +191,19 @@ class Docker:
             self._refuse_a_second(spec)
             try:
                 os.close(take_fence(str(spec.folder), spec.fencing_token))
-            except Fenced as error:
+            except FenceRefused as error:
                 raise ExecutorError(str(error)) from None
             write_secrets(spec.record, spec.secrets)
             try:
                 self._engine.post("/containers/create", self._configuration(spec), name=name)
-            except Refused:
+            except EngineRefused:
                 delete_secrets(spec.record)
                 raise
         elif found["State"]["Status"] != "created":
             return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
         try:
             self._engine.post(f"/containers/{name}/start")
-        except Refused as error:
+        except EngineRefused as error:
             self._remove(name)
             delete_secrets(spec.record)
             raise ExecutorError(f"the container could not be started: {error}") from None
@@ -371,7 +369,7 @@ class Docker:
     def _inspect(self, name: str) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = self._engine.get(f"/containers/{name}/json")
-        except Refused as error:
+        except EngineRefused as error:
             if error.status == 404:
                 return None
             raise
@@ -380,14 +378,14 @@ class Docker:
     def _signal(self, name: str, which: str) -> None:
         try:
             self._engine.post(f"/containers/{name}/kill", signal=which)
-        except Refused as error:
+        except EngineRefused as error:
             if error.status not in (404, 409):  # gone, or no longer running
                 raise
 
     def _remove(self, name: str) -> None:
         try:
             self._engine.delete(f"/containers/{name}", force=1, v=1)
-        except Refused as error:
+        except EngineRefused as error:
             if error.status not in (404, 409):
                 raise
 
@@ -395,7 +393,7 @@ class Docker:
         try:
             chunks = self._engine.logs(name)
             first = next(chunks, b"")
-        except Refused:  # a log driver that cannot be read
+        except EngineRefused:  # a log driver that cannot be read
             return
         console = Console(str(folder / "console"), 1 << 40, 1)
         for chunk in itertools.chain([first], chunks):
@@ -420,7 +418,7 @@ def docker(settings: Any) -> Executor:
         if root
         for part in around(root, [str(settings.home)])
     ]
-    return Docker(
+    return DockerExecutor(
         engine,
         settings.image,
         [f"{root}:{root}:ro" for root in dict.fromkeys(roots)],

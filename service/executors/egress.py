@@ -116,16 +116,16 @@ class Egress:
 
     def __init__(
         self,
-        told: Mapping[str, Any],
+        rules: Mapping[str, Any],
         resolve: Resolve = look_up,
         is_public: Callable[[str], bool] | None = None,
         is_own: Callable[[str], bool] = is_own,
     ) -> None:
-        """`told`: `private` (addresses of the server's own networks are allowed), `refused_ports` there,
+        """`rules`: `private` (addresses of the server's own networks are allowed), `refused_ports` there,
         `upstream` (the operator's proxy)."""
-        self._private = bool(told.get("private", False))
-        self._refused_ports = frozenset(int(port) for port in told.get("refused_ports", ()))
-        self._upstream = urlsplit(str(told["upstream"])) if told.get("upstream") else None
+        self._private = bool(rules.get("private", False))
+        self._refused_ports = frozenset(int(port) for port in rules.get("refused_ports", ()))
+        self._upstream = urlsplit(str(rules["upstream"])) if rules.get("upstream") else None
         self._resolve = resolve
         self._is_public = is_public or is_public_address()
         self._is_own = is_own
@@ -179,7 +179,10 @@ class Egress:
                 greeting = b""
         except Denied as error:
             text = f"{error}\n".encode()
-            head = f"HTTP/1.1 {error.status} Refused\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode()
+            head = (
+                f"HTTP/1.1 {error.status} Refused\r\nContent-Type: text/plain\r\nContent-Length: "
+                f"{len(text)}\r\nConnection: close\r\n\r\n"
+            ).encode()
             client.sendall(head + text)
             return
         with server:
@@ -320,7 +323,7 @@ def pump(one: socket.socket, other: socket.socket) -> None:
                 return
 
 
-def start(listener: int, told: Mapping[str, Any]) -> int:
+def start(listener: int, rules: Mapping[str, object]) -> int:
     """Serve a listening socket from a child of this process, which dies with it. Returns its id."""
     parent = os.getpid()
     pid = os.fork()
@@ -341,6 +344,6 @@ def start(listener: int, told: Mapping[str, Any]) -> int:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         with socket.socket(fileno=listener) as served:
-            Egress(told).serve(served)
+            Egress(rules).serve(served)
     finally:
         os._exit(1)

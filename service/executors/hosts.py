@@ -69,7 +69,7 @@ def gpus_here() -> tuple[Gpu, ...]:
     if tool is None:
         return ()
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             (tool, "--query-gpu=index,memory.total,name", "--format=csv,noheader,nounits"),
             capture_output=True,
             text=True,
@@ -78,7 +78,7 @@ def gpus_here() -> tuple[Gpu, ...]:
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = parse_gpus(told.stdout)
+    found = parse_gpus(answer.stdout)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found
@@ -103,6 +103,7 @@ def chosen(found: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
     unknown = [word for word in words if word not in by_index]
     if unknown:
         raise CommandError(
-            f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some of these"
+            f"--gpus names {', '.join(unknown)}, but this machine has {', '.join(by_index) or 'no GPU'}; name some "
+            "of these"
         )
     return tuple(by_index[word] for word in dict.fromkeys(words))

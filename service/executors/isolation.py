@@ -21,8 +21,14 @@ from service.executors.protocol import Sandbox
 Mode = Literal["auto", "bubblewrap", "landlock", "none"]
 MODES: tuple[str, ...] = ("bubblewrap", "landlock")
 """In the order in which `auto` tries them."""
-REMEDY = "install bubblewrap (`apt install bubblewrap`) or allow user namespaces, use the docker executor, or say `--isolation none`"
-_PROBE = "import sys, json; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import probe; print(json.dumps(probe(json.load(sys.stdin))))"
+REMEDY = (
+    "install bubblewrap (`apt install bubblewrap`) or allow user namespaces, use the docker executor, or say "
+    "`--isolation none`"
+)
+_PROBE = (
+    "import sys, json; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import probe; "
+    "print(json.dumps(probe(json.load(sys.stdin))))"
+)
 _WAYS: dict[str, tuple[tuple[str, ...], ...]] = {
     "bubblewrap": (("no-user-namespaces",), ()),
     "landlock": (("namespaces", "user"), ("namespaces",), ()),
@@ -77,10 +83,9 @@ class Isolation:
 
     def sentence(self) -> str:
         """For the start message and `finery doctor`."""
-        names = {
-            "landlock": f"landlock (ABI {self.landlock_abi}{', with namespaces' if 'namespaces' in self.features else ''})"
-        }
-        text = names.get(self.mode, self.mode)
+        text = self.mode
+        if self.mode == "landlock":
+            text += f" (ABI {self.landlock_abi}{', with namespaces' if 'namespaces' in self.features else ''})"
         return f"{text}; left open: {'; '.join(self.left_open)}" if self.left_open else text
 
     def document(self) -> dict[str, Any]:
@@ -123,14 +128,14 @@ def tried(mode: str) -> Isolation | str:
 
 def _try(mode: str, features: tuple[str, ...]) -> str:
     with tempfile.TemporaryDirectory(prefix="finery-probe-") as folder:
-        told = sandbox.plan(mode, features, (), (), (), {})
+        view = sandbox.plan(mode, features, (), (), (), {})
         for name in ("tmp", "root"):
-            told[name] = os.path.join(folder, name)
-            os.mkdir(told[name])
+            view[name] = os.path.join(folder, name)
+            os.mkdir(view[name])
         try:
             done = subprocess.run(
                 (sys.executable, "-I", "-S", "-c", _PROBE, sandbox.ROOT),
-                input=json.dumps(told),
+                input=json.dumps(view),
                 capture_output=True,
                 text=True,
                 timeout=30,
@@ -144,20 +149,21 @@ def _try(mode: str, features: tuple[str, ...]) -> str:
 def plan_of(isolation: Isolation, places: Sandbox, environment: Mapping[str, str], memory: int) -> dict[str, Any]:
     """The launcher's part of a plan for one attempt on this machine. Raises OSError when a place to write cannot
     be made."""
+    # filled later, by the executor
     for path in (
         *places.write,
         *(path for path in places.read if path.endswith("/secrets")),
-    ):  # filled later, by the executor
+    ):
         os.makedirs(path, mode=0o700, exist_ok=True)
-    told = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
-    told["shared_memory"] = memory
-    told["refused_ports"] = list(places.refused_ports)
-    told["egress"] = {
+    view = sandbox.plan(isolation.mode, isolation.features, places.read, places.write, places.hidden, environment)
+    view["shared_memory"] = memory
+    view["refused_ports"] = list(places.refused_ports)
+    view["egress"] = {
         "private": places.private_endpoints,
         "refused_ports": list(places.refused_ports),
         "upstream": _upstream(os.environ),
     }
-    return told
+    return view
 
 
 def _upstream(outer: Mapping[str, str]) -> str:

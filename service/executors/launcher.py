@@ -42,7 +42,7 @@ from service.executors.process_tree import (
     memory_kills,
     start_time,
 )
-from service.executors.records import Refused, delete_secrets, take_fence, write_record, write_secrets
+from service.executors.records import FenceRefused, delete_secrets, take_fence, write_record, write_secrets
 
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
@@ -54,7 +54,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK = 1 << 16
 
 
-def run_child(asked: dict[str, Any], output: int, cgroup: str, gate: int, launcher: int) -> None:
+def run_child(request: dict[str, Any], output: int, cgroup: str, gate: int, launcher: int) -> None:
     """In the child: take its place in the tree, wait until it is on record, become the command. Never returns."""
     try:
         os.setpgid(0, 0)
@@ -80,8 +80,8 @@ def run_child(asked: dict[str, Any], output: int, cgroup: str, gate: int, launch
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        os.chdir(asked["folder"])
-        os.execvpe(asked["command"][0], asked["command"], asked["environment"])
+        os.chdir(request["folder"])
+        os.execvpe(request["command"][0], request["command"], request["environment"])
     except BaseException as error:
         os.write(2 if os.isatty(2) else output, f"finery: the command could not be started: {error}\n".encode())
     os._exit(127)
@@ -90,9 +90,9 @@ def run_child(asked: dict[str, Any], output: int, cgroup: str, gate: int, launch
 class Launcher:
     """The life of one attempt, from its fence to its last record."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self.asked = asked
-        self.record: str = asked["record"]
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.record: str = request["record"]
         self.code: int | None = None
         self.asked_to_stop = False
         self.kill_at: float | None = None
@@ -107,16 +107,18 @@ class Launcher:
     def begin(self) -> dict[str, Any]:
         """Start the child behind a gate, put both on record, open the gate. Returns the record."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        write_secrets(self.record, self.asked.pop("secrets", {}))
+        write_secrets(self.record, self.request.pop("secrets", {}))
         self.cgroup = (
-            make_cgroup(self.asked["attempt_id"], self.asked.get("memory", 0))
-            if self.asked.get("cgroups", True)
+            make_cgroup(self.request["attempt_id"], self.request.get("memory", 0))
+            if self.request.get("cgroups", True)
             else ""
         )
         self.kills_before = memory_kills(self.cgroup)
-        if self.asked.get("memory", 0) and not limits_memory(self.cgroup):
-            self.memory = MemoryWatch(self.asked["memory"])
-        self.console = Console(os.path.join(self.record, "console"), self.asked["log_bytes"], self.asked["log_files"])
+        if self.request.get("memory", 0) and not limits_memory(self.cgroup):
+            self.memory = MemoryWatch(self.request["memory"])
+        self.console = Console(
+            os.path.join(self.record, "console"), self.request["log_bytes"], self.request["log_files"]
+        )
         self.output, write_end = os.pipe()
         gate, opener = os.pipe()
         self.wakeup, alarm = os.pipe()
@@ -129,21 +131,21 @@ class Launcher:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         launcher = os.getpid()
-        if self.asked.get("sandbox") is not None:
+        if self.request.get("sandbox") is not None:
             self._isolate(write_end, gate)
         else:
             self.child = os.fork()
         if self.child == 0:
             signal.set_wakeup_fd(-1)
             os.close(opener)
-            if self.asked.get("tether") is not None:
-                os.close(self.asked["tether"])
-            run_child(self.asked, write_end, self.cgroup, gate, launcher)
+            if self.request.get("tether") is not None:
+                os.close(self.request["tether"])
+            run_child(self.request, write_end, self.cgroup, gate, launcher)
         os.close(write_end)
         os.close(gate)
-        told = {
-            "attempt_id": self.asked["attempt_id"],
-            "fencing_token": self.asked["fencing_token"],
+        record = {
+            "attempt_id": self.request["attempt_id"],
+            "fencing_token": self.request["fencing_token"],
             "boot": boot_id(),
             "launcher_pid": launcher,
             "launcher_start": start_time(launcher),
@@ -154,25 +156,24 @@ class Launcher:
             "started": time.time(),
         }
         if self.control is not None:
-            told["private"] = [self.asked["sandbox"]["tmp"], self.asked["sandbox"]["root"]]
-        write_record(self.record, "launcher.json", told)
+            record["private"] = [self.request["sandbox"]["tmp"], self.request["sandbox"]["root"]]
+        write_record(self.record, "launcher.json", record)
         os.write(opener, b"g")
         os.close(opener)
-        return told
+        return record
 
     def _isolate(self, output: int, gate: int) -> None:
         """Start the first process inside, in the attempt's cgroup."""
         from service.executors import sandbox
 
-        told = self.asked["sandbox"]
-        told["tmp"], told["root"] = os.path.join(self.record, "tmp"), os.path.join(self.record, "root")
-        if (
-            told["mode"] == "landlock" and "namespaces" not in told["features"]
-        ):  # nothing stands for /tmp, and the paths of sockets must be short
-            told["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
-        for folder in (told["tmp"], told["root"]):
+        places = self.request["sandbox"]
+        places["tmp"], places["root"] = os.path.join(self.record, "tmp"), os.path.join(self.record, "root")
+        # nothing stands for /tmp, and the paths of sockets must be short
+        if places["mode"] == "landlock" and "namespaces" not in places["features"]:
+            places["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
+        for folder in (places["tmp"], places["root"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        self.child, self.control = sandbox.start(self.asked, output, gate)
+        self.child, self.control = sandbox.start(self.request, output, gate)
         if self.cgroup:
             with open(f"{self.cgroup}/cgroup.procs", "w") as file:
                 file.write(str(self.child))
@@ -195,7 +196,7 @@ class Launcher:
         except OSError:
             return False
         if message.startswith(b"port ") and descriptors and not self.egress:
-            self.egress = egress.start(descriptors[0], self.asked["sandbox"].get("egress", {}))
+            self.egress = egress.start(descriptors[0], self.request["sandbox"].get("egress", {}))
             try:
                 self.control.send(b"go")
             except OSError:
@@ -214,7 +215,7 @@ class Launcher:
         control = self.control.fileno() if self.control is not None else None
         if control is not None:
             poller.register(control, select.POLLIN)
-        tether = self.asked.get("tether")
+        tether = self.request.get("tether")
         if tether is not None:
             poller.register(tether, select.POLLIN)
         while self.code is None:
@@ -279,12 +280,12 @@ class Launcher:
         import shutil
 
         for name in ("tmp", "root"):
-            shutil.rmtree(self.asked["sandbox"][name], ignore_errors=True)
+            shutil.rmtree(self.request["sandbox"][name], ignore_errors=True)
 
     def _signals(self, numbers: bytes) -> None:
         if signal.SIGTERM not in numbers:
             return
-        grace = self.asked.get("grace", 60.0)
+        grace = self.request.get("grace", 60.0)
         try:
             with open(os.path.join(self.record, "stop.json")) as file:
                 grace = float(json.load(file)["grace"])
@@ -334,7 +335,7 @@ class Launcher:
             self.console.write(content)
         return True
 
-    def _leave(self, ended: dict[str, Any]) -> None:
+    def _leave(self, ended: dict[str, object]) -> None:
         for _ in range(600):  # a full disk may be freed within the minutes that somebody needs to notice
             try:
                 write_record(self.record, "exit.json", ended)
@@ -345,11 +346,11 @@ class Launcher:
 
 def main() -> int:
     """Read what to do, fence, become a daemon, tell the caller where it is, watch."""
-    asked = json.loads(sys.stdin.buffer.read())
-    os.umask(asked.get("umask", 0o077))
+    request = json.loads(sys.stdin.buffer.read())
+    os.umask(request.get("umask", 0o077))
     try:
-        take_fence(asked.get("fence", asked["folder"]), asked["fencing_token"])
-    except (Refused, OSError) as error:
+        take_fence(request.get("fence", request["folder"]), request["fencing_token"])
+    except (FenceRefused, OSError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     if os.fork():
@@ -360,15 +361,15 @@ def main() -> int:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     os.chdir("/")
-    launcher = Launcher(asked)
+    launcher = Launcher(request)
     try:
-        told = launcher.begin()
+        record = launcher.begin()
     except OSError as error:
-        delete_secrets(asked["record"])
+        delete_secrets(request["record"])
         os.write(answer, json.dumps({"error": f"the launcher could not start: {error}"}).encode())
         return 1
-    os.write(answer, json.dumps(told).encode() + b"\n")
+    os.write(answer, json.dumps(record).encode() + b"\n")
     os.close(answer)
-    asked["environment"] = {}  # the child's, not this process's
+    request["environment"] = {}  # the child's, not this process's
     launcher.watch()
     return 0

@@ -35,7 +35,14 @@ from service.executors.protocol import (
     Running,
     Sandbox,
 )
-from service.executors.records import Refused, delete_secrets, read_record, secret_variables, take_fence, write_record
+from service.executors.records import (
+    FenceRefused,
+    delete_secrets,
+    read_record,
+    secret_variables,
+    take_fence,
+    write_record,
+)
 
 START_TIMEOUT = 30.0
 LAUNCH = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.launcher import main; sys.exit(main())"
@@ -44,7 +51,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 _PAUSE = 0.005
 
 
-class Local:
+class LocalExecutor:
     """Runs attempts on this machine."""
 
     name = "local"
@@ -77,14 +84,14 @@ class Local:
         try:
             spec.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             spec.record.mkdir(parents=True, exist_ok=True, mode=0o700)
-            told = self._launch(spec)
+            record = self._launch(spec)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise ExecutorError(f"the launcher could not be started: {error}") from None
-        if "error" in told:  # a service that was killed at this point may have started it a moment ago
+        if "error" in record:  # a service that was killed at this point may have started it a moment ago
             if (handle := self._on_record(spec.record, spec.attempt_id)) is not None:
                 return handle
-            raise ExecutorError(str(told["error"]))
-        return Handle(self.name, spec.attempt_id, spec.fencing_token, told)
+            raise ExecutorError(str(record["error"]))
+        return Handle(self.name, spec.attempt_id, spec.fencing_token, record)
 
     def poll(self, handle: Handle) -> Condition:
         """See `Executor.poll`. Costs two system calls for an attempt that runs."""
@@ -140,7 +147,7 @@ class Local:
             return handle
         try:
             os.close(take_fence(folder, int(record["fencing_token"])))
-        except Refused:
+        except FenceRefused:
             return self._on_record(place, attempt_id)
         delete_secrets(place)
         return None
@@ -161,10 +168,10 @@ class Local:
             self._tether = None
 
     def _on_record(self, folder: Path, attempt_id: str) -> Handle | None:
-        told = read_record(folder, "launcher.json")
-        if told is None or told["attempt_id"] != attempt_id:
+        record = read_record(folder, "launcher.json")
+        if record is None or record["attempt_id"] != attempt_id:
             return None
-        return Handle(self.name, attempt_id, int(told["fencing_token"]), told)
+        return Handle(self.name, attempt_id, int(record["fencing_token"]), record)
 
     def _launch(self, spec: AttemptSpec) -> dict[str, Any]:
         here = next((part for part in spec.placements if part.host == self._host.name), None)
@@ -175,7 +182,7 @@ class Local:
         if here is not None and (here.gpus or self._host.gpus):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in here.gpus)
         memory = memory_limit(self._host, here, self._attempt_memory)
-        asked = {
+        request = {
             "attempt_id": spec.attempt_id,
             "fencing_token": spec.fencing_token,
             "command": list(spec.command),
@@ -192,10 +199,10 @@ class Local:
         }
         if self.isolation.kept:
             places = spec.sandbox or Sandbox(write=(str(spec.folder),))
-            asked["sandbox"] = plan_of(self.isolation, places, environment, memory)
+            request["sandbox"] = plan_of(self.isolation, places, environment, memory)
         started = subprocess.run(
             (*self._python, "-c", LAUNCH, ROOT),
-            input=json.dumps(asked).encode(),
+            input=json.dumps(request).encode(),
             capture_output=True,
             timeout=START_TIMEOUT,
             check=False,
@@ -205,10 +212,10 @@ class Local:
             pass_fds=self._tether[:1] if self._tether is not None else (),
         )
         if not started.stdout.strip():
-            said = started.stderr.decode(errors="replace").strip().splitlines()
-            raise ValueError(said[-1] if said else f"it ended with code {started.returncode}")
-        told: dict[str, Any] = json.loads(started.stdout)
-        return told
+            errors = started.stderr.decode(errors="replace").strip().splitlines()
+            raise ValueError(errors[-1] if errors else f"it ended with code {started.returncode}")
+        record: dict[str, Any] = json.loads(started.stdout)
+        return record
 
 
 def _read(handle: Handle, name: str) -> dict[str, Any] | None:
@@ -281,4 +288,4 @@ def _sweep(handle: Handle, end: float) -> bool:
 def local(settings: Any) -> Executor:
     """The executor for these settings: of the machine, what they allow."""
     host = this_host(cpus=settings.cpus, memory=settings.memory, gpus=settings.gpus)
-    return Local(host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory)
+    return LocalExecutor(host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory)

@@ -40,9 +40,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def clone(flags: int) -> int:
     """As os.fork, into new namespaces: the child is the first process of its PID namespace. Raises OSError."""
-    library = ctypes.PyDLL(
-        None, use_errno=True
-    )  # the interpreter's lock stays held: the child has one thread, this one
+    # the interpreter's lock stays held: the child has one thread, this one
+    library = ctypes.PyDLL(None, use_errno=True)
     none = ctypes.c_long(0)
     found = int(
         library.syscall(ctypes.c_long(_number(_CLONE)), ctypes.c_ulong(flags | signal.SIGCHLD), none, none, none, none)
@@ -100,17 +99,15 @@ def enter_root(
     for path, target in links:
         os.symlink(target, path.lstrip("/"))
     writable = set(write)
-    for path in sorted(
-        (*read, *write), key=lambda each: each.count("/")
-    ):  # what lies within comes after what it lies in
+    # what lies within comes after what it lies in
+    for path in sorted((*read, *write), key=lambda each: each.count("/")):
         _bind(sources[path], path.lstrip("/"), _NOSUID | _NODEV | (0 if path in writable else _RDONLY))
     for path in devices:
         _bind(sources[path], path.lstrip("/"), _NOSUID)
     try:
         _mount("proc", "proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    except (
-        OSError
-    ):  # inside a container that hides parts of its own: the same one, whose processes Landlock keeps apart
+    # inside a container that hides parts of its own: the same one, whose processes Landlock keeps apart
+    except OSError:
         _mount("/proc", "proc", "", _MS_BIND | _MS_REC)
     for descriptor in held.values():
         os.close(descriptor)

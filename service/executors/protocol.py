@@ -167,7 +167,7 @@ class Executor(Protocol):
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
         """Kill the whole tree and wait until it is gone; True when it is proven dead."""
 
-    def reattach(self, record: Mapping[str, Any]) -> Handle | None:
+    def reattach(self, record: Mapping[str, object]) -> Handle | None:
         """The handle of an attempt that an earlier service process started, from its handle's record, or from the
         spec's `attempt_id`, `fencing_token`, `folder` and `record` alone. None: it never started, and cannot start
         any more."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError
+from service.executors import ray_agent
 from service.executors.console import read_console
 from service.executors.hosts import memory_limit
 from service.executors.isolation import Isolation
@@ -39,7 +40,7 @@ from service.executors.protocol import (
     Running,
     Sandbox,
 )
-from service.executors.records import Refused, delete_secrets, read_record, take_fence, write_record
+from service.executors.records import FenceRefused, delete_secrets, read_record, take_fence, write_record
 from service.safety.redaction import NAMES
 
 LEASE = 60.0
@@ -51,7 +52,7 @@ ANSWER_SECONDS = 150.0
 _DEAD = frozenset({"gone"})
 
 
-class Link:
+class AgentLink:
     """The agent's process, started when first asked and again when it has died."""
 
     def __init__(self, address: str) -> None:
@@ -82,7 +83,7 @@ class Link:
             return self._process
         self._drop()
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "service.executors.ray_agent", self._address),
+            (sys.executable, "-m", ray_agent.__name__, self._address),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -124,7 +125,7 @@ class Contact:
     states: Sequence[str] = ()
 
 
-class Ray:
+class RayExecutor:
     """Runs attempts on a Ray cluster."""
 
     name = "ray"
@@ -136,7 +137,7 @@ class Ray:
         self.isolation = Isolation("none") if isolation == "none" else Isolation("host")
         self._wanted = isolation
         self._attempt_memory = attempt_memory
-        self._link = Link(address)
+        self._link = AgentLink(address)
         self._lease = lease
         self._contacts: dict[str, Contact] = {}
         self._hosts: tuple[HostCapacity, ...] = ()
@@ -153,17 +154,17 @@ class Ray:
             spec.record.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 os.close(take_fence(str(spec.folder), spec.fencing_token))
-            except Refused as error:
+            except FenceRefused as error:
                 raise ExecutorError(str(error)) from None
-            told = {
+            record = {
                 "attempt_id": spec.attempt_id,
                 "fencing_token": spec.fencing_token,
                 "record": str(spec.record),
                 "parts": len(spec.placements),
                 "lease": self._lease,
             }
-            write_record(str(spec.record), "ray.json", told)
-            handle = Handle(self.name, spec.attempt_id, spec.fencing_token, told)
+            write_record(str(spec.record), "ray.json", record)
+            handle = Handle(self.name, spec.attempt_id, spec.fencing_token, record)
         if not (spec.record / "launcher.json").exists() and not self._has_ended(handle):
             self._touch(handle)
             self._link.ask(
@@ -228,7 +229,7 @@ class Ray:
         if os.path.isdir(folder):
             try:
                 os.close(take_fence(folder, int(record["fencing_token"])))
-            except Refused:
+            except FenceRefused:
                 return self._on_record(place, str(record["attempt_id"]))
         return None
 
@@ -310,10 +311,10 @@ class Ray:
                 raise ExecutorError(f"another attempt of this job still runs: {other.attempt_id}")
 
     def _on_record(self, folder: Path, attempt_id: str) -> Handle | None:
-        told = read_record(folder, "ray.json")
-        if told is None or told["attempt_id"] != attempt_id:
+        record = read_record(folder, "ray.json")
+        if record is None or record["attempt_id"] != attempt_id:
             return None
-        return Handle(self.name, attempt_id, int(told["fencing_token"]), told)
+        return Handle(self.name, attempt_id, int(record["fencing_token"]), record)
 
     def _beat(self, handle: Handle) -> Contact:
         """Ask the parts, at most every two seconds."""
@@ -401,7 +402,8 @@ def ray(settings: Any) -> Executor:
     host = str(settings.ray_address).rpartition(":")[0]
     if host not in ("", "127.0.0.1", "localhost", "::1") and os.environ.get("RAY_AUTH_MODE") != "token":
         raise CommandError(
-            f"the Ray cluster at {settings.ray_address} can be used by whoever reaches it; start it, and this server, with RAY_AUTH_MODE=token "
+            f"the Ray cluster at {settings.ray_address} can be used by whoever reaches it; start it, and this "
+            "server, with RAY_AUTH_MODE=token "
             "and the same RAY_AUTH_TOKEN_PATH"
         )
-    return Ray(str(settings.ray_address), isolation=settings.isolation, attempt_memory=settings.attempt_memory)
+    return RayExecutor(str(settings.ray_address), isolation=settings.isolation, attempt_memory=settings.attempt_memory)

@@ -62,8 +62,8 @@ class Agent:
         address = self.ray.get(keepers[0].address.remote(), timeout=START_SECONDS)
         for part in parts:
             part["environment"]["FINERY_ADDRESS"] = address
-        asked = [keeper.start.remote(part) for keeper, part in zip(keepers, parts, strict=True)]
-        return list(self.ray.get(asked, timeout=START_SECONDS))
+        answers = [keeper.start.remote(part) for keeper, part in zip(keepers, parts, strict=True)]
+        return list(self.ray.get(answers, timeout=START_SECONDS))
 
     def _place(self, attempt_id: str, parts: list[dict[str, Any]], lease: float) -> list[Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -18,7 +18,7 @@ from typing import Any
 from pipelines.core.errors import CommandError
 from service.executors.isolation import NONE, Isolation, isolation_of
 from service.executors.landlock import abi
-from service.executors.local import Local
+from service.executors.local import LocalExecutor
 from service.executors.protocol import AttemptSpec, ExecutorError, HostCapacity, Placement, Running, Sandbox
 
 HOST = "here"
@@ -30,7 +30,7 @@ class Keeper:
     def __init__(self, lease: float) -> None:
         self._lease = lease
         self._heard = time.monotonic()
-        self._executor: Local | None = None
+        self._executor: LocalExecutor | None = None
         self._handle: Any = None
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -41,7 +41,7 @@ class Keeper:
         for name in ("CUDA_VISIBLE_DEVICES",):  # Ray chose the devices for this actor
             if name in os.environ:
                 environment[name] = os.environ[name]
-        self._executor = Local(
+        self._executor = LocalExecutor(
             HostCapacity(HOST, 1, 0), tethered=True, isolation=isolation_for(part["isolation"], part["hosts"])
         )
         spec = AttemptSpec(
@@ -89,14 +89,14 @@ class Keeper:
         os._exit(1)  # the tether breaks with the process
 
 
-def sandbox_of(told: Mapping[str, Any]) -> Sandbox:
+def sandbox_of(fields: Mapping[str, Any]) -> Sandbox:
     """The places again, from JSON."""
     return Sandbox(
-        tuple(told["read"]),
-        tuple(told["write"]),
-        tuple(told["hidden"]),
-        bool(told["private_endpoints"]),
-        tuple(told["refused_ports"]),
+        tuple(fields["read"]),
+        tuple(fields["write"]),
+        tuple(fields["hidden"]),
+        bool(fields["private_endpoints"]),
+        tuple(fields["refused_ports"]),
     )
 
 

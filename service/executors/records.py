@@ -106,12 +106,12 @@ def read_record(folder: str | os.PathLike[str], name: str) -> dict[str, Any] | N
     return content
 
 
-class Refused(Exception):
+class FenceRefused(Exception):
     """The attempt may not start; says why in one sentence."""
 
 
 def take_fence(folder: str, token: int) -> int:
-    """Lock the job's folder for this attempt and note its token. Returns the descriptor; raises Refused."""
+    """Lock the job's folder for this attempt and note its token. Returns the descriptor; raises FenceRefused."""
     descriptor = os.open(os.path.join(folder, ".attempt.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     end = time.monotonic() + 2.0  # an attempt that has just written its last record may still be leaving
     while True:
@@ -120,7 +120,7 @@ def take_fence(folder: str, token: int) -> int:
             break
         except BlockingIOError:
             if time.monotonic() > end:
-                raise Refused(f"another attempt of this job still runs in {folder}") from None
+                raise FenceRefused(f"another attempt of this job still runs in {folder}") from None
             time.sleep(0.01)
     fence = os.path.join(folder, ".fence")
     try:
@@ -129,8 +129,8 @@ def take_fence(folder: str, token: int) -> int:
     except FileNotFoundError:
         latest = 0
     if latest > token:
-        raise Refused(f"fencing token {token} is stale: an attempt with token {latest} was started in {folder}")
+        raise FenceRefused(f"fencing token {token} is stale: an attempt with token {latest} was started in {folder}")
     if latest == token and token:
-        raise Refused(f"the attempt with fencing token {token} was already started in {folder}")
+        raise FenceRefused(f"the attempt with fencing token {token} was already started in {folder}")
     write_record(folder, ".fence", token)
     return descriptor

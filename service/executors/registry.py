@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,12 @@ EXECUTORS = {
     "ray": "service.executors.ray:ray",
 }
 """Name -> the function that makes it from the settings. A new executor is one file and one line here."""
+
+
+def either(names: Iterable[str]) -> str:
+    """`a, b or c`, to stand in a sentence."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def executor_of(settings: Settings) -> Executor:

@@ -46,10 +46,11 @@ SYSTEM = (
 )
 """Read-only, where they are. /bin, /lib and their like join them, as links or folders."""
 ETC = (
-    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache",
-    "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "localtime", "magic", "mime.types", "networks", "nsswitch.conf", "OpenCL",
-    "os-release", "passwd", "pki/ca-trust/extracted", "pki/tls/certs", "protocols", "python3", "python3.11", "python3.12", "python3.13",
-    "resolv.conf", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
+    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "group",
+    "host.conf", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "localtime",
+    "magic", "mime.types", "networks", "nsswitch.conf", "OpenCL", "os-release", "passwd", "pki/ca-trust/extracted",
+    "pki/tls/certs", "protocols", "python3", "python3.11", "python3.12", "python3.13", "resolv.conf", "services",
+    "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
 )  # fmt: skip
 """Of /etc, which holds passwords and keys beside these."""
 NEVER = ("/", "/tmp", "/var", "/home", "/root", "/dev", "/proc", "/sys", "/run", "/etc")
@@ -61,7 +62,10 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "kfd", "infiniban
 PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "FINERY_DATA")
 """Variables of an attempt that name what it reads; the operator set them."""
 _PDEATHSIG = 1
-INSIDE = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import inside; inside(int(sys.argv[2]), int(sys.argv[3]))"
+INSIDE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.sandbox import inside; "
+    "inside(int(sys.argv[2]), int(sys.argv[3]))"
+)
 
 
 def plan(
@@ -136,13 +140,15 @@ def _present(paths: Sequence[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
-def start(asked: dict[str, Any], output: int, gate: int) -> tuple[int, socket.socket]:
+def start(request: dict[str, Any], output: int, gate: int) -> tuple[int, socket.socket]:
     """Start the first process inside, which waits at the gate. Returns its id and the socket to it. Raises OSError."""
-    told = asked["sandbox"]
+    sandbox = request["sandbox"]
     outside, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    bubblewrap = told["mode"] == "bubblewrap"
-    flags = 0 if bubblewrap or "namespaces" not in told["features"] else namespaces.ALL_BUT_USER | namespaces.NEW_USER
-    if flags and "user" not in told["features"]:
+    bubblewrap = sandbox["mode"] == "bubblewrap"
+    flags = (
+        0 if bubblewrap or "namespaces" not in sandbox["features"] else namespaces.ALL_BUT_USER | namespaces.NEW_USER
+    )
+    if flags and "user" not in sandbox["features"]:
         flags &= ~namespaces.NEW_USER
     pid = namespaces.clone(flags) if flags else os.fork()
     if pid == 0:
@@ -155,8 +161,8 @@ def start(asked: dict[str, Any], output: int, gate: int) -> tuple[int, socket.so
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             if bubblewrap:
-                _become_bubblewrap(asked, output, inner)
-            first_process(asked, output, inner)
+                _become_bubblewrap(request, output, inner)
+            first_process(request, output, inner)
         except BaseException as error:
             os.write(output, f"finery: the attempt could not be isolated: {error}\n".encode())
         os._exit(126)
@@ -179,10 +185,10 @@ def _close_all_but(*kept: int) -> None:
                 continue
 
 
-def _become_bubblewrap(asked: dict[str, Any], output: int, inner: socket.socket) -> None:
+def _become_bubblewrap(request: dict[str, Any], output: int, inner: socket.socket) -> None:
     """bwrap in the place of this process; it starts `inside`."""
     content = os.memfd_create("attempt", 0)
-    os.write(content, json.dumps(asked).encode())
+    os.write(content, json.dumps(request).encode())
     os.lseek(content, 0, os.SEEK_SET)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -190,7 +196,7 @@ def _become_bubblewrap(asked: dict[str, Any], output: int, inner: socket.socket)
     os.dup2(output, 2)
     os.set_inheritable(inner.fileno(), True)
     words = [
-        *bubblewrap_words(asked["sandbox"]),
+        *bubblewrap_words(request["sandbox"]),
         sys.executable,
         "-I",
         "-S",
@@ -203,7 +209,7 @@ def _become_bubblewrap(asked: dict[str, Any], output: int, inner: socket.socket)
     os.execvpe("bwrap", words, {"PATH": os.environ.get("PATH", os.defpath)})
 
 
-def bubblewrap_words(told: Mapping[str, Any]) -> list[str]:
+def bubblewrap_words(sandbox: Mapping[str, Any]) -> list[str]:
     """The command line of bwrap for a plan, without the command."""
     words = [
         "bwrap",
@@ -215,53 +221,53 @@ def bubblewrap_words(told: Mapping[str, Any]) -> list[str]:
         "--unshare-cgroup-try",
     ]
     words += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
-    if "no-user-namespaces" in told["features"]:
+    if "no-user-namespaces" in sandbox["features"]:
         words.append("--disable-userns")
-    if told.get("shared_memory"):
-        words += ["--size", str(told["shared_memory"])]
-    words += ["--tmpfs", "/dev/shm", "--bind", told["tmp"], "/tmp"]
-    for path, target in told["links"]:
+    if sandbox.get("shared_memory"):
+        words += ["--size", str(sandbox["shared_memory"])]
+    words += ["--tmpfs", "/dev/shm", "--bind", sandbox["tmp"], "/tmp"]
+    for path, target in sandbox["links"]:
         words += ["--symlink", target, path]
-    writable = set(told["write"])
-    for path in sorted((*told["read"], *told["write"]), key=lambda each: str(each).count("/")):
+    writable = set(sandbox["write"])
+    for path in sorted((*sandbox["read"], *sandbox["write"]), key=lambda each: str(each).count("/")):
         words += ["--bind" if path in writable else "--ro-bind", path, path]
-    for path in told["devices"]:
+    for path in sandbox["devices"]:
         words += ["--dev-bind", path, path]
     return [*words, "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def inside(control: int, content: int) -> None:
     """The first process under bwrap. Never returns."""
-    asked = json.loads(os.read(content, os.fstat(content).st_size))
+    request = json.loads(os.read(content, os.fstat(content).st_size))
     os.close(content)
-    os.umask(asked.get("umask", 0o077))
+    os.umask(request.get("umask", 0o077))
     namespaces.hide_memory()
     try:
-        first_process(asked, 1, socket.socket(fileno=control))
+        first_process(request, 1, socket.socket(fileno=control))
     except BaseException as error:
         os.write(1, f"finery: the attempt could not be isolated: {error}\n".encode())
     os._exit(126)
 
 
-def first_process(asked: dict[str, Any], output: int, control: socket.socket) -> None:
+def first_process(request: dict[str, Any], output: int, control: socket.socket) -> None:
     """Make the world that the attempt sees, start it there, and stay its keeper inside. Never returns."""
-    told, environment = asked["sandbox"], dict(asked["environment"])
+    sandbox, environment = request["sandbox"], dict(request["environment"])
     control.set_inheritable(False)
-    tree = told["mode"] == "bubblewrap"
-    if told["mode"] == "landlock" and "namespaces" in told["features"]:
+    tree = sandbox["mode"] == "bubblewrap"
+    if sandbox["mode"] == "landlock" and "namespaces" in sandbox["features"]:
         namespaces.loopback_up()
         namespaces.enter_root(
-            told["root"],
-            told["read"],
-            told["write"],
-            told["devices"],
-            told["links"],
-            told["tmp"],
-            told.get("shared_memory", 0),
+            sandbox["root"],
+            sandbox["read"],
+            sandbox["write"],
+            sandbox["devices"],
+            sandbox["links"],
+            sandbox["tmp"],
+            sandbox.get("shared_memory", 0),
         )
         namespaces.forbid_user_namespaces()
         tree = True
-    tmp = "/tmp" if tree else told["tmp"]
+    tmp = "/tmp" if tree else sandbox["tmp"]
     os.makedirs(f"{tmp}/home", mode=0o700, exist_ok=True)
     environment |= {
         "TMPDIR": tmp,
@@ -285,7 +291,7 @@ def first_process(asked: dict[str, Any], output: int, control: socket.socket) ->
     command = os.fork()
     if command == 0:
         signal.set_wakeup_fd(-1)
-        _become_command(asked, environment, output, tmp, tree)
+        _become_command(request, environment, output, tmp, tree)
     os.close(output)
     poller = select.poll()
     poller.register(wakeup, select.POLLIN)
@@ -310,9 +316,9 @@ def first_process(asked: dict[str, Any], output: int, control: socket.socket) ->
                 os._exit(0)  # with it the kernel ends whatever is left
 
 
-def _become_command(asked: dict[str, Any], environment: dict[str, str], output: int, tmp: str, tree: bool) -> None:
+def _become_command(request: dict[str, Any], environment: dict[str, str], output: int, tmp: str, tree: bool) -> None:
     """Confine this process and become the command. Never returns."""
-    told = asked["sandbox"]
+    sandbox = request["sandbox"]
     try:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -322,27 +328,31 @@ def _become_command(asked: dict[str, Any], environment: dict[str, str], output: 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
-        os.chdir(asked["folder"])
+        os.chdir(request["folder"])
         namespaces.drop_privileges()
         if landlock.abi():
-            ports = None if tree else open_ports(told.get("refused_ports", ()))
-            listed = [ROOT, *((*(path for path, _ in told["links"]), "/") if tree else ())]
-            links = [path for path, _ in told["links"]]
+            ports = None if tree else open_ports(sandbox.get("refused_ports", ()))
+            listed = [ROOT, *((*(path for path, _ in sandbox["links"]), "/") if tree else ())]
+            links = [path for path, _ in sandbox["links"]]
             landlock.restrict(
-                [*told["read"], *links, "/proc"], [*told["write"], tmp, "/dev/shm"], told["devices"], listed, ports
+                [*sandbox["read"], *links, "/proc"],
+                [*sandbox["write"], tmp, "/dev/shm"],
+                sandbox["devices"],
+                listed,
+                ports,
             )
-        elif told["mode"] == "landlock":
+        elif sandbox["mode"] == "landlock":
             raise OSError("this kernel has no Landlock")
-        os.execvpe(asked["command"][0], asked["command"], environment)
+        os.execvpe(request["command"][0], request["command"], environment)
     except BaseException as error:
         os.write(2, f"finery: the command could not be started: {error}\n".encode())
     os._exit(127)
 
 
-def probe(told: dict[str, Any]) -> str:
+def probe(sandbox: dict[str, object]) -> str:
     """Start a command under a plan; why that failed, empty when it worked. Called in a process of its own."""
-    asked = {
-        "sandbox": told,
+    request = {
+        "sandbox": sandbox,
         "environment": {"PATH": os.defpath},
         "folder": "/",
         "command": ["/bin/sh", "-c", "exit 0"],
@@ -350,7 +360,7 @@ def probe(told: dict[str, Any]) -> str:
     output_end, output = os.pipe()
     gate, opener = os.pipe()
     try:
-        pid, control = start(asked, output, gate)
+        pid, control = start(request, output, gate)
     except OSError as error:
         return str(error)
     os.close(output)

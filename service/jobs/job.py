@@ -1,15 +1,8 @@
 """A job as a value: its id, the immutable request, what it needs, its state, its attempts, leases and events.
 
-Names for jobs, attempts, files, models and tokens: a word, a hyphen, and 26 characters that sort by time.
-
-The characters are a ULID (github.com/ulid/spec) in lower case: 48 bits of milliseconds and 80 random bits in
-Crockford's base 32. Ids made by one process strictly increase, also within a millisecond.
-
-What a job needs and what hosts have: GPUs by count, memory and kind, processor cores and memory.
-
-A job as a value: the immutable request, its state, its attempts, leases and events.
-
-Times are seconds since 1970 (UTC) as floats; sizes are bytes.
+Ids are a word, a hyphen, and 26 characters that sort by time: a ULID (github.com/ulid/spec) in lower case, 48 bits of
+milliseconds and 80 random bits in Crockford's base 32. Ids made by one process strictly increase, also within a
+millisecond. Times are seconds since 1970 (UTC) as floats; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -86,13 +79,13 @@ class Resources:
         """GPUs over all hosts."""
         return self.gpus * self.hosts
 
-    def suits(self, slot: Slot) -> bool:
+    def suits(self, slot: GpuSlot) -> bool:
         """Whether this GPU is of the asked kind and large enough."""
         return slot.memory >= self.gpu_memory and (self.gpu_kind is None or self.gpu_kind.lower() in slot.kind.lower())
 
 
 @dataclass(frozen=True)
-class Slot:
+class GpuSlot:
     """One GPU of a host."""
 
     index: int
@@ -114,7 +107,7 @@ class Host:
     """Processor cores that jobs may use."""
     memory: int = 0
     """Bytes that jobs may use."""
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[GpuSlot, ...] = ()
     state: str = "up"
     """`up`, `draining` (nothing new starts here) or `down`."""
     seen: float = 0.0
@@ -124,7 +117,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Part:
+class HostShare:
     """The share of one host in a placement."""
 
     host: str
@@ -132,7 +125,7 @@ class Part:
     """Indices of the host's GPUs, ascending."""
 
 
-Placement = tuple[Part, ...]
+Placement = tuple[HostShare, ...]
 """Where an attempt runs: one part for each of its hosts."""
 
 
@@ -194,14 +187,12 @@ class JobRequest:
 
     def digest(self) -> str:
         """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
-        asked = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
-        for later in (
-            "max_seconds",
-            "ttl_seconds_after_finished",
-        ):  # requests that were kept before these existed keep their digest
-            if asked[later] is None:
-                del asked[later]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+        fields = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
+        # requests that were kept before these existed keep their digest
+        for later in ("max_seconds", "ttl_seconds_after_finished"):
+            if fields[later] is None:
+                del fields[later]
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

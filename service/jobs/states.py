@@ -1,11 +1,4 @@
-"""The states of a job and of an attempt, the one table of transitions, and how an attempt ends.
-
-The states of a job and of an attempt, and the reasons why a job fails.
-
-The one table that says how a job moves from state to state.
-
-How an attempt ended, and what follows for its job.
-"""
+"""The states of a job and of an attempt, the one table of transitions, and how an attempt ends."""
 
 from __future__ import annotations
 
@@ -117,7 +110,8 @@ class IllegalTransition(FineryError):
         self.move = move
         able = [str(other) for other in State if (other, move) in TABLE]
         super().__init__(
-            f"the job is {state}; '{move}' is possible when it is {', '.join(able[:-1])}{' or ' if able[1:] else ''}{able[-1]}"
+            f"the job is {state}; '{move}' is possible when it is "
+            f"{', '.join(able[:-1])}{' or ' if able[1:] else ''}{able[-1]}"
         )
 
 

@@ -121,14 +121,14 @@ class NewJob(BaseModel):
     integrations: list[dict[str, Any]] | None = None
 
 
-def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> Job:
+def create(service: Service, caller: Caller, request: NewJob, key: str | None) -> Job:
     """Submit the job. Raises Problem with the parameter that is wrong."""
     refuse_without_isolation(service, caller)
-    method = asked.method.type if asked.method else "supervised"
+    method = request.method.type if request.method else "supervised"
     refused = refusal(method)
     if refused is not None:
         raise Problem(400, f"{refused[:1].upper()}{refused[1:]}.", "unsupported_method", param="method")
-    if asked.integrations:
+    if request.integrations:
         raise Problem(
             400,
             "Integrations are not offered: the metrics are in the job's events and in its result file.",
@@ -137,26 +137,27 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
         )
     how = METHODS[method]
     shape = how.shape
-    reward = _reward(asked) if method == "reinforcement" else None
-    training = _file(service, caller, asked.training_file, "training_file", shape)
+    reward = _reward(request) if method == "reinforcement" else None
+    training = _file(service, caller, request.training_file, "training_file", shape)
     validation = (
-        _file(service, caller, asked.validation_file, "validation_file", shape) if asked.validation_file else None
+        _file(service, caller, request.validation_file, "validation_file", shape) if request.validation_file else None
     )
-    base = _base(service, caller, asked.model)
+    base = _base(service, caller, request.model)
     if base.from_scratch and not how.from_scratch:
         raise Problem(
             400,
-            f"'{asked.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by supervised first, then name what that made.",
+            f"'{request.model}' has learnt nothing yet, and {method} improves a model that answers: fine-tune it by "
+            "supervised first, then name what that made.",
             "unsupported_model",
             param="model",
         )
-    given = _given(asked)
+    given = _given(request)
     rows, characters = int(training.openai.get("rows", 1)), int(training.openai.get("characters", 0))
     beta = given.beta if isinstance(given, PreferenceHyperparameters) else None
     numbers = resolve(base, rows, given.n_epochs, given.batch_size, given.learning_rate_multiplier, beta, how)
     unique = hashlib.sha256(f"{caller.project} {key}".encode()).hexdigest()[:10] if key else secrets.token_hex(5)
-    seed = asked.seed if asked.seed is not None else int(unique, 16) % SEEDS
-    suffix = _suffix(asked.suffix)
+    seed = request.seed if request.seed is not None else int(unique, 16) % SEEDS
+    suffix = _suffix(request.suffix)
     name = f"ft:{base.short}:{caller.project}:{suffix}:{unique}"
     tested = validation.id if validation else None
     if reward is not None:
@@ -166,16 +167,16 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
     else:
         recipe = supervised_recipe(f"ft-{unique}", base, training.id, tested, numbers, seed, characters, name)
     kept = {
-        "model": asked.model,
+        "model": request.model,
         "training_file": training.id,
         "validation_file": tested,
-        "suffix": asked.suffix,
+        "suffix": request.suffix,
         "seed": seed,
-        "metadata": asked.metadata or {},
+        "metadata": request.metadata or {},
         "fine_tuned_model": name,
         "method": method,
         "hyperparameters": numbers.told(),
-        **({"grader": asked.method.reinforcement.grader} if asked.method and asked.method.reinforcement else {}),
+        **({"grader": request.method.reinforcement.grader} if request.method and request.method.reinforcement else {}),
     }
     job, created = submit(
         service.store,
@@ -192,10 +193,10 @@ def create(service: Service, caller: Caller, asked: NewJob, key: str | None) -> 
     return job
 
 
-def _given(asked: NewJob) -> Hyperparameters:
+def _given(request: NewJob) -> Hyperparameters:
     """The hyperparameters, from the method's own place or from the older one. Raises Problem where they stand with
     another method."""
-    method = asked.method or Method()
+    method = request.method or Method()
     for name in METHODS:
         if name != method.type and getattr(method, name) is not None:
             raise Problem(
@@ -205,12 +206,12 @@ def _given(asked: NewJob) -> Hyperparameters:
                 param=f"method.{name}",
             )
     own: Supervised | Preference | Reinforcement | None = getattr(method, method.type)
-    return (own.hyperparameters if own is not None else None) or asked.hyperparameters or Hyperparameters()
+    return (own.hyperparameters if own is not None else None) or request.hyperparameters or Hyperparameters()
 
 
-def _reward(asked: NewJob) -> dict[str, Any]:
+def _reward(request: NewJob) -> dict[str, Any]:
     """The reward behind the grader. Raises Problem where there is none."""
-    settings = asked.method.reinforcement if asked.method else None
+    settings = request.method.reinforcement if request.method else None
     if settings is None:
         raise Problem(
             400,
@@ -225,10 +226,11 @@ def _reward(asked: NewJob) -> dict[str, Any]:
             "unsupported_response_format",
             param="method.reinforcement.response_format",
         )
-    if asked.validation_file is not None:
+    if request.validation_file is not None:
         raise Problem(
             400,
-            "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it out.",
+            "reinforcement takes no validation file here: rewards of every step are in the job's metrics; leave it "
+            "out.",
             "unsupported_validation_file",
             param="validation_file",
         )
@@ -254,7 +256,8 @@ def _base(service: Service, caller: Caller, model: str) -> Base:
     if base is None:
         raise Problem(
             400,
-            f"There is no model '{model}'. Train one from scratch ({', '.join(scratch())}), name a published one, or a Hub checkpoint owner/name.",
+            f"There is no model '{model}'. Train one from scratch ({', '.join(scratch())}), name a published one, or "
+            "a Hub checkpoint owner/name.",
             "model_not_found",
             param="model",
         )

@@ -1,6 +1,7 @@
 """OpenAI's graders as rewards: those that have a counterpart are translated, the others are refused with the reason.
 
-string_check   the reward `pattern`: `eq`, `ne`, `like` and `ilike` against a fixed text, white space around an answer left aside
+string_check   the reward `pattern`: `eq`, `ne`, `like` and `ilike` against a fixed text, white space around an answer
+               left aside
 multi          the reward `weighted`: graders added up, each times a number
 
 A reward of Finery sees the prompt and the completion of a row and nothing else of it, so a grader that reads
@@ -25,8 +26,13 @@ OFFERED = "string_check with a fixed reference, and multi of such"
 REASONS = {
     "python": "runs Python code of yours on the server, which no recipe from the network may",
     "text_similarity": "compares an answer with a text of its row, and rewards see the prompt and the answer alone",
-    "score_model": "puts your own question to a model of OpenAI; a judge or a reward model stands in a recipe: submit one to /api/v1/jobs",
-    "label_model": "puts your own question to a model of OpenAI; a classifier stands in a recipe: submit one to /api/v1/jobs",
+    "score_model": (
+        "puts your own question to a model of OpenAI; a judge or a reward model stands in a recipe: submit one to "
+        "/api/v1/jobs"
+    ),
+    "label_model": (
+        "puts your own question to a model of OpenAI; a classifier stands in a recipe: submit one to /api/v1/jobs"
+    ),
 }
 
 
@@ -34,7 +40,7 @@ class Unoffered(ValueError):
     """A grader that is no reward here; the message is one sentence."""
 
 
-def reward_of(grader: Any, inside: bool = False) -> dict[str, Any]:
+def reward_of(grader: object, inside: bool = False) -> dict[str, Any]:
     """The recipe's `reward` for a grader. Raises Unoffered."""
     if not isinstance(grader, Mapping):
         raise Unoffered(f"the grader is {type(grader).__name__}, must be an object with 'type'; offered: {OFFERED}")
@@ -50,7 +56,7 @@ def reward_of(grader: Any, inside: bool = False) -> dict[str, Any]:
     raise Unoffered(f"there is no grader '{str(kind)[:40]}'; offered: {OFFERED}")
 
 
-def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
+def _string_check(grader: Mapping[str, object]) -> dict[str, Any]:
     named = f"the grader '{str(grader.get('name', 'string_check'))[:40]}'"
     checked, reference, operation = grader.get("input"), grader.get("reference"), grader.get("operation")
     if not isinstance(checked, str) or not OUTPUT.fullmatch(checked):
@@ -59,7 +65,8 @@ def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
         raise Unoffered(f"{named} needs a 'reference' of 1 to {LONGEST} characters")
     if TEMPLATE.search(reference):
         raise Unoffered(
-            f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer alone, so give a fixed text"
+            f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer "
+            "alone, so give a fixed text"
         )
     text = re.escape(reference.strip())
     patterns = {"eq": rf"\A\s*{text}\s*\Z", "ne": rf"\A(?!\s*{text}\s*\Z)", "like": text, "ilike": text}
@@ -72,7 +79,7 @@ def _string_check(grader: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _multi(grader: Mapping[str, Any]) -> dict[str, Any]:
+def _multi(grader: Mapping[str, object]) -> dict[str, Any]:
     graders, formula = grader.get("graders"), grader.get("calculate_output")
     if not isinstance(graders, Mapping) or not 1 <= len(graders) <= MOST_GRADERS:
         raise Unoffered(f"the grader 'multi' needs 'graders', an object of 1 to {MOST_GRADERS} graders by name")
@@ -81,7 +88,7 @@ def _multi(grader: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "weighted", "rewards": parts}
 
 
-def weights_of(formula: Any, names: list[str]) -> dict[str, float]:
+def weights_of(formula: object, names: list[str]) -> dict[str, float]:
     """What each grader is multiplied by in a sum such as `0.5 * a + 2 * b - c`. Raises Unoffered for anything else."""
     refused = Unoffered(
         f"calculate_output is {str(formula)[:60]!r}, must add graders up, each times a number: 0.5 * {names[0]} + …"

@@ -1,8 +1,6 @@
 """Jobs, events, files, models and results of finished jobs as OpenAI's objects.
 
-Jobs, events, files and models as OpenAI's objects.
-
-What a finished job leaves on this surface: its trained tokens and the file with its metrics by step.
+A finished job leaves its trained tokens, and a file with its metrics by step.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from service.jobs.states import State
 from service.openai.recipes import STAGE_IDS
 from service.safety.redaction import Redactor
 from service.store.files import READY, File
-from service.store.results import Model
+from service.store.results import PublishedModel
 from service.uploads import TooLarge, receive
 
 STATUS = {
@@ -38,10 +36,12 @@ STATUS = {
 }
 """Our states in OpenAI's words. `validating_files` never occurs: files are checked before a job is made."""
 TOLD_STATES = {
-    State.QUEUED: "The job waits for resources", State.STARTING: "The job starts", State.RUNNING: "Fine-tuning job started",
-    State.RECOVERING: "The job is moved and goes on from its last checkpoint", State.PAUSING: "The job is being paused", State.PAUSED: "The job is paused",
-    State.CANCELLING: "The job is being cancelled", State.CANCELLED: "The job was cancelled", State.SUCCEEDED: "The job has successfully completed",
-    State.FAILED: "The job failed",
+    State.QUEUED: "The job waits for resources", State.STARTING: "The job starts",
+    State.RUNNING: "Fine-tuning job started",
+    State.RECOVERING: "The job is moved and goes on from its last checkpoint",
+    State.PAUSING: "The job is being paused", State.PAUSED: "The job is paused",
+    State.CANCELLING: "The job is being cancelled", State.CANCELLED: "The job was cancelled",
+    State.SUCCEEDED: "The job has successfully completed", State.FAILED: "The job failed",
 }  # fmt: skip
 
 
@@ -100,10 +100,10 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
 
 def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) -> dict[str, Any] | None:
     """A `fine_tuning.job.event`, or None for events that say nothing to this surface."""
-    told = _told(event, total)
-    if told is None:
+    text = _told(event, total)
+    if text is None:
         return None
-    level, message, data = told
+    level, message, data = text
     kind = "metrics" if event.event == "metric" else "message"
     return {
         "object": "fine_tuning.job.event",
@@ -172,7 +172,7 @@ def model_object(name: str, created: float, owner: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
 
 
-def published_object(model: Model) -> dict[str, Any]:
+def published_object(model: PublishedModel) -> dict[str, Any]:
     """A published model as a `model`."""
     return model_object(model.name, model.created, model.project)
 

@@ -1,17 +1,12 @@
 """The recipe behind a fine-tuning job: OpenAI's methods, models and hyperparameters in the words of a recipe.
 
-Fine-tuning methods of the OpenAI surface, and the trainer behind each: one table.
-
-What `model` may name on the OpenAI surface: shapes to train from scratch, models of the project, and Hub checkpoints.
-
-OpenAI's hyperparameters in the words of a recipe, and what `auto` means.
+A recipe has one stage that learns, scores where a validation file is given, and one publication. `model` names a shape
+to train from scratch, a model of the project, or a Hub checkpoint. Hyperparameters, and what `auto` means:
 
 n_epochs                   num_train_epochs; auto: 3 (supervised), 2 (dpo), 1 (reinforcement)
 batch_size                 global_batch_size; auto: one in fifty of the examples, at least 4, at most 32
 learning_rate_multiplier   times the learning rate of the kind of model, a tenth of it but for supervised; auto: 1
 beta                       of dpo, how closely the model is held to what it was; auto: 0.1
-
-The recipe behind a fine-tuning job: one stage that learns, scores where a validation file is given, one publication.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from service.openai.training_files import Shape
 
 
 @dataclass(frozen=True)
-class Method:
+class TrainingMethod:
     """What a method needs."""
 
     stage: str
@@ -44,10 +39,10 @@ class Method:
     """Whether a model that has learnt nothing yet can begin with it."""
 
 
-METHODS: dict[str, Method] = {
-    "supervised": Method("supervised", "chat", from_scratch=True),
-    "dpo": Method("dpo", "preference", rate=0.1, epochs=2),
-    "reinforcement": Method("ppo", "prompt", rate=0.1, epochs=1),
+METHODS: dict[str, TrainingMethod] = {
+    "supervised": TrainingMethod("supervised", "chat", from_scratch=True),
+    "dpo": TrainingMethod("dpo", "preference", rate=0.1, epochs=2),
+    "reinforcement": TrainingMethod("ppo", "prompt", rate=0.1, epochs=1),
 }
 """OpenAI's `method.type` -> the stage that does it."""
 STAGE_IDS = frozenset(method.stage for method in METHODS.values())
@@ -59,7 +54,10 @@ def refusal(method: str) -> str | None:
         return f"there is no method '{method}'; methods: {', '.join(METHODS)}"
     stage = METHODS[method].stage
     if stage not in STAGES:
-        return f"the method '{method}' needs the trainer '{stage}', which this version of Finery does not have; use {', '.join(available())}"
+        return (
+            f"the method '{method}' needs the trainer '{stage}', which this version of Finery does not have; use "
+            f"{', '.join(available())}"
+        )
     return None
 
 
@@ -130,7 +128,7 @@ RESPONSE = 64
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class ResolvedHyperparameters:
     """What a job trains with, every `auto` resolved."""
 
     n_epochs: int
@@ -172,8 +170,8 @@ def resolve(
     batch_size: int | Auto | None,
     learning_rate_multiplier: float | Auto | None,
     beta: float | Auto | None = None,
-    method: Method = METHODS["supervised"],
-) -> Hyperparameters:
+    method: TrainingMethod = METHODS["supervised"],
+) -> ResolvedHyperparameters:
     """The numbers behind what was asked, for a file of so many rows."""
     batch = min(32, max(4, rows // 50)) if batch_size in (None, "auto") else batch_size
     multiplier = 1.0 if learning_rate_multiplier in (None, "auto") else learning_rate_multiplier
@@ -184,7 +182,7 @@ def resolve(
     assert isinstance(epochs, int)
     assert not isinstance(multiplier, str)
     strength = None if method.stage != "dpo" else float(BETA if beta in (None, "auto") else beta or 0)
-    return Hyperparameters(
+    return ResolvedHyperparameters(
         epochs, min(batch, rows), float(multiplier), rate * method.rate * float(multiplier), strength
     )
 
@@ -202,7 +200,7 @@ def supervised_recipe(
     base: Base,
     training_file: str,
     validation_file: str | None,
-    numbers: Hyperparameters,
+    numbers: ResolvedHyperparameters,
     seed: int,
     characters: int,
     publish: str,
@@ -234,7 +232,7 @@ def dpo_recipe(
     base: Base,
     training_file: str,
     validation_file: str | None,
-    numbers: Hyperparameters,
+    numbers: ResolvedHyperparameters,
     seed: int,
     publish: str,
 ) -> str:
@@ -258,7 +256,7 @@ def reinforcement_recipe(
     base: Base,
     training_file: str,
     reward: Mapping[str, Any],
-    numbers: Hyperparameters,
+    numbers: ResolvedHyperparameters,
     seed: int,
     publish: str,
 ) -> str:

@@ -46,7 +46,7 @@ After = Annotated[str | None, Query(max_length=100)]
 METADATA = re.compile(r"metadata\[(.*)\]")
 
 
-def listed(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+def listed(data: list[dict[str, object]], has_more: bool) -> dict[str, Any]:
     """A page as OpenAI has it."""
     return {
         "object": "list",
@@ -62,7 +62,10 @@ FORM = {
         "required": True,
         "content": {"multipart/form-data": {"schema": {
             "type": "object", "required": ["file", "purpose"],
-            "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "description": "fine-tune"}},
+            "properties": {
+                "file": {"type": "string", "format": "binary"},
+                "purpose": {"type": "string", "description": "fine-tune"},
+            },
         }}},
     }
 }  # fmt: skip
@@ -281,7 +284,7 @@ def checkpoints(
     return listed(made[:limit], len(made) > limit)
 
 
-def _checkpoint(job: Job, event: Event, numbers: dict[str, Any], last: bool) -> dict[str, Any]:
+def _checkpoint(job: Job, event: Event, numbers: dict[str, object], last: bool) -> dict[str, Any]:
     name = str(job.request.openai.get("fine_tuned_model"))
     final = last and job.state is State.SUCCEEDED
     return {

@@ -108,7 +108,8 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
     kind = shape_of(row)
     if kind is None:
         return (
-            f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and 'non_preferred_output'",
+            f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and "
+            "'non_preferred_output'",
             None,
         )
     if shape == "prompt" and kind == "chat":
@@ -120,7 +121,7 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
     return CHECKS[kind](row), kind
 
 
-def shape_of(row: Mapping[str, Any]) -> Shape | None:
+def shape_of(row: Mapping[str, object]) -> Shape | None:
     """What a row is, by its keys."""
     if "preferred_output" in row or "non_preferred_output" in row:
         return "preference"
@@ -154,10 +155,10 @@ def _chat(row: Mapping[str, Any]) -> str | None:
 
 
 def _preference(row: Mapping[str, Any]) -> str | None:
-    asked = row.get("input")
-    if not isinstance(asked, Mapping):
-        return f"has {_kind(asked)} as 'input', must be an object with 'messages'"
-    found = _messages(asked.get("messages"), "input.messages")
+    prompt = row.get("input")
+    if not isinstance(prompt, Mapping):
+        return f"has {_kind(prompt)} as 'input', must be an object with 'messages'"
+    found = _messages(prompt.get("messages"), "input.messages")
     if found is not None:
         return found
     for key in ("preferred_output", "non_preferred_output"):
@@ -171,21 +172,21 @@ def _preference(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _prompt(row: Mapping[str, Any]) -> str | None:
+def _prompt(row: Mapping[str, object]) -> str | None:
     return _messages(row.get("messages"), "messages")
 
 
 CHECKS = {"chat": _chat, "preference": _preference, "prompt": _prompt}
 
 
-def _messages(value: Any, key: str) -> str | None:
+def _messages(value: object, key: str) -> str | None:
     if not isinstance(value, list) or not value:
         return f"has {'an empty list' if value == [] else _kind(value)} as '{key}', must be a list of messages"
     problems = (_message(message) for message in value)
     return next((f"message {at} of '{key}' {problem}" for at, problem in enumerate(problems, start=1) if problem), None)
 
 
-def _message(message: Any) -> str | None:
+def _message(message: object) -> str | None:
     if not isinstance(message, Mapping):
         return f"is {_kind(message)}, must be an object with role and content"
     role = message.get("role")
@@ -207,7 +208,7 @@ def _message(message: Any) -> str | None:
     return None
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if value is None:
         return "nothing"
     return {dict: "an object", list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")

@@ -22,7 +22,7 @@ MOST_REDIRECTS = 5
 PIECE = 1 << 16
 
 
-class Refused(ValueError):
+class FetchRefused(ValueError):
     """The URL is not fetched; the message is one sentence."""
 
 
@@ -37,11 +37,11 @@ class Fetched:
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """Every address of a host. Raises Refused."""
+    """Every address of a host. Raises FetchRefused."""
     try:
         return egress.resolve(host, port)
     except egress.NoAddress:
-        raise Refused(f"'{host}' has no address; check the URL") from None
+        raise FetchRefused(f"'{host}' has no address; check the URL") from None
 
 
 def fetch(
@@ -53,7 +53,7 @@ def fetch(
     allowed: Callable[[str], bool] = is_public,
     ports: tuple[int, ...] = (80, 443),
 ) -> Fetched:
-    """Write what lies at `url` into a file, at most `limit` bytes. Raises Refused."""
+    """Write what lies at `url` into a file, at most `limit` bytes. Raises FetchRefused."""
     end = time.monotonic() + seconds
     for _ in range(MOST_REDIRECTS + 1):
         connection, path = _open(url, resolve, allowed, ports, end)
@@ -64,14 +64,14 @@ def fetch(
                 url = urljoin(url, answer.headers.get("Location") or "")
                 continue
             if answer.status != 200:
-                raise Refused(f"{_shown(url)} answered {answer.status} {answer.reason}, must be 200")
+                raise FetchRefused(f"{_shown(url)} answered {answer.status} {answer.reason}, must be 200")
             size = _copy(answer, into, limit, end)
             return Fetched(url, size, answer.headers.get_content_type())
         except (OSError, http.client.HTTPException) as error:
-            raise Refused(f"{_shown(url)} could not be read: {type(error).__name__}") from None
+            raise FetchRefused(f"{_shown(url)} could not be read: {type(error).__name__}") from None
         finally:
             connection.close()
-    raise Refused(f"the URL redirects more than {MOST_REDIRECTS} times")
+    raise FetchRefused(f"the URL redirects more than {MOST_REDIRECTS} times")
 
 
 def _open(
@@ -82,28 +82,28 @@ def _open(
         port = parts.port or PORTS.get(parts.scheme, 0)
         host = egress.plain_host(parts.hostname or "")
     except ValueError:
-        raise Refused("the URL is not a valid one") from None
+        raise FetchRefused("the URL is not a valid one") from None
     if parts.scheme not in PORTS or not host:
-        raise Refused("the URL must begin with https:// or http:// and name a host")
+        raise FetchRefused("the URL must begin with https:// or http:// and name a host")
     if parts.username is not None or parts.password is not None:
-        raise Refused("the URL holds a login; give one that needs none")
+        raise FetchRefused("the URL holds a login; give one that needs none")
     if port not in ports:
-        raise Refused(f"the URL names port {port}; allowed: {', '.join(map(str, ports))}")
+        raise FetchRefused(f"the URL names port {port}; allowed: {', '.join(map(str, ports))}")
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in parts.path + parts.query):
-        raise Refused("the URL holds a letter that must be percent-encoded")
+        raise FetchRefused("the URL holds a letter that must be percent-encoded")
     try:
         addresses = egress.checked_addresses(host, port, allowed, resolve)
     except (egress.NotAllowed, egress.NoAddress):
-        raise Refused(
+        raise FetchRefused(
             f"'{host}' has an address that is not on the public internet, or none; upload the file instead"
         ) from None
-    kind = _Tls if parts.scheme == "https" else _Plain
+    kind = _Tls if parts.scheme == "https" else _CheckedConnection
     connection = kind(host, port, timeout=max(0.1, min(30.0, end - time.monotonic())))
     connection.addresses = addresses
     return connection, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-class _Plain(http.client.HTTPConnection):
+class _CheckedConnection(http.client.HTTPConnection):
     """Connects to an address that was checked, whatever the name says by now."""
 
     addresses: list[str]
@@ -112,7 +112,7 @@ class _Plain(http.client.HTTPConnection):
         self.sock = egress.connect(self.addresses, self.port, self.timeout or 30.0)
 
 
-class _Tls(_Plain):
+class _Tls(_CheckedConnection):
     default_port = 443
 
     def connect(self) -> None:
@@ -125,12 +125,12 @@ def _copy(answer: http.client.HTTPResponse, into: IO[bytes], limit: int, end: fl
     while piece := answer.read(PIECE):
         size += len(piece)
         if size > limit:
-            raise Refused(f"the file at the URL is larger than {limit} bytes")
+            raise FetchRefused(f"the file at the URL is larger than {limit} bytes")
         if time.monotonic() > end:
-            raise Refused("the file at the URL did not arrive in time")
+            raise FetchRefused("the file at the URL did not arrive in time")
         into.write(piece)
     if answer.length:
-        raise Refused("the connection ended before the whole file had arrived")
+        raise FetchRefused("the connection ended before the whole file had arrived")
     return size
 
 

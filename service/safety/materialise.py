@@ -15,7 +15,7 @@ from pipelines.core.config import Position
 from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import write_yaml
 from service.safety.network_recipes import read_network
-from service.safety.references import MODEL_NAME, Reference, key_of, references, replaced, strings
+from service.safety.references import MODEL_NAME, RecipeReference, key_of, references, replaced, strings
 from service.safety.remote_code import asks
 
 PUBLISHED = "published"
@@ -53,7 +53,7 @@ def needs(text: str, overrides: Sequence[str] = ()) -> Needs:
     return needs_of(read_network(text, overrides).data)
 
 
-def needs_of(data: Any) -> Needs:
+def needs_of(data: object) -> Needs:
     """The same for a recipe that was read."""
     found = references(data)
     return Needs(
@@ -98,11 +98,11 @@ def materialise(
     return Materialised(write_yaml(replaced(source.data, values)), publications)
 
 
-def _named(found: Sequence[Reference], kind: str) -> tuple[str, ...]:
+def _named(found: Sequence[RecipeReference], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in found if each.kind == kind))
 
 
-def _publications(data: Any) -> list[tuple[Position, str]]:
+def _publications(data: object) -> list[tuple[Position, str]]:
     """Every text that says where to publish: of a stage, or of an override path in a matrix."""
     found = []
     for place, text in strings(data):

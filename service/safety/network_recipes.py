@@ -1,18 +1,13 @@
-"""Recipes that came over the network: everything a local one must be, and nothing that reaches outside.
-
-Addresses and keys of judges in recipes that come over the network: public hosts only, unless the server's
-administrator says otherwise.
-
-What a name resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what stands
-in the recipe is read.
-
-Checking a recipe that came over the network: everything a local one must be, and nothing that reaches outside its
-project.
+"""Recipes that came over the network: everything a local one must be, and nothing that reaches outside their project.
 
 Such a recipe names uploaded files (`file:ID`), the project's models (`model:NAME`) and jobs (`job:NAME`), data sets
 by the names that the server knows, and Hub names; never a path on the server, a URL, a tracker's account or a secret.
-Import paths have no key in any recipe, and a repository's code runs only where an admin allowed it. The check is
-pure: what references stand for, and which code is allowed, is looked up before and passed in.
+Import paths have no key in any recipe, and a repository's code runs only where an admin allowed it. Judges are asked at
+public hosts only, unless the server's administrator says otherwise.
+
+The check is pure: what references stand for, and which code is allowed, is looked up before and passed in. What the
+name of a judge's host resolves to is looked up by the job itself when it asks (`pipelines.core.egress`): here only what
+stands in the recipe is read.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, show
@@ -35,9 +30,9 @@ from pipelines.core.study_cells import StudyRecipe, expand
 from pipelines.core.study_matrix import axes_of
 from service.safety import secrets
 from service.safety.redaction import holds_secret
-from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, references, replaced, strings
+from service.safety.references import MODEL_NAME, REFERENCE, TAKES, Kind, key_of, references, replaced, strings
 from service.safety.remote_code import unfit_code
-from service.safety.secrets import Secret
+from service.safety.secrets import SecretValue
 
 KEY = "base_url"
 """The key of a recipe that holds the address of an endpoint."""
@@ -47,7 +42,7 @@ INSIDE = (".localhost", ".local", ".internal", ".lan", ".home", ".intranet", ".c
 """How names end that no public server has."""
 
 
-def unfit_endpoints(data: Any, private: bool = False) -> Iterable[ConfigIssue]:
+def unfit_endpoints(data: object, private: bool = False) -> Iterable[ConfigIssue]:
     """What is wrong with the addresses of endpoints in plain data, with their places."""
     for place, text in strings(data):
         if key_of(place) == KEY and (problem := unfit_endpoint(text, private)) is not None:
@@ -71,29 +66,36 @@ def unfit_endpoint(url: str, private: bool = False) -> str | None:
     else:
         refused = "." not in host or host.endswith(INSIDE)
     if refused:
-        return f"is {show(url)}, which lies in a private network or is no usual way to write an address; name a public one, or ask the server's administrator"
+        return (
+            f"is {show(url)}, which lies in a private network or is no usual way to write an address; name a public "
+            "one, or ask the server's administrator"
+        )
     return None
 
 
-def unfit_keys(data: Any, named: Collection[str], secret_of: Callable[[str], Secret | None]) -> Iterable[ConfigIssue]:
+def unfit_keys(
+    data: object, named: Collection[str], secret_of: Callable[[str], SecretValue | None]
+) -> Iterable[ConfigIssue]:
     """What is wrong with the keys that judges are sent: secrets that the job does not name, or that were kept for
     other hosts."""
     for place, text in strings(data):
         if key_of(place) == KEY_NAME and text not in named:
             yield (
                 place,
-                f'is {show(text)}, which the job does not name under \'secrets\'; submit it with "secrets": ["{text}"], or `finery submit --secret {text}`',
+                f"is {show(text)}, which the job does not name under 'secrets'; submit it with \"secrets\": "
+                f'["{text}"], or `finery submit --secret {text}`',
             )
     for place, url, name in _judges(data):
         secret = secret_of(name) if name in named else None
         if secret is not None and secret.hosts is not None and not matches(secret.hosts, url):
             yield (
                 (*place, KEY),
-                f"is {show(url)}, where the secret {name} may not be sent; it was kept for {', '.join(secret.hosts) or 'no host'}",
+                f"is {show(url)}, where the secret {name} may not be sent; it was kept for "
+                f"{', '.join(secret.hosts) or 'no host'}",
             )
 
 
-def _judges(value: Any, place: Position = ()) -> Iterable[tuple[Position, str, str]]:
+def _judges(value: object, place: Position = ()) -> Iterable[tuple[Position, str, str]]:
     """Place, address and name of the key of every block that has both."""
     if isinstance(value, Mapping):
         url, name = value.get(KEY), value.get(KEY_NAME)
@@ -123,9 +125,9 @@ MOST_WORKERS = 16
 PLACES = ("path", "checkpoint", "pretrained", "chat_template", "train", "validation", "test")
 """Keys whose texts may name something on a disk. A contract test holds them against the types of every block."""
 FREE = (
-    "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options", "answer", "answers",
-    "context", "source", "target", "text", "prompt", "completion", "instruction", "output", "input", "comparison", "critique", "revision",
-    "words", "pattern",
+    "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options",
+    "answer", "answers", "context", "source", "target", "text", "prompt", "completion", "instruction", "output",
+    "input", "comparison", "critique", "revision", "words", "pattern",
 )  # fmt: skip
 """Keys whose texts are the user's own words, or names of columns."""
 LOCAL = re.compile(r"^(/|~|\.{1,2}(/|$)|[A-Za-z]:\\|\\)|(^|/)\.\.(/|$)|^file://|\x00")
@@ -201,7 +203,7 @@ def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
         raise RecipeError([Mistake("", f"cannot be read as a recipe: {type(error).__name__}", FILE)]) from None
 
 
-def too_costly(recipe: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> str | None:
+def too_costly(recipe: str | Mapping[str, object], overrides: Sequence[str] = ()) -> str | None:
     """Why a recipe, text or plain data, is not even parsed: some kilobytes can keep a parser busy for a minute."""
     if len(overrides) > MOST_OVERRIDES:
         return f"has {len(overrides)} overrides; at most {MOST_OVERRIDES} are allowed"
@@ -235,7 +237,7 @@ def _costly_text(text: str) -> str | None:
     return None
 
 
-def _costly_data(data: Any, room: int) -> str | None:
+def _costly_data(data: object, room: int) -> str | None:
     """The same for plain data, looked at level by level: it may be deeper than the stack, and is given up where it
     is too much."""
     level, count, size = [data], 0, 0
@@ -254,7 +256,10 @@ def _costly_data(data: Any, room: int) -> str | None:
             if count > MOST_VALUES:
                 return f"has more than {MOST_VALUES} values: not a recipe"
             if size > room:
-                return f"has more than {MOST_CHARACTERS} characters, its overrides included; at most {MOST_CHARACTERS} are allowed"
+                return (
+                    f"has more than {MOST_CHARACTERS} characters, its overrides included; at most {MOST_CHARACTERS} "
+                    "are allowed"
+                )
         if not below:
             return None
         level = below
@@ -283,7 +288,7 @@ def _few_cells(source: Source) -> Source:
     return source
 
 
-def _unfit_references(data: Any, known: Known) -> Iterable[ConfigIssue]:
+def _unfit_references(data: object, known: Known) -> Iterable[ConfigIssue]:
     for reference in references(data):
         if reference.kind == "file" and reference.name not in known.files:
             yield (
@@ -298,7 +303,7 @@ def _unfit_references(data: Any, known: Known) -> Iterable[ConfigIssue]:
             )
 
 
-def _unsafe(data: Any, processes: int | None) -> Iterable[ConfigIssue]:
+def _unsafe(data: object, processes: int | None) -> Iterable[ConfigIssue]:
     for place, text in strings(data):
         problem = _unsafe_text(key_of(place), place, text)
         if problem is not None:
@@ -312,12 +317,18 @@ def _unsafe(data: Any, processes: int | None) -> Iterable[ConfigIssue]:
 
 def _unsafe_text(key: str, place: Position, text: str) -> str | None:
     if holds_secret(text):
-        return "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name instead"
+        return (
+            "holds what looks like a secret; recipes are stored and shown, so give secrets to the server by name "
+            "instead"
+        )
     if key == "api_key_env" and not secrets.is_name(text):
         return f"is no secret of the project: {secrets.unfit_name(text)}"
     if key == "to" and _publishes(place):
         if MODEL_NAME.fullmatch(text) is None:
-            return f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model (letters, digits, '_', '.', ':' and '-')"
+            return (
+                f"is {show(text)}, but on a server it is the name of a model of the project, such as my-model "
+                "(letters, digits, '_', '.', ':' and '-')"
+            )
     elif key == "report_to" and text not in TRACKERS:
         return (
             f"is {show(text)}, but trackers would use the server's own accounts; read the metrics from the job instead"
@@ -332,8 +343,9 @@ def _unsafe_text(key: str, place: Position, text: str) -> str | None:
 def _unsafe_place(key: str, text: str) -> str | None:
     parts = REFERENCE.fullmatch(text)
     if parts is not None:
-        if key not in TAKES[parts.group(1)]:  # type: ignore[index]
-            return f"is {show(text)}, but {parts.group(1)}: references stand at {', '.join(TAKES[parts.group(1)])} only"  # type: ignore[index]
+        kind = cast("Kind", parts.group(1))
+        if key not in TAKES[kind]:
+            return f"is {show(text)}, but {kind}: references stand at {', '.join(TAKES[kind])} only"
         return None
     instead = MODELS if key in TAKES["model"] else UPLOAD
     if LOCAL.search(text):
@@ -352,7 +364,7 @@ def _publishes(place: Position) -> bool:
     )
 
 
-def _numbers(value: Any, place: Position = ()) -> Iterable[tuple[Position, int]]:
+def _numbers(value: object, place: Position = ()) -> Iterable[tuple[Position, int]]:
     if isinstance(value, int) and not isinstance(value, bool):
         yield place, value
     elif isinstance(value, Mapping):

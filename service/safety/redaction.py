@@ -63,7 +63,7 @@ class Redactor:
         hidden = self._pattern.sub(HIDDEN, text)
         return hidden if self._folders is None else self._folders.sub(_relative, hidden)
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> Any:
         """Plain data with every text in it redacted, keys included."""
         if isinstance(value, str):
             return self.text(value)

@@ -26,7 +26,7 @@ TAKES: dict[Kind, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Reference:
+class RecipeReference:
     """One reference and where it stands."""
 
     kind: Kind
@@ -37,7 +37,7 @@ class Reference:
         return f"{self.kind}:{self.name}"
 
 
-def strings(value: Any, place: Position = ()) -> Iterator[tuple[Position, str]]:
+def strings(value: object, place: Position = ()) -> Iterator[tuple[Position, str]]:
     """Every text in plain data, with its place."""
     if isinstance(value, str):
         yield place, value
@@ -55,18 +55,18 @@ def key_of(place: Position) -> str:
     return words[-1].rpartition(".")[2] if words else ""
 
 
-def references(data: Any) -> list[Reference]:
+def references(data: object) -> list[RecipeReference]:
     """Every reference at a key that takes one, in the order of the recipe."""
     found = []
     for place, text in strings(data):
         if (parts := REFERENCE.fullmatch(text)) is not None:
             kind: Kind = parts.group(1)  # type: ignore[assignment]
             if key_of(place) in TAKES[kind]:
-                found.append(Reference(kind, parts.group(2), place))
+                found.append(RecipeReference(kind, parts.group(2), place))
     return found
 
 
-def replaced(data: Any, values: Mapping[Position, Any], place: Position = ()) -> Any:
+def replaced(data: object, values: Mapping[Position, object], place: Position = ()) -> Any:
     """Plain data with the values at some places exchanged."""
     if place in values:
         return values[place]

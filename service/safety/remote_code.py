@@ -20,7 +20,7 @@ MOST = 200
 """Repositories that one list allows."""
 
 
-def asks(data: Any) -> bool:
+def asks(data: object) -> bool:
     """Whether a recipe, as plain data, would run code of its checkpoint."""
     return any(value not in (None, False) for _, value in _at_key(data))
 
@@ -43,18 +43,21 @@ def unfit_code(data: Any, allowed: Collection[str]) -> Iterable[ConfigIssue]:
                 yield other, f"is another model, which a study with {KEY} cannot have: its code would be another too"
 
 
-def refusal(checkpoint: Any, revision: Any) -> str:
+def refusal(checkpoint: object, revision: object) -> str:
     """The sentence for code that is not allowed."""
     named = f"{checkpoint}@{revision}"
     if PINNED.fullmatch(named) is None:
-        return "would run code on the server, which an admin allows for a Hub repository (checkpoint: owner/name) at a full commit (revision: 40 hexadecimal digits) only"
+        return (
+            "would run code on the server, which an admin allows for a Hub repository (checkpoint: owner/name) at a "
+            "full commit (revision: 40 hexadecimal digits) only"
+        )
     return (
         f"would run code of {show(checkpoint)} at {revision}, which this server does not allow; an admin does so with "
         f"finery serve --allow-remote-code {named}, or for one project with PUT /api/v1/projects/NAME"
     )
 
 
-def _at_key(value: Any, place: Position = ()) -> Iterable[tuple[Position, Any]]:
+def _at_key(value: object, place: Position = ()) -> Iterable[tuple[Position, Any]]:
     """Every value whose key, or override path in a matrix, ends with the key."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
@@ -66,7 +69,7 @@ def _at_key(value: Any, place: Position = ()) -> Iterable[tuple[Position, Any]]:
             yield from _at_key(entry, (*place, position))
 
 
-def _exchanges(value: Any, place: Position) -> Iterable[Position]:
+def _exchanges(value: object, place: Position) -> Iterable[Position]:
     """Every key of a matrix that is the model or leads into it."""
     if isinstance(value, Mapping):
         for key, entry in value.items():

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pipelines.core.errors import CommandError
 from pipelines.core.secrets import HOSTS
-from service.executors.records import read_record, write_record
+from service.executors.records import read_record, write_file, write_record
 from service.store.errors import NotFound
 from service.store.tokens import PROJECT
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 KNOWN = frozenset((
-    "HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "MISTRAL_API_KEY", "COHERE_API_KEY",
-    "GROQ_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "XAI_API_KEY",
-    "AZURE_OPENAI_API_KEY", "NVIDIA_API_KEY", "CEREBRAS_API_KEY",
+    "HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY", "COHERE_API_KEY", "GROQ_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "DEEPSEEK_API_KEY",
+    "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "XAI_API_KEY", "AZURE_OPENAI_API_KEY", "NVIDIA_API_KEY",
+    "CEREBRAS_API_KEY",
 ))  # fmt: skip
 """Credentials, and nothing more, to every library that knows them."""
 PREFIX = "SECRET_"
@@ -46,7 +47,7 @@ VARIABLE = "FINERY_SECRET_"
 
 
 @dataclass(frozen=True)
-class Secret:
+class SecretValue:
     """What an attempt is given."""
 
     value: str = field(repr=False)
@@ -72,7 +73,10 @@ def is_name(text: str) -> bool:
 
 def unfit_name(text: str) -> str:
     """The sentence for a text that names none."""
-    return f"'{text[:80]}' cannot name a secret: take {PREFIX} and capitals, digits or '_' ({PREFIX}MY_JUDGE), or one of {', '.join(sorted(KNOWN))}"
+    return (
+        f"'{text[:80]}' cannot name a secret: take {PREFIX} and capitals, digits or '_' ({PREFIX}MY_JUDGE), or one "
+        f"of {', '.join(sorted(KNOWN))}"
+    )
 
 
 def folder(settings: Settings, project: str) -> Path:
@@ -108,8 +112,8 @@ def put(settings: Settings, project: str, name: str, value: str, hosts: tuple[st
     (place / name).unlink(missing_ok=True)  # killed here, there is no secret: never an old one for new hosts
     (place / f"{name}{HOSTS}").unlink(missing_ok=True)
     if listed is not None:
-        _write(place, f"{name}{HOSTS}", "\n".join(listed))
-    _write(place, name, value.strip())
+        write_file(str(place), f"{name}{HOSTS}", ("\n".join(listed)).encode())
+    write_file(str(place), name, (value.strip()).encode())
 
 
 def delete(settings: Settings, project: str, name: str) -> None:
@@ -121,7 +125,7 @@ def delete(settings: Settings, project: str, name: str) -> None:
     (place / f"{name}{HOSTS}").unlink(missing_ok=True)
 
 
-def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] | None = None) -> Secret | None:
+def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] | None = None) -> SecretValue | None:
     """What a job of the project gets under a name: the project's own, else the server's where it is bound to the
     project.
 
@@ -134,7 +138,7 @@ def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] 
     found = None
     if path.is_file():
         listed = path.with_name(f"{name}{HOSTS}")
-        found = Secret(
+        found = SecretValue(
             path.read_text(encoding="utf-8").strip(),
             tuple(listed.read_text(encoding="utf-8").split()) if listed.is_file() else None,
         )
@@ -142,9 +146,9 @@ def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] 
         binding = bindings(settings).get(name)
         value = server_value(binding, outer) if binding is not None and project in binding.projects else None
         if binding is not None and value:
-            found = Secret(value, binding.hosts)
+            found = SecretValue(value, binding.hosts)
     if found is not None and name == "HF_TOKEN":
-        return Secret(found.value, tuple(dict.fromkeys((*(found.hosts or ()), hub_host(outer)))))
+        return SecretValue(found.value, tuple(dict.fromkeys((*(found.hosts or ()), hub_host(outer)))))
     return found
 
 
@@ -185,7 +189,8 @@ def binding_of(text: str) -> Binding:
     projects, _, hosts = rest.partition("@")
     if not colon or not projects:
         raise CommandError(
-            f"'{text}' binds no secret: write NAME:project@host, such as OPENAI_API_KEY:default@api.openai.com, several joined by '+'"
+            f"'{text}' binds no secret: write NAME:project@host, such as OPENAI_API_KEY:default@api.openai.com, "
+            "several joined by '+'"
         )
     return checked_binding(name, tuple(projects.split("+")), tuple(hosts.split("+")) if hosts else ())
 
@@ -198,7 +203,8 @@ def checked_binding(name: str, projects: tuple[str, ...], hosts: tuple[str, ...]
         raise CommandError(f"'{wrong}' is no project's name, which must match {PROJECT.pattern}")
     if projects and not hosts and name != "HF_TOKEN":
         raise CommandError(
-            f"{name} needs the hosts that may see it, such as api.example.com; only HF_TOKEN has one of its own, the Hub"
+            f"{name} needs the hosts that may see it, such as api.example.com; only HF_TOKEN has one of its own, the "
+            "Hub"
         )
     if value:
         _check_value(value)
@@ -210,7 +216,8 @@ def checked_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(each.strip().lower().rstrip(".") for each in hosts))
     if wrong := next((each for each in found if HOST.fullmatch(each) is None), None):
         raise CommandError(
-            f"'{wrong[:80]}' is no host: write api.example.com for https, or judge.internal:8000 for another port; no scheme and no path"
+            f"'{wrong[:80]}' is no host: write api.example.com for https, or judge.internal:8000 for another port; "
+            "no scheme and no path"
         )
     if len(found) > MOST_HOSTS:
         raise CommandError(f"a secret is kept for at most {MOST_HOSTS} hosts, these are {len(found)}")
@@ -255,13 +262,3 @@ def _put_bindings(settings: Settings) -> dict[str, Binding]:
 def _check_value(value: str) -> None:
     if not value.strip() or len(value) > LONGEST or "\x00" in value:
         raise CommandError(f"a secret has 1 to {LONGEST} characters, none of them the character 0")
-
-
-def _write(place: Path, name: str, content: str) -> None:
-    temporary = place / f".{name}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(place / name)

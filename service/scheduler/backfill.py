@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from service.jobs.job import Part, Placement, Resources
+from service.jobs.job import HostShare, Placement, Resources
 from service.scheduler.capacity import Capacity, Room
-from service.scheduler.queue import Running, Waiting
+from service.scheduler.queue import RunningJob, WaitingJob
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Reservations:
         self.kept: dict[str, Kept] = {}
         self.jobs: list[str] = []
 
-    def pick(self, room: Room, job: Waiting) -> tuple[int, ...] | None:
+    def pick(self, room: Room, job: WaitingJob) -> tuple[int, ...] | None:
         """The GPUs that the job may take on this host now; None when it may not start there."""
         kept = self.kept.get(room.host.name)
         if kept is None or self._over_by_then(job, kept):
@@ -49,20 +49,20 @@ class Reservations:
         gpus = [index for index in room.gpus if index in kept.room.gpus]
         return room.having(cpus, memory, gpus).chosen(job.resources)
 
-    def started(self, job: Waiting, placement: Placement) -> None:
+    def started(self, job: WaitingJob, placement: Placement) -> None:
         """A job started beside reservations: what it holds beyond their beginning is theirs no longer."""
         for part in placement:
             kept = self.kept.get(part.host)
             if kept is not None and not self._over_by_then(job, kept):
                 kept.room = without(kept.room, job.resources, part.gpus)
 
-    def _over_by_then(self, job: Waiting, kept: Kept) -> bool:
+    def _over_by_then(self, job: WaitingJob, kept: Kept) -> bool:
         return self.now + job.expected_seconds <= kept.begins < math.inf
 
     def keep(
         self,
         capacity: Capacity,
-        job: Waiting,
+        job: WaitingJob,
         futures: Iterable[Room],
         begins: float,
         gone: frozenset[str] = frozenset(),
@@ -78,7 +78,7 @@ class Reservations:
             self.kept[future.host.name] = Kept(begins, without(future, job.resources, taken), gone)
         self.jobs.append(job.id)
 
-    def reserve(self, capacity: Capacity, job: Waiting) -> bool:
+    def reserve(self, capacity: Capacity, job: WaitingJob) -> bool:
         """Keep for this job the hosts that will have room for it first. Returns whether there are enough of them."""
         futures: dict[str, Room] = {}
         ready = [room.host.name for room in capacity.candidates(job.resources) if room.host.name not in self.kept]
@@ -106,7 +106,7 @@ class Reservations:
         return None if room is None or not room.up or name in self.kept or not room.make.could_hold(resources) else room
 
 
-def released(room: Room, running: Running, part: Part) -> Room:
+def released(room: Room, running: RunningJob, part: HostShare) -> Room:
     """The host when one of its jobs has ended."""
     resources = running.resources
     return room.having(room.cpus + resources.cpus, room.memory + resources.memory, room.with_again(part.gpus))

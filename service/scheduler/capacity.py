@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from service.jobs.job import Host, Part, Placement, Resources, Slot
-from service.scheduler.queue import Running
+from service.jobs.job import GpuSlot, Host, HostShare, Placement, Resources
+from service.scheduler.queue import RunningJob
 
 
 class Make:
@@ -28,10 +28,10 @@ class Make:
 
     def suiting(self, resources: Resources) -> frozenset[int]:
         """Indices of the GPUs that are of the asked kind and large enough."""
-        asked = (resources.gpu_memory, resources.gpu_kind)
-        if asked not in self._suiting:
-            self._suiting[asked] = frozenset(slot.index for slot in self.slots if resources.suits(slot))
-        return self._suiting[asked]
+        needs = (resources.gpu_memory, resources.gpu_kind)
+        if needs not in self._suiting:
+            self._suiting[needs] = frozenset(slot.index for slot in self.slots if resources.suits(slot))
+        return self._suiting[needs]
 
     def could_hold(self, resources: Resources) -> bool:
         """Whether such a host, with nothing on it, has room for one part of the job."""
@@ -84,7 +84,7 @@ class Room:
 
 
 ANY = Resources()
-Shape = tuple[int, int, tuple[Slot, ...]]
+Shape = tuple[int, int, tuple[GpuSlot, ...]]
 Pick = Callable[[Room], tuple[int, ...] | None]
 """The GPUs that a job would get on a host; None when it may not have it."""
 
@@ -92,9 +92,9 @@ Pick = Callable[[Room], tuple[int, ...] | None]
 class Capacity:
     """The hosts, what runs on them, and what is free."""
 
-    def __init__(self, hosts: Iterable[Host], running: Iterable[Running] = ()) -> None:
+    def __init__(self, hosts: Iterable[Host], running: Iterable[RunningJob] = ()) -> None:
         self.rooms: dict[str, Room] = {}
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningJob] = {}
         self.projects: dict[str, Held] = {}
         """What each project holds."""
         self.total = Held()
@@ -132,7 +132,7 @@ class Capacity:
         numbers = room.make.buckets[room.bucket]
         del numbers[bisect_left(numbers, room.number)]
 
-    def take(self, job: Running) -> None:
+    def take(self, job: RunningJob) -> None:
         """A job holds its place from now on. Its host may be gone; then only the job is known."""
         self.running[job.id] = job
         insort(self.by_end, (job.ends, job.began, job.id))
@@ -141,7 +141,7 @@ class Capacity:
         self.projects.setdefault(job.project, Held()).add(job.resources, 1)
         self._change(job, -1)
 
-    def free(self, identifier: str) -> Running:
+    def free(self, identifier: str) -> RunningJob:
         """A job holds its place no longer."""
         job = self.running.pop(identifier)
         del self.by_end[bisect_left(self.by_end, (job.ends, job.began, job.id))]
@@ -154,7 +154,7 @@ class Capacity:
         self._change(job, 1)
         return job
 
-    def _change(self, job: Running, sign: int) -> None:
+    def _change(self, job: RunningJob, sign: int) -> None:
         for part in job.placement:
             room = self.rooms.get(part.host)
             if room is None:
@@ -224,16 +224,16 @@ class Held:
 
 
 def _shape(host: Host) -> Shape:
-    return (host.cpus, host.memory, tuple(Slot(slot.index, slot.kind, slot.memory) for slot in host.slots))
+    return (host.cpus, host.memory, tuple(GpuSlot(slot.index, slot.kind, slot.memory) for slot in host.slots))
 
 
 def _first(rooms: Iterable[Room], resources: Resources, pick: Pick | None) -> Placement | None:
-    parts: list[Part] = []
+    parts: list[HostShare] = []
     for room in rooms:
         gpus = room.chosen(resources) if pick is None else pick(room)
         if gpus is None:
             continue
-        parts.append(Part(room.host.name, gpus))
+        parts.append(HostShare(room.host.name, gpus))
         if len(parts) == resources.hosts:
             return tuple(parts)
     return None

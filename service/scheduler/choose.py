@@ -27,12 +27,12 @@ from service.scheduler.queue import (
     Order,
     Preemption,
     Queue,
-    Running,
+    RunningJob,
     Share,
     Start,
     Unplaceable,
     Usage,
-    Waiting,
+    WaitingJob,
 )
 
 RESERVATIONS = 8
@@ -43,7 +43,7 @@ DEPTH = 1000
 """Jobs that are looked at after the first that does not fit."""
 
 
-def choose(jobs: Iterable[Waiting] | Queue, capacity: Capacity, now: float, usage: Usage) -> Decision:
+def choose(jobs: Iterable[WaitingJob] | Queue, capacity: Capacity, now: float, usage: Usage) -> Decision:
     """Decide. `capacity` is the same afterwards as before; the caller applies the decision.
 
     A Queue that is kept between decisions saves building it each time.
@@ -168,7 +168,7 @@ class _Round:
         )
         return max(shares, default=0.0) / self.usage.get(project, Share()).weight
 
-    def _consider(self, job: Waiting) -> _Verdict:
+    def _consider(self, job: WaitingJob) -> _Verdict:
         if job.deadline < self.now:
             return _Verdict.NOT_NOW
         share, held = self.usage.get(job.project, Share()), self.capacity.projects.get(job.project, Held())
@@ -188,14 +188,14 @@ class _Round:
         # the reservations of others are in its way: a shorter job of its line may pass
         return _Verdict.NOT_NOW if self.reservations.kept and self.capacity.place(job.resources) else _Verdict.NO_LINE
 
-    def _start(self, job: Waiting, placement: Placement) -> None:
+    def _start(self, job: WaitingJob, placement: Placement) -> None:
         self.starts.append(Start(job.id, placement))
         self.reservations.started(job, placement)
         self.capacity.take(
-            Running(job.id, placement, job.project, job.priority, job.resources, self.now, job.expected_seconds)
+            RunningJob(job.id, placement, job.project, job.priority, job.resources, self.now, job.expected_seconds)
         )
 
-    def _make_room(self, job: Waiting) -> bool:
+    def _make_room(self, job: WaitingJob) -> bool:
         """Have others stop for this job, or keep hosts for it. Returns whether places are coming free for it at
         once."""
         if self.favoured < PREEMPTIONS and can_preempt(self.capacity, job.priority):
@@ -213,23 +213,23 @@ class _Round:
 
 def _impossible(resources: Resources, capacity: Capacity) -> str:
     """A sentence that says what was asked and what the hosts have."""
-    asked = [f"{resources.gpus} GPU{'s' if resources.gpus > 1 else ''}"] if resources.gpus else []
+    needs = [f"{resources.gpus} GPU{'s' if resources.gpus > 1 else ''}"] if resources.gpus else []
     if resources.gpus and resources.gpu_kind:
-        asked[-1] += f" of kind '{resources.gpu_kind}'"
+        needs[-1] += f" of kind '{resources.gpu_kind}'"
     if resources.gpus and resources.gpu_memory:
-        asked[-1] += f" with at least {_size(resources.gpu_memory)}"
-    asked += [f"{resources.cpus} core{'s' if resources.cpus != 1 else ''}"]
-    asked += [f"{_size(resources.memory)} of memory"] if resources.memory else []
+        needs[-1] += f" with at least {_size(resources.gpu_memory)}"
+    needs += [f"{resources.cpus} core{'s' if resources.cpus != 1 else ''}"]
+    needs += [f"{_size(resources.memory)} of memory"] if resources.memory else []
     each = f" on each of {resources.hosts} hosts" if resources.hosts > 1 else ""
     hosts = [room.host for room in capacity.rooms.values()]
     largest = max(hosts, key=lambda host: (len(host.slots), host.cpus), default=None)
     if largest is None:
-        return f"needs {', '.join(asked)}{each}, and there are no hosts"
+        return f"needs {', '.join(needs)}{each}, and there are no hosts"
     gpus = f"{len(largest.slots)} GPUs" + (
         f" ({largest.slots[0].kind}, {_size(largest.slots[0].memory)})" if largest.slots else ""
     )
     have = f"the largest of {len(hosts)} hosts has" if len(hosts) > 1 else "the only host has"
-    return f"needs {', '.join(asked)}{each}; {have} {gpus}, {largest.cpus} cores and {_size(largest.memory)} of memory"
+    return f"needs {', '.join(needs)}{each}; {have} {gpus}, {largest.cpus} cores and {_size(largest.memory)} of memory"
 
 
 def _size(number: float) -> str:

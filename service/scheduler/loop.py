@@ -1,9 +1,5 @@
 """The scheduler: wakes when something changed, decides from its picture of the store, and writes the decision there.
 
-The scheduler's picture of the store, brought up to date by what changed.
-
-The scheduler: wakes when something changed, decides, and writes the decision into the store.
-
 Several servers may run on one database; the one that holds the `scheduler` lease decides, and every start carries the
 lease's fencing token, so that one that was replaced without noticing starts nothing. Starting and stopping processes
 is not done here: `service.attempts` acts on what is written.
@@ -22,7 +18,17 @@ from service.jobs.job import Host, Lease
 from service.jobs.states import ACTIVE, STOPPING, TERMINAL, IllegalTransition, Move, Reason, State
 from service.scheduler.capacity import Capacity
 from service.scheduler.choose import choose
-from service.scheduler.queue import Decision, Preemption, Queue, Running, Share, Start, Unplaceable, Usage, Waiting
+from service.scheduler.queue import (
+    Decision,
+    Preemption,
+    Queue,
+    RunningJob,
+    Share,
+    Start,
+    Unplaceable,
+    Usage,
+    WaitingJob,
+)
 from service.settings import Settings
 from service.store.changes import QUEUE
 from service.store.errors import Conflict, NotFound, Unavailable
@@ -120,8 +126,8 @@ def _lasting(host: Host) -> tuple[object, ...]:
     return (host.name, host.executor, host.cpus, host.memory, host.slots, host.state, host.info.get("holder"))
 
 
-def _waiting(job: Standing, states: dict[str, State]) -> Waiting:
-    return Waiting(
+def _waiting(job: Standing, states: dict[str, State]) -> WaitingJob:
+    return WaitingJob(
         id=job.id,
         project=job.project,
         priority=job.priority,
@@ -134,12 +140,12 @@ def _waiting(job: Standing, states: dict[str, State]) -> Waiting:
     )
 
 
-def _freed(job: Waiting, needed: str) -> Waiting:
+def _freed(job: WaitingJob, needed: str) -> WaitingJob:
     return replace(job, waits_for=job.waits_for - {needed})
 
 
-def _running(job: Standing) -> Running:
-    return Running(
+def _running(job: Standing) -> RunningJob:
+    return RunningJob(
         id=job.id,
         placement=job.placement,
         project=job.project,

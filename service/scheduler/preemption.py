@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from service.scheduler.backfill import Kept, Reservations, released, without
 from service.scheduler.capacity import Capacity, Room
-from service.scheduler.queue import Running, Waiting
+from service.scheduler.queue import RunningJob, WaitingJob
 
 
-def make_room(capacity: Capacity, job: Waiting, reservations: Reservations) -> list[Running] | None:
+def make_room(capacity: Capacity, job: WaitingJob, reservations: Reservations) -> list[RunningJob] | None:
     """Keep room for the job on hosts where others stop, and name those that must be asked to, none of them needlessly.
 
     [] when those that are stopping already suffice; None, and nothing kept, when nothing helps. Only strictly lower
     priorities are taken: the lowest first, and within one the youngest, which lose least.
     """
     search = _Search(capacity, job, reservations)
-    found: list[Running] = []
+    found: list[RunningJob] = []
     if not search.found:
         for running in stopping(capacity):
             search.release(running)
@@ -41,9 +41,9 @@ def can_preempt(capacity: Capacity, priority: int) -> bool:
     return _any_stopping(capacity) or any(level < priority and jobs for level, jobs in capacity.by_priority.items())
 
 
-def stopping(capacity: Capacity) -> list[Running]:
+def stopping(capacity: Capacity) -> list[RunningJob]:
     """The jobs that were asked to stop."""
-    found: list[Running] = []
+    found: list[RunningJob] = []
     for _, _, identifier in capacity.by_end:  # these end first
         if not capacity.running[identifier].stopping:
             break
@@ -55,7 +55,7 @@ def _any_stopping(capacity: Capacity) -> bool:
     return bool(capacity.by_end) and capacity.running[capacity.by_end[0][2]].stopping
 
 
-def _weaker(capacity: Capacity, priority: int) -> list[Running]:
+def _weaker(capacity: Capacity, priority: int) -> list[RunningJob]:
     """All jobs of lower priority that were not asked to stop, the cheapest to stop first."""
     lower = (identifier for level, found in capacity.by_priority.items() if level < priority for identifier in found)
     return sorted(
@@ -66,7 +66,7 @@ def _weaker(capacity: Capacity, priority: int) -> list[Running]:
 class _Search:
     """Hosts as they would be without some jobs, until enough of them have room."""
 
-    def __init__(self, capacity: Capacity, job: Waiting, reservations: Reservations) -> None:
+    def __init__(self, capacity: Capacity, job: WaitingJob, reservations: Reservations) -> None:
         self.capacity = capacity
         self.job = job
         self.kept: dict[str, Kept] = reservations.kept
@@ -94,7 +94,7 @@ class _Search:
         if name not in self.ready and room.chosen(self.job.resources) is not None:
             self.ready.append(name)
 
-    def _future(self, name: str, running: Running) -> Room | None:
+    def _future(self, name: str, running: RunningJob) -> Room | None:
         """The host as supposed so far; None when this job's end frees nothing there that the waiting one may have."""
         kept = self.kept.get(name)
         if kept is not None and (not kept.by_stopping or running.id in kept.gone):
@@ -102,7 +102,7 @@ class _Search:
         room = self.futures.get(name) or self.capacity.rooms.get(name)
         return room if room is not None and room.up else None
 
-    def release(self, running: Running) -> bool:
+    def release(self, running: RunningJob) -> bool:
         """Suppose that this job has ended; returns whether that changes anything."""
         changed = False
         for part in running.placement:
@@ -112,10 +112,10 @@ class _Search:
                 self._consider(released(room, running, part))
         return changed
 
-    def without_needless(self, found: list[Running]) -> list[Running]:
+    def without_needless(self, found: list[RunningJob]) -> list[RunningJob]:
         """The jobs that must really stop: each runs on if the chosen hosts have room without it, the most precious
         first."""
-        needed: list[Running] = []
+        needed: list[RunningJob] = []
         for running in reversed(found):
             before = dict(self.futures)
             for part in running.placement:

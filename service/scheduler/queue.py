@@ -1,10 +1,7 @@
 """What a decision is made from, as values, and the jobs that wait, kept in order.
 
-What a decision is made from and what it says, as values.
-
-The jobs that wait, kept in order, so that a decision looks at heads of lines and not at every job.
-
-Jobs of one project and priority that need the same are one line: when its first does not fit, none does.
+Jobs of one project and priority that need the same are one line: when its first does not fit, none does. A decision
+therefore looks at heads of lines and not at every job.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from service.jobs.job import Placement, Resources
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingJob:
     """A job in the queue."""
 
     id: str
@@ -43,7 +40,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningJob:
     """A job that holds resources."""
 
     id: str
@@ -111,14 +108,14 @@ class Decision:
 
 
 Order = tuple[float, float, str]
-Line = list[tuple[Order, Waiting]]
+Line = list[tuple[Order, WaitingJob]]
 
 
 class Queue:
     """Jobs by priority, project and what they need. Jobs in a back-off, or that wait for another job, are set aside."""
 
-    def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
-        self.jobs: dict[str, Waiting] = {}
+    def __init__(self, jobs: Iterable[WaitingJob] = ()) -> None:
+        self.jobs: dict[str, WaitingJob] = {}
         self.levels: dict[int, dict[str, dict[Resources, Line]]] = {}
         self._priorities: list[int] = []
         """Negated, ascending: the highest first."""
@@ -132,7 +129,7 @@ class Queue:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def add(self, job: Waiting) -> None:
+    def add(self, job: WaitingJob) -> None:
         """Take a job, or a changed one in its place."""
         if self.jobs.get(job.id) == job:
             return
@@ -148,14 +145,14 @@ class Queue:
         else:
             self._line_up(job)
 
-    def _line_up(self, job: Waiting) -> None:
+    def _line_up(self, job: WaitingJob) -> None:
         if job.priority not in self.levels:
             self.levels[job.priority] = {}
             insort(self._priorities, -job.priority)
         line = self.levels[job.priority].setdefault(job.project, {}).setdefault(job.resources, [])
         insort(line, (job.order, job), key=_order)
 
-    def remove(self, identifier: str) -> Waiting | None:
+    def remove(self, identifier: str) -> WaitingJob | None:
         """Forget a job; None when it is not here."""
         job = self.jobs.pop(identifier, None)
         if job is None:
@@ -165,7 +162,7 @@ class Queue:
         self._leave(job)
         return job
 
-    def _leave(self, job: Waiting) -> None:
+    def _leave(self, job: WaitingJob) -> None:
         projects = self.levels.get(job.priority, {})
         lines = projects.get(job.project, {})
         line = lines.get(job.resources, [])
@@ -196,10 +193,10 @@ class Queue:
             self._asleep[0][0] if self._asleep else math.inf, self._deadlines[0][0] if self._deadlines else math.inf
         )
 
-    def expired(self, now: float) -> list[Waiting]:
+    def expired(self, now: float) -> list[WaitingJob]:
         """The jobs whose deadline has passed, the earliest first; they stay until they are removed."""
         kept: list[tuple[float, str]] = []
-        found: list[Waiting] = []
+        found: list[WaitingJob] = []
         while self._deadlines and self._deadlines[0][0] < now:
             entry = heapq.heappop(self._deadlines)
             job = self.jobs.get(entry[1])
@@ -210,7 +207,7 @@ class Queue:
             heapq.heappush(self._deadlines, entry)
         return found
 
-    def dependents(self, identifier: str) -> list[Waiting]:
+    def dependents(self, identifier: str) -> list[WaitingJob]:
         """The jobs that wait for this one."""
         return [self.jobs[name] for name in sorted(self._dependents.get(identifier, ()))]
 
@@ -223,5 +220,5 @@ class Queue:
         return (-negated for negated in self._priorities)
 
 
-def _order(entry: tuple[Order, Waiting]) -> Order:
+def _order(entry: tuple[Order, WaitingJob]) -> Order:
     return entry[0]

@@ -1,10 +1,9 @@
 """Attempts in the store: begin with resources, a lease and a fencing token; end once, and free them.
 
-Leases in the store: who may act for what until when, with fencing tokens that only ever grow.
-
-A process that was paused for a minute may wake up and write as if nothing had happened. Each holder therefore gets a
-number higher than every one before, writes it with every change, and is refused when a later number was given
-(Kleppmann 2016, "How to do distributed locking", martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+A lease says who may act for what until when. A process that was paused for a minute may wake up and write as if nothing
+had happened. Each holder therefore gets a number higher than every one before, writes it with every change, and is
+refused when a later number was given (Kleppmann 2016, "How to do distributed locking",
+martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def check_lease(transaction: Transaction, lease: Lease) -> None:
         raise Conflict(f"the lease of '{lease.name}' went to another holder")
 
 
-class Leases(Database):
+class LeaseQueries(Database):
     """The part of the store that holds leases."""
 
     def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
@@ -128,7 +127,7 @@ def writer(transaction: Transaction, attempt_id: str, fencing: int) -> tuple[Job
     return job, row
 
 
-class Attempts(Database):
+class AttemptQueries(Database):
     """The part of the store that holds attempts."""
 
     def start(
@@ -318,7 +317,7 @@ class Attempts(Database):
 
         return self.write(work)
 
-    def attempt_started(self, attempt_id: str, fencing: int, handle: Mapping[str, Any]) -> Attempt:
+    def attempt_started(self, attempt_id: str, fencing: int, handle: Mapping[str, object]) -> Attempt:
         """Keep what the executor needs to find the process again. May be called again with another handle."""
 
         def work(transaction: Transaction) -> Attempt:

@@ -112,7 +112,7 @@ def acting(who: Actor) -> Iterator[Actor]:
         _acting.reset(token)
 
 
-def identify(name: str, role: str, project: str, scope: MutableMapping[str, Any] | None = None) -> None:
+def identify(name: str, role: str, project: str, scope: MutableMapping[str, object] | None = None) -> None:
     """The request that is being served comes from this token. Does nothing outside a request."""
     who = _acting.get()
     if who is not None:
@@ -142,7 +142,7 @@ def note(transaction: Transaction, action: Action, kind: str, thing: str, projec
     transaction.execute(insert(audit).values(**row))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value that stands in one line of a list: texts without control characters and not too long."""
     if isinstance(value, bool | int | float):
         return value
@@ -170,7 +170,7 @@ class AuditEntry:
     details: Mapping[str, Any]
 
 
-class Audit(Database):
+class AuditQueries(Database):
     """The part of the store that holds the audit trail."""
 
     def __init__(self, url: str) -> None:

@@ -1,11 +1,8 @@
-"""Tells who waits that something changed: within a process, and from other processes on the same database.
-
-Tells who waits that something changed: at once within a process, within 50 ms from another one.
+"""Tells who waits that something changed: at once within a process, within 50 ms from another one.
 
 A topic is a word such as `jobs` or `job:<id>`. It carries no content: whoever is woken asks the database. Waking too
 often is allowed, missing a change is not: read `version` first, then the database, then `wait` for a later version.
-
-How a process hears what others wrote: LISTEN on PostgreSQL, `PRAGMA data_version` on SQLite.
+What other processes wrote is heard by LISTEN on PostgreSQL, and by `PRAGMA data_version` on SQLite.
 """
 
 from __future__ import annotations

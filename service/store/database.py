@@ -27,7 +27,7 @@ AWAY_CODES = {"57P01", "57P02", "57P03", "53300"}
 """PostgreSQL: shut down by the administrator, after a crash, still starting; too many connections."""
 
 
-def plain_json(value: Any) -> str:
+def plain_json(value: object) -> str:
     """JSON as every database takes it: what is no finite number becomes text."""
     try:
         return json.dumps(value, allow_nan=False, default=str)
@@ -35,7 +35,7 @@ def plain_json(value: Any) -> str:
         return json.dumps(_finite(value), default=str)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -148,7 +148,8 @@ class Database:
                     ) from doubt
                 if not repeatable and not _clash(doubt.error):
                     raise Unavailable(
-                        "the database went away while a change was being written; look whether it is there before sending it again"
+                        "the database went away while a change was being written; look whether it is there before "
+                        "sending it again"
                     ) from doubt
                 error: DBAPIError = doubt.error
             except (OperationalError, InterfaceError) as raised:

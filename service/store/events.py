@@ -26,14 +26,14 @@ POSITION = ("what", "step", "total")
 """What every `progress` event says anew."""
 
 
-class Events(Database):
+class EventQueries(Database):
     """The part of the store that holds events."""
 
     def ingest(
         self,
         attempt_id: str,
         fencing: int,
-        events: Sequence[Mapping[str, Any]],
+        events: Sequence[Mapping[str, object]],
         offset: int,
         *,
         skipped: int = 0,
@@ -72,19 +72,9 @@ class Events(Database):
         return self.write(work)
 
     @staticmethod
-    def _store_last(transaction: Transaction, job: Job, last: int, progress: Mapping[str, Any]) -> None:
+    def _store_last(transaction: Transaction, job: Job, last: int, progress: Mapping[str, object]) -> None:
         values = {"last_event": last, "progress": dict(progress), "updated": now()}
         transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(**values))
-
-    def restart_ingestion(self, attempt_id: str, fencing: int) -> None:
-        """The attempt writes a fresh `events.jsonl`, whose ids begin at 1 again."""
-
-        def work(transaction: Transaction) -> None:
-            writer(transaction, attempt_id, fencing)
-            values = {"ingested": 0, "offset": 0}
-            transaction.execute(update(tables.attempts).where(tables.attempts.c.id == attempt_id).values(**values))
-
-        self.write(work)
 
     def add_event(
         self, job_id: str, event: str, *, fencing: int | None = None, attempt: str | None = None, **fields: Any
@@ -163,8 +153,8 @@ def progress_after(before: Mapping[str, Any], events: Sequence[Mapping[str, Any]
         if kind == "progress":  # says anew what is counted and how far it is
             progress = {key: value for key, value in progress.items() if key not in POSITION}
         if kind in {"progress", "metric"}:
-            told = {**event, **(event.get("metrics") or {})}
-            progress |= {key: told[key] for key in PROGRESS if isinstance(told.get(key), int | float | str)}
+            fields = {**event, **(event.get("metrics") or {})}
+            progress |= {key: fields[key] for key in PROGRESS if isinstance(fields.get(key), int | float | str)}
         if kind == "checkpoint":
             progress["checkpoint"] = event.get("step")
     return progress

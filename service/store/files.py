@@ -48,7 +48,7 @@ def file_of(row: RowMapping) -> File:
     return File(**row)
 
 
-class Files(Database):
+class FileQueries(Database):
     """The part of the store that holds files."""
 
     def create_file(
@@ -152,7 +152,8 @@ class Files(Database):
         def change(file: File) -> dict[str, Any]:
             if file.sha256 not in (None, sha256) or file.bytes not in (None, bytes):
                 raise Conflict(
-                    f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were {file.bytes} and {file.sha256}"
+                    f"what arrived of file '{file_id}' has {bytes} bytes and SHA-256 {sha256}; announced were "
+                    f"{file.bytes} and {file.sha256}"
                 )
             return {
                 "state": READY,
@@ -165,7 +166,7 @@ class Files(Database):
 
         return self._changed(file_id, project, change)
 
-    def update_file_openai(self, file_id: str, changes: Mapping[str, Any], project: str | None = None) -> File:
+    def update_file_openai(self, file_id: str, changes: Mapping[str, object], project: str | None = None) -> File:
         """Merge what the OpenAI surface keeps beside a file."""
         return self._changed(file_id, project, lambda file: {"openai": {**file.openai, **changes}})
 

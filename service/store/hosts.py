@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from service.jobs.job import Host, Slot
+from service.jobs.job import GpuSlot, Host
 from service.store import tables
 from service.store.audit import note
 from service.store.changes import QUEUE
@@ -19,7 +19,7 @@ slots = tables.gpu_slots
 STATES = ("up", "draining", "down")
 
 
-class Hosts(Database):
+class HostQueries(Database):
     """The part of the store that holds hosts."""
 
     def report_host(self, host: Host) -> None:
@@ -79,10 +79,12 @@ class Hosts(Database):
         """All hosts by name, with the GPUs that they have now."""
 
         def work(transaction: Transaction) -> list[Host]:
-            found: dict[str, list[Slot]] = {}
+            found: dict[str, list[GpuSlot]] = {}
             query = select(slots).where(slots.c.present).order_by(slots.c.host, slots.c.number)
             for row in transaction.execute(query).mappings():
-                found.setdefault(row["host"], []).append(Slot(row["number"], row["kind"], row["memory"], row["uuid"]))
+                found.setdefault(row["host"], []).append(
+                    GpuSlot(row["number"], row["kind"], row["memory"], row["uuid"])
+                )
             return [
                 Host(slots=tuple(found.get(row["name"], ())), **row)
                 for row in transaction.execute(select(hosts).order_by(hosts.c.name)).mappings()

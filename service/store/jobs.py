@@ -1,10 +1,7 @@
 """Jobs in the store: submit, look up, list by pages, move, and those that wait for the scheduler.
 
-What every change of a job does, inside a transaction: lock the row, check the table, append the event.
-
-Jobs in the store: submit, look up, list by pages, and move.
-
-What the scheduler reads: every job that waits or holds resources, without its recipe, and what changed since.
+Every change of a job goes through `apply_move`, inside a transaction: lock the row, check the table of transitions,
+append the event. The scheduler reads every job that waits or holds resources, without its recipe.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ WAKES_ATTEMPTS = frozenset({Move.START, Move.PREEMPT, Move.PAUSE, Move.CANCEL, M
 """After these somebody has a process to start or to stop."""
 
 
-def locked(query: Select[Any], transaction: Transaction) -> Select[Any]:
+def locked(query: Select[object], transaction: Transaction) -> Select[Any]:
     """The same rows, kept from others until the commit. SQLite's writer already has the whole database."""
     return query.with_for_update(key_share=True) if transaction.postgresql else query
 
@@ -53,7 +50,7 @@ def check_fencing(transaction: Transaction, job_id: str, fencing: int, attempt_i
 
 
 def append_events(
-    transaction: Transaction, job: Job, events: Iterable[Mapping[str, Any]], attempt_id: str | None
+    transaction: Transaction, job: Job, events: Iterable[Mapping[str, object]], attempt_id: str | None
 ) -> int:
     """Number the events on and write them; returns the id of the last. The caller stores it as `last_event`."""
     last = job.last_event
@@ -148,7 +145,7 @@ ASKED: dict[Move, Action] = {
 """What people ask for; the other moves are the service's own, and stand in the job's events."""
 
 
-class Jobs(Database):
+class JobQueries(Database):
     """The part of the store that holds jobs."""
 
     def __init__(self, url: str) -> None:
@@ -190,7 +187,8 @@ class Jobs(Database):
             return None
         if before["digest"] != request.digest():
             raise Conflict(
-                f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became {before['id']}"
+                f"the idempotency key '{request.idempotency_key}' was sent before with another request, which became "
+                f"{before['id']}"
             )
         return job_of(before), before["id"] == identifier
 
@@ -200,7 +198,8 @@ class Jobs(Database):
         jobs = tables.jobs
         if limit is not None and self._waiting(transaction, request.project, limit) >= limit:
             raise QuotaExceeded(
-                f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or ask an admin"
+                f"project '{request.project}' has {limit} jobs waiting, which is its limit; wait, cancel some, or "
+                "ask an admin"
             )
         for needed in request.depends_on:
             query = select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)
@@ -378,7 +377,7 @@ class Jobs(Database):
         )
         return self.read(lambda transaction: list(transaction.execute(query).scalars()))
 
-    def update_openai(self, job_id: str, changes: Mapping[str, Any], project: str | None = None) -> Job:
+    def update_openai(self, job_id: str, changes: Mapping[str, object], project: str | None = None) -> Job:
         """Merge what the OpenAI surface keeps beside a job."""
 
         def work(transaction: Transaction) -> Job:
@@ -395,7 +394,7 @@ class Jobs(Database):
         return job_of(transaction.execute(select(jobs).where(jobs.c.id == job_id)).mappings().one())
 
 
-def of_project(query: Select[Any], project: str | None) -> Select[Any]:
+def of_project(query: Select[object], project: str | None) -> Select[Any]:
     """Only the project's jobs; None is an admin, who sees all."""
     return query if project is None else query.where(tables.jobs.c.project == project)
 
@@ -439,7 +438,7 @@ class Standing:
     """When that attempt was placed."""
 
 
-class Queue(Database):
+class QueueQueries(Database):
     """The part of the store that the scheduler reads."""
 
     def standing(self) -> list[Standing]:

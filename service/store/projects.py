@@ -56,7 +56,7 @@ def known_project(transaction: Transaction, name: str, lock: bool = False) -> Pr
     return project_of(row)
 
 
-class Projects(Database):
+class ProjectQueries(Database):
     """The part of the store that holds projects."""
 
     def ensure_project(self, name: str) -> Project:

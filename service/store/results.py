@@ -41,7 +41,7 @@ class StageResult:
 
 
 @dataclass(frozen=True)
-class Model:
+class PublishedModel:
     """A published model."""
 
     id: str
@@ -60,7 +60,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Score:
+class StoredScore:
     """A line of the leaderboard: what one stage of a job scored."""
 
     project: str
@@ -75,7 +75,7 @@ class Score:
     """Name of the model that the job published, if it did."""
 
 
-class Results(Database):
+class ResultQueries(Database):
     """The part of the store that holds results."""
 
     def record_stage(
@@ -141,23 +141,23 @@ class Results(Database):
         name: str,
         fingerprint: str,
         path: str,
-        scores: Mapping[str, Any] | None = None,
+        scores: Mapping[str, object] | None = None,
         base: str = "",
         parameters: int | None = None,
-        openai: Mapping[str, Any] | None = None,
-    ) -> Model:
+        openai: Mapping[str, object] | None = None,
+    ) -> PublishedModel:
         """Publish a model once for each fingerprint of a name; a second call returns the first one's.
 
         Raises Fenced for an attempt that was replaced: two attempts never publish both.
         """
 
-        def work(transaction: Transaction) -> Model:
+        def work(transaction: Transaction) -> PublishedModel:
             job, _ = writer(transaction, attempt_id, fencing)
             same = (models.c.project == job.project) & (models.c.name == name) & (models.c.fingerprint == fingerprint)
             found = transaction.execute(select(models).where(same)).mappings().first()
             if found is not None:
                 return model_of(found)
-            model = Model(
+            model = PublishedModel(
                 new_id("model"),
                 job.project,
                 name,
@@ -186,14 +186,14 @@ class Results(Database):
 
         return self.write(work)
 
-    def model(self, project: str | None, name: str, fingerprint: str | None = None) -> Model:
+    def model(self, project: str | None, name: str, fingerprint: str | None = None) -> PublishedModel:
         """The newest of this name, or the one with this fingerprint. Raises NotFound."""
         query = self._of(project).where(models.c.name == name).order_by(models.c.id.desc())
         if fingerprint is not None:
             query = query.where(models.c.fingerprint == fingerprint)
         return self._one_model(query, name)
 
-    def model_by_id(self, model_id: str, project: str | None = None) -> Model:
+    def model_by_id(self, model_id: str, project: str | None = None) -> PublishedModel:
         """One model. Raises NotFound."""
         return self._one_model(self._of(project).where(models.c.id == model_id), model_id)
 
@@ -205,7 +205,7 @@ class Results(Database):
         job: str | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> list[Model]:
+    ) -> list[PublishedModel]:
         """A page of models, newest first."""
         query = self._of(project).order_by(models.c.id.desc()).limit(limit)
         if name is not None:
@@ -216,10 +216,10 @@ class Results(Database):
             query = query.where(models.c.id < after)
         return self.read(lambda transaction: [model_of(row) for row in transaction.execute(query).mappings()])
 
-    def delete_model(self, model_id: str, project: str | None = None) -> Model:
+    def delete_model(self, model_id: str, project: str | None = None) -> PublishedModel:
         """Forget a model and return what it was; its folder is the caller's to remove. Raises NotFound."""
 
-        def work(transaction: Transaction) -> Model:
+        def work(transaction: Transaction) -> PublishedModel:
             row = transaction.execute(self._of(project).where(models.c.id == model_id)).mappings().first()
             if row is None:
                 raise NotFound("model", model_id)
@@ -242,7 +242,7 @@ class Results(Database):
         query = select(models)
         return query if project is None else query.where(models.c.project == project)
 
-    def _one_model(self, query: Any, identifier: str) -> Model:
+    def _one_model(self, query: Any, identifier: str) -> PublishedModel:
         row = self.read(lambda transaction: transaction.execute(query).mappings().first())
         if row is None:
             raise NotFound("model", identifier)
@@ -256,7 +256,7 @@ class Results(Database):
             query = query.where(scores.c.project == project)
         return self.read(lambda transaction: [(row[0], row[1], int(row[2])) for row in transaction.execute(query)])
 
-    def leaderboard(self, project: str | None, benchmark: str, metric: str, *, limit: int = 100) -> list[Score]:
+    def leaderboard(self, project: str | None, benchmark: str, metric: str, *, limit: int = 100) -> list[StoredScore]:
         """The scores on one benchmark, best first; between equals the earlier one."""
         published = select(func.max(models.c.name)).where(models.c.job == scores.c.job).scalar_subquery()
         query = (
@@ -268,7 +268,7 @@ class Results(Database):
         )
         if project is not None:
             query = query.where(scores.c.project == project)
-        return self.read(lambda transaction: [Score(**row) for row in transaction.execute(query).mappings()])
+        return self.read(lambda transaction: [StoredScore(**row) for row in transaction.execute(query).mappings()])
 
     def scores_of(self, jobs: Collection[str]) -> dict[str, dict[str, dict[str, float]]]:
         """`{job: {benchmark: {metric: value}}}` of these jobs."""
@@ -279,11 +279,11 @@ class Results(Database):
         return found
 
 
-def model_of(row: RowMapping) -> Model:
-    return Model(**row)
+def model_of(row: RowMapping) -> PublishedModel:
+    return PublishedModel(**row)
 
 
-def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+def flat_scores(metrics: Mapping[str, object]) -> Iterator[tuple[str, str, float]]:
     """(benchmark, metric, value) of every finite number in an evaluate stage's metrics."""
     for benchmark, found in metrics.items():
         if not isinstance(found, Mapping):
@@ -298,7 +298,7 @@ def flat_scores(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
                 yield benchmark, metric, float(value)
 
 
-def write_scores(transaction: Transaction, job: Job, stage: str, metrics: Mapping[str, Any]) -> None:
+def write_scores(transaction: Transaction, job: Job, stage: str, metrics: Mapping[str, object]) -> None:
     """Replace the scores of one evaluate stage."""
     transaction.execute(delete(scores).where(scores.c.job == job.id, scores.c.stage == stage))
     shared = {"job": job.id, "stage": stage, "project": job.project, "created": now()}

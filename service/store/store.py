@@ -1,10 +1,7 @@
 """The store: every query and short transaction of the service, on one database with the newest schema.
 
-Brings a database to the newest schema, by one process at a time.
-
-What metrics tell of the work: counted from the rows, so that a restart forgets nothing, each in one query.
-
-The store: every query and every short transaction of the service, on one database.
+The schema is brought up to date by one process at a time. What metrics tell of the work is counted from the rows, each
+figure in one query, so that a restart forgets nothing.
 """
 
 from __future__ import annotations
@@ -24,18 +21,18 @@ from pipelines.core.errors import FineryError
 from service.jobs.states import AttemptState, Reason, State
 from service.settings import Settings
 from service.store import tables
-from service.store.attempts import Attempts, Leases
-from service.store.audit import Audit
+from service.store.attempts import AttemptQueries, LeaseQueries
+from service.store.audit import AuditQueries
 from service.store.database import Database, Transaction
 from service.store.errors import Unavailable
-from service.store.events import Events
-from service.store.files import UPLOADING, Files
-from service.store.hosts import Hosts
-from service.store.jobs import Jobs, Queue
-from service.store.projects import Projects
-from service.store.results import Results
+from service.store.events import EventQueries
+from service.store.files import UPLOADING, FileQueries
+from service.store.hosts import HostQueries
+from service.store.jobs import JobQueries, QueueQueries
+from service.store.projects import ProjectQueries
+from service.store.results import ResultQueries
 from service.store.tables import now
-from service.store.tokens import Tokens
+from service.store.tokens import TokenQueries
 
 FOLDER = Path(__file__).parent / "migrations"
 NEWEST = "0004"
@@ -89,7 +86,8 @@ def current(database: Database) -> str | None:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if found is not None and not any((FOLDER / "versions").glob(f"{found}_*.py")):
         raise SchemaTooNew(
-            f"the database has schema {found}, this version of finery knows up to {NEWEST}; install the version that wrote it, or a later one"
+            f"the database has schema {found}, this version of finery knows up to {NEWEST}; install the version that "
+            "wrote it, or a later one"
         )
     return None if found is None else str(found)
 
@@ -148,7 +146,7 @@ class Counts:
     database_bytes: int
 
 
-class Counting(Database):
+class CountQueries(Database):
     """The part of the store that counts."""
 
     def counts(self) -> Counts:
@@ -213,7 +211,20 @@ class Counting(Database):
         return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
-class Store(Jobs, Attempts, Events, Leases, Results, Hosts, Files, Tokens, Projects, Queue, Audit, Counting):
+class Store(
+    JobQueries,
+    AttemptQueries,
+    EventQueries,
+    LeaseQueries,
+    ResultQueries,
+    HostQueries,
+    FileQueries,
+    TokenQueries,
+    ProjectQueries,
+    QueueQueries,
+    AuditQueries,
+    CountQueries,
+):
     """Jobs and all that belongs to them. Thread-safe; each call is one transaction.
 
     Every look-up takes a `project`: what belongs to another one is not found. None is an admin, who sees all.

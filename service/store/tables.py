@@ -1,10 +1,7 @@
-"""The tables, as SQLAlchemy Core, and from their rows to values and back. Times are seconds since 1970, sizes bytes.
+"""The tables, as SQLAlchemy Core, and from their rows to values and back.
 
-The tables, as SQLAlchemy Core. Times are seconds since 1970 (UTC), sizes are bytes.
-
-`migrations/` builds the same schema step by step; a test holds the two against each other.
-
-From rows to values and back.
+Times are seconds since 1970 (UTC), sizes are bytes. `migrations/` builds the same schema step by step; a test holds the
+two against each other.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from service.jobs.job import Attempt, Event, Job, JobRequest, Lease, Part, Placement, Resources
+from service.jobs.job import Attempt, Event, HostShare, Job, JobRequest, Lease, Placement, Resources
 from service.jobs.states import AttemptState, Reason, State
 
 metadata = MetaData(
@@ -45,18 +42,18 @@ metadata = MetaData(
 )
 
 
-class Words(TypeDecorator[str]):
+class SafeText(TypeDecorator[str]):
     """Text that every database takes: PostgreSQL refuses NUL, and UTF-8 has no halves of surrogate pairs."""
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
         if value is None:
             return None
         return str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
-    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+    def coerce_compared_value(self, op: object, value: object) -> Any:
         return self
 
 
@@ -71,7 +68,7 @@ def _json(name: str) -> Column[Any]:
 projects = Table(
     "projects",
     metadata,
-    Column("name", Words, primary_key=True),
+    Column("name", SafeText, primary_key=True),
     Column("weight", Double, nullable=False),  # share of the hosts beside other projects
     Column("max_gpus", Integer),
     Column("max_running", Integer),
@@ -83,12 +80,12 @@ projects = Table(
 tokens = Table(
     "tokens",
     metadata,
-    Column("id", Words, primary_key=True),
-    Column("prefix", Words, nullable=False, unique=True),
-    Column("sha256", Words, nullable=False),
-    Column("project", Words, ForeignKey("projects.name"), nullable=False),
-    Column("role", Words, nullable=False),
-    Column("name", Words, nullable=False),
+    Column("id", SafeText, primary_key=True),
+    Column("prefix", SafeText, nullable=False, unique=True),
+    Column("sha256", SafeText, nullable=False),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
+    Column("role", SafeText, nullable=False),
+    Column("name", SafeText, nullable=False),
     _time("created", nullable=False),
     _time("expires"),
     _time("revoked"),
@@ -98,19 +95,19 @@ tokens = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("id", Words, primary_key=True),
-    Column("project", Words, ForeignKey("projects.name"), nullable=False),
-    Column("kind", Words, nullable=False),
-    Column("name", Words, nullable=False),
-    Column("recipe", Words, nullable=False),
+    Column("id", SafeText, primary_key=True),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
+    Column("kind", SafeText, nullable=False),
+    Column("name", SafeText, nullable=False),
+    Column("recipe", SafeText, nullable=False),
     _json("overrides"),
     _json("resources"),
     _json("depends_on"),
     _json("secrets"),
     _json("openai"),
-    Column("digest", Words, nullable=False),
-    Column("idempotency_key", Words),
-    Column("submitted_by", Words, nullable=False),
+    Column("digest", SafeText, nullable=False),
+    Column("idempotency_key", SafeText),
+    Column("submitted_by", SafeText, nullable=False),
     Column("asked_priority", Integer, nullable=False),
     _time("deadline"),
     _time("expected_seconds"),
@@ -118,9 +115,9 @@ jobs = Table(
     _time("max_seconds"),
     _time("ttl_seconds_after_finished"),
     # what changes
-    Column("state", Words, nullable=False),
-    Column("reason", Words),
-    Column("message", Words, nullable=False),
+    Column("state", SafeText, nullable=False),
+    Column("reason", SafeText),
+    Column("message", SafeText, nullable=False),
     Column("priority", Integer, nullable=False),
     _time("created", nullable=False),
     _time("updated", nullable=False),
@@ -129,7 +126,7 @@ jobs = Table(
     _time("not_before", nullable=False),
     Column("retries", Integer, nullable=False),
     Column("preemptions", Integer, nullable=False),
-    Column("attempt", Words),
+    Column("attempt", SafeText),
     Column("attempts", Integer, nullable=False),
     Column("attempts_before_retry", Integer, nullable=False, server_default="0"),
     Column("last_event", BigInteger, nullable=False),
@@ -145,21 +142,21 @@ jobs = Table(
 attempts = Table(
     "attempts",
     metadata,
-    Column("id", Words, primary_key=True),
-    Column("job", Words, ForeignKey("jobs.id"), nullable=False),
+    Column("id", SafeText, primary_key=True),
+    Column("job", SafeText, ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),
     Column("fencing", BigInteger, nullable=False),
-    Column("executor", Words, nullable=False),
+    Column("executor", SafeText, nullable=False),
     _json("placement"),
     _json("resources"),
-    Column("state", Words, nullable=False),
+    Column("state", SafeText, nullable=False),
     _json("handle"),
     _time("created", nullable=False),
     _time("started"),
     _time("ended"),
     Column("exit_code", Integer),
-    Column("reason", Words),
-    Column("message", Words, nullable=False),
+    Column("reason", SafeText),
+    Column("message", SafeText, nullable=False),
     Column("ingested", BigInteger, nullable=False),
     Column("offset", BigInteger, nullable=False),
     Column("skipped_lines", BigInteger, nullable=False, server_default="0"),
@@ -170,35 +167,35 @@ attempts = Table(
 leases = Table(
     "leases",
     metadata,
-    Column("name", Words, primary_key=True),  # a job's id, or `scheduler`
-    Column("holder", Words, nullable=False),
+    Column("name", SafeText, primary_key=True),  # a job's id, or `scheduler`
+    Column("holder", SafeText, nullable=False),
     Column("fencing", BigInteger, nullable=False),  # only ever grows; the row stays when the lease ends
     _time("expires", nullable=False),
-    Column("attempt", Words),
+    Column("attempt", SafeText),
     Index(None, "holder"),
 )
 
 events = Table(
     "events",
     metadata,
-    Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
+    Column("job", SafeText, ForeignKey("jobs.id"), primary_key=True),
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     _time("time", nullable=False),
-    Column("event", Words, nullable=False),
-    Column("stage", Words),
+    Column("event", SafeText, nullable=False),
+    Column("stage", SafeText),
     Column("step", BigInteger),
-    Column("attempt", Words),
+    Column("attempt", SafeText),
     _json("fields"),
 )
 
 hosts = Table(
     "hosts",
     metadata,
-    Column("name", Words, primary_key=True),
-    Column("executor", Words, nullable=False),
+    Column("name", SafeText, primary_key=True),
+    Column("executor", SafeText, nullable=False),
     Column("cpus", Integer, nullable=False),
     Column("memory", BigInteger, nullable=False),
-    Column("state", Words, nullable=False),
+    Column("state", SafeText, nullable=False),
     _time("seen", nullable=False),
     _json("info"),
 )
@@ -206,22 +203,22 @@ hosts = Table(
 gpu_slots = Table(
     "gpu_slots",
     metadata,
-    Column("host", Words, ForeignKey("hosts.name"), primary_key=True),
+    Column("host", SafeText, ForeignKey("hosts.name"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("kind", Words, nullable=False),
+    Column("kind", SafeText, nullable=False),
     Column("memory", BigInteger, nullable=False),
-    Column("uuid", Words, nullable=False),
+    Column("uuid", SafeText, nullable=False),
     Column("present", Boolean, nullable=False),  # whether the host's last report named it
-    Column("attempt", Words),  # who holds it
+    Column("attempt", SafeText),  # who holds it
 )
 
 stage_results = Table(
     "stage_results",
     metadata,
-    Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
-    Column("stage", Words, primary_key=True),
-    Column("attempt", Words, nullable=False),
-    Column("fingerprint", Words, nullable=False),
+    Column("job", SafeText, ForeignKey("jobs.id"), primary_key=True),
+    Column("stage", SafeText, primary_key=True),
+    Column("attempt", SafeText, nullable=False),
+    Column("fingerprint", SafeText, nullable=False),
     Column("seconds", Double, nullable=False),
     Column("reused", Boolean, nullable=False),
     _json("metrics"),
@@ -231,16 +228,16 @@ stage_results = Table(
 files = Table(
     "files",
     metadata,
-    Column("id", Words, primary_key=True),
-    Column("project", Words, ForeignKey("projects.name"), nullable=False),
-    Column("filename", Words, nullable=False),
-    Column("purpose", Words, nullable=False),
-    Column("state", Words, nullable=False),
+    Column("id", SafeText, primary_key=True),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
+    Column("filename", SafeText, nullable=False),
+    Column("purpose", SafeText, nullable=False),
+    Column("state", SafeText, nullable=False),
     Column("bytes", BigInteger),
-    Column("sha256", Words),
+    Column("sha256", SafeText),
     Column("offset", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False, server_default="0"),
-    Column("created_by", Words, nullable=False),
+    Column("created_by", SafeText, nullable=False),
     _time("created", nullable=False),
     _time("completed"),
     _json("openai"),
@@ -251,13 +248,13 @@ files = Table(
 models = Table(
     "models",
     metadata,
-    Column("id", Words, primary_key=True),
-    Column("project", Words, ForeignKey("projects.name"), nullable=False),
-    Column("name", Words, nullable=False),
-    Column("fingerprint", Words, nullable=False),
-    Column("job", Words, nullable=False),  # it may be deleted, the model stays
-    Column("path", Words, nullable=False),
-    Column("base", Words, nullable=False),
+    Column("id", SafeText, primary_key=True),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
+    Column("name", SafeText, nullable=False),
+    Column("fingerprint", SafeText, nullable=False),
+    Column("job", SafeText, nullable=False),  # it may be deleted, the model stays
+    Column("path", SafeText, nullable=False),
+    Column("base", SafeText, nullable=False),
     Column("parameters", BigInteger),
     _json("scores"),
     _json("openai"),
@@ -269,18 +266,18 @@ models = Table(
 ended_sessions = Table(
     "ended_sessions",
     metadata,
-    Column("id", Words, primary_key=True),  # the nonce of a cookie whose owner signed out
+    Column("id", SafeText, primary_key=True),  # the nonce of a cookie whose owner signed out
     _time("expires", nullable=False),
 )
 
 scores = Table(
     "scores",
     metadata,
-    Column("job", Words, ForeignKey("jobs.id"), primary_key=True),
-    Column("stage", Words, primary_key=True),
-    Column("benchmark", Words, primary_key=True),
-    Column("metric", Words, primary_key=True),
-    Column("project", Words, ForeignKey("projects.name"), nullable=False),
+    Column("job", SafeText, ForeignKey("jobs.id"), primary_key=True),
+    Column("stage", SafeText, primary_key=True),
+    Column("benchmark", SafeText, primary_key=True),
+    Column("metric", SafeText, primary_key=True),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
     Column("value", Double, nullable=False),
     _time("created", nullable=False),
     Index(None, "project", "benchmark", "metric", "value"),
@@ -289,19 +286,18 @@ scores = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("id", Words, primary_key=True),
+    Column("id", SafeText, primary_key=True),
     _time("time", nullable=False),
-    Column("action", Words, nullable=False),
-    Column(
-        "actor", Words, nullable=False
-    ),  # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
-    Column("role", Words, nullable=False),
-    Column("actor_project", Words, nullable=False),
-    Column("address", Words, nullable=False),
-    Column("request", Words, nullable=False),
-    Column("kind", Words, nullable=False),
-    Column("thing", Words, nullable=False),
-    Column("project", Words),  # of the thing
+    Column("action", SafeText, nullable=False),
+    # a token's id, `finery` or `console`; no foreign key, because the trail outlives what it names
+    Column("actor", SafeText, nullable=False),
+    Column("role", SafeText, nullable=False),
+    Column("actor_project", SafeText, nullable=False),
+    Column("address", SafeText, nullable=False),
+    Column("request", SafeText, nullable=False),
+    Column("kind", SafeText, nullable=False),
+    Column("thing", SafeText, nullable=False),
+    Column("project", SafeText),  # of the thing
     _json("details"),
     Index(None, "time"),
     Index(None, "action", "id"),
@@ -400,7 +396,7 @@ def row_of_request(identifier: str, request: JobRequest, created: float) -> dict
 
 
 def placement_of(parts: Sequence[Mapping[str, Any]]) -> Placement:
-    return tuple(Part(part["host"], tuple(part["gpus"])) for part in parts)
+    return tuple(HostShare(part["host"], tuple(part["gpus"])) for part in parts)
 
 
 def attempt_of(row: RowMapping) -> Attempt:

@@ -1,8 +1,6 @@
-"""Access tokens, `fin_<prefix>_<secret>`: how they are made, and the prefix and hash that the store keeps.
+"""Access tokens: `fin_<prefix>_<secret>`, 256 random bits of secret.
 
-Access tokens: `fin_<prefix>_<secret>`, 256 random bits of secret, of which the store keeps a SHA-256.
-
-Access tokens in the store: a look-up prefix and a hash, never the token itself.
+The store keeps the prefix, to look a token up, and a SHA-256 of the secret, never the token itself.
 """
 
 from __future__ import annotations
@@ -71,7 +69,6 @@ def may(role: str, needed: str) -> bool:
 
 tokens = tables.tokens
 ended = tables.ended_sessions
-ROLES_TOKENS = ("viewer", "submitter", "admin")
 TOUCH_SECONDS = 60.0
 """`last_used` is exact to this, so that a busy client does not write at every request."""
 
@@ -100,15 +97,15 @@ def token_of(row: RowMapping) -> Token:
     return Token(**row)
 
 
-class Tokens(Database):
+class TokenQueries(Database):
     """The part of the store that holds tokens."""
 
     def add_token(
         self, prefix: str, sha256: str, *, project: str, role: str, name: str = "", expires: float | None = None
     ) -> Token:
         """Keep a new token; the project is made when it is not there."""
-        if role not in ROLES_TOKENS:
-            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES_TOKENS)}")
+        if role not in ROLES:
+            raise ValueError(f"role is '{role}', must be one of {', '.join(ROLES)}")
         made = Token(new_id("token"), prefix, sha256, project, role, name, now(), expires)
 
         def work(transaction: Transaction) -> Token:

@@ -1,9 +1,4 @@
-"""Who may see a page and press its buttons: signing in and out, CSRF tokens and roles, errors as pages.
-
-Who may see a page and who may press its buttons: sessions, CSRF tokens and roles, and errors as pages.
-
-Signing in with a token, signing out, and the choice of light or dark.
-"""
+"""Who may see a page and press its buttons: signing in and out, CSRF tokens and roles, errors as pages."""
 
 from __future__ import annotations
 
@@ -171,7 +166,8 @@ def ask_to_sign_in(request: Request) -> Response:
     if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
         # a strict cookie is not sent along a link from elsewhere; asked again from here, it is
         return HTMLResponse(
-            f'<!doctype html><meta http-equiv="refresh" content="0"><title>Finery</title><a href="{quote(goal, safe="/?=&")}">Go on</a>',
+            '<!doctype html><meta http-equiv="refresh" content="0"><title>Finery</title><a '
+            f'href="{quote(goal, safe="/?=&")}">Go on</a>',
             200,
             HEADERS,
         )

@@ -1,8 +1,6 @@
 """Two jobs and more beside each other, and studies: scores, costs, curves, and what differs in their recipes.
 
-Two jobs and more beside each other: scores, costs, curves, and what differs in their recipes.
-
-The studies: jobs whose recipe has a matrix, and how their cells stand.
+A study is a job whose recipe has a matrix; its page shows how the cells stand.
 """
 
 from __future__ import annotations

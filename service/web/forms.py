@@ -1,12 +1,9 @@
 """The form of a recipe, made of its JSON Schema: fields, drafts, and a recipe from what was filled in.
 
-The JSON Schema of a recipe as forms read it: references followed, unions sorted by what tells their members apart.
-
-A form as a tree of fields, built from a schema and a draft of the recipe. Whatever no field can show is shown as YAML.
-
-Changes to a draft by the form's buttons: stages and rows that are added, removed and moved.
-
-A recipe from the fields of its form. What was left empty is left out; what cannot be read stays as it was typed.
+The schema is read with references followed and unions sorted by what tells their members apart. A form is a tree of
+fields, built from the schema and a draft of the recipe; whatever no field can show is shown as YAML. Buttons change the
+draft: stages and rows are added, removed and moved. Of the filled-in fields, what was left empty is left out, and what
+cannot be read stays as it was typed.
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ def followed(schema: Schema, key: str = "") -> Schema:
 
 
 @dataclass(frozen=True)
-class Member:
+class UnionMember:
     """One alternative of a union of mappings."""
 
     word: str
@@ -70,20 +67,20 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Union:
+class SchemaUnion:
     """Alternatives: mappings, and names that stand for themselves."""
 
-    members: tuple[Member, ...]
+    members: tuple[UnionMember, ...]
     names: tuple[str, ...] = ()
     """Values that may stand in place of a mapping, such as `glue/mrpc`."""
     short: bool = False
     """Whether a mapping with nothing but its telling key is written as that word alone."""
 
-    def member(self, word: str) -> Member | None:
+    def member(self, word: str) -> UnionMember | None:
         """The alternative of this word."""
         return next((each for each in self.members if each.word == word), None)
 
-    def of(self, value: Any) -> Member | None:
+    def of(self, value: Any) -> UnionMember | None:
         """The alternative that a value is, as far as it can be told."""
         if isinstance(value, str):
             return self.member(value) if self.short else None
@@ -107,15 +104,15 @@ def _allows(schema: Schema, key: str, value: Any) -> bool:
     return bool(described.get("not", {}).get("const", object()) != value)
 
 
-def union_of(schema: Schema) -> Union | None:
+def union_of(schema: Schema) -> SchemaUnion | None:
     """The union that a schema is; None when it is none of mappings."""
-    members: list[Member] = []
+    members: list[UnionMember] = []
     names: list[str] = []
     for each in map(followed, schema.get("anyOf", ())):
         if "properties" in each:
             key = next((key for key in TELLING if "const" in each["properties"].get(key, {})), "")
             first = next(iter(each["properties"]))
-            members.append(Member(str(each["properties"][key]["const"]) if key else first, each, key))
+            members.append(UnionMember(str(each["properties"][key]["const"]) if key else first, each, key))
         elif "enum" in each:
             names += map(str, each["enum"])
         else:
@@ -124,7 +121,7 @@ def union_of(schema: Schema) -> Union | None:
         return None
     words = {each.word for each in members if each.key}
     rest = tuple(name for name in names if name not in words)
-    return Union(tuple(members), rest, short=bool(names) and not rest)
+    return SchemaUnion(tuple(members), rest, short=bool(names) and not rest)
 
 
 def scalar_of(schema: Schema) -> bool:
@@ -143,9 +140,10 @@ def scalar_of(schema: Schema) -> bool:
 ABSENT: Any = object()
 """The value of a key that the draft does not have."""
 AT_ONCE = {
-    "name", "model", "tokenizer", "stages", "architecture", "checkpoint", "preset", "train", "vocab_size", "pretrained", "task", "tasks", "tuner",
-    "objective", "datasets", "path", "benchmarks", "to", "arguments", "num_train_epochs", "max_steps", "learning_rate", "global_batch_size", "kind", "columns",
-    "label", "validation", "max_length", "r",
+    "name", "model", "tokenizer", "stages", "architecture", "checkpoint", "preset", "train", "vocab_size",
+    "pretrained", "task", "tasks", "tuner", "objective", "datasets", "path", "benchmarks", "to", "arguments",
+    "num_train_epochs", "max_steps", "learning_rate", "global_batch_size", "kind", "columns", "label", "validation",
+    "max_length", "r",
 }  # fmt: skip
 """Keys that are shown at once; the others stand under `more` until they are set."""
 YAML = "!"
@@ -411,11 +409,11 @@ MOST_ROWS = 200
 
 def draft_of(posted: Mapping[str, str]) -> dict[str, Any]:
     """The draft that a filled-in form stands for."""
-    found = _group_reading(recipe_schema(), "", posted)
+    found = _posted_group(recipe_schema(), "", posted)
     return found if isinstance(found, dict) else {}
 
 
-def _value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> Any:
+def _posted_value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> Any:
     if f"{name}{YAML}" in posted:
         return _read(posted[f"{name}{YAML}"])
     schema = followed(schema, key)
@@ -427,25 +425,25 @@ def _value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> An
             return ABSENT
         if member is None:
             return word
-        found = _group_reading(member.schema, name, posted, without=member.key)
+        found = _posted_group(member.schema, name, posted, without=member.key)
         found = {} if found is ABSENT else found
         if member.key:
             return word if union.short and not found and member.key != "stage" else {member.key: word, **found}
         return found
     if scalar_of(schema):
-        return _scalar_reading(schema, posted.get(name, ""))
+        return _posted_scalar(schema, posted.get(name, ""))
     if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
         items = followed(schema["items"])
         if scalar_of(items):
             words = [word.strip() for word in posted.get(name, "").split(",")]
-            return [_scalar_reading(items, word) for word in words if word] or ABSENT
-        return _rows_reading(items, name, posted)
+            return [_posted_scalar(items, word) for word in words if word] or ABSENT
+        return _posted_rows(items, name, posted)
     if "properties" in schema:
-        return _group_reading(schema, name, posted)
+        return _posted_group(schema, name, posted)
     return ABSENT
 
 
-def _rows_reading(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
+def _posted_rows(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
     """Every row that the form had, in the order of their numbers."""
     prefix = f"{name}."
     numbers = {
@@ -455,19 +453,19 @@ def _rows_reading(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
     }
     rows = []
     for number in sorted(map(int, numbers))[:MOST_ROWS]:
-        found = _value(items, f"{name}.{number}", "", posted)
+        found = _posted_value(items, f"{name}.{number}", "", posted)
         rows.append({} if found is ABSENT else found)
     return rows or ABSENT
 
 
-def _group_reading(schema: Schema, name: str, posted: Mapping[str, str], without: str = "") -> Any:
+def _posted_group(schema: Schema, name: str, posted: Mapping[str, str], without: str = "") -> Any:
     prefix = f"{name}." if name else ""
     known: Mapping[str, Any] = schema.get("properties", {})
     found: dict[str, Any] = {}
     for key, described in known.items():
         if key == without:
             continue
-        value = _value(described, f"{prefix}{key}", key, posted)
+        value = _posted_value(described, f"{prefix}{key}", key, posted)
         if value is not ABSENT:
             found[key] = value
     for each, text in posted.items():
@@ -477,7 +475,7 @@ def _group_reading(schema: Schema, name: str, posted: Mapping[str, str], without
     return found or ABSENT
 
 
-def _scalar_reading(schema: Schema, text: str) -> Any:
+def _posted_scalar(schema: Schema, text: str) -> Any:
     text = text.strip()
     if not text:
         return ABSENT

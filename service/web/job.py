@@ -1,13 +1,7 @@
 """The page of one job: stages, curves, log, samples, resources, recipe, its buttons and the stream that keeps it fresh.
 
-The end of what an attempt printed, as text that a page can show: no colours, no overwritten lines, no control
-characters.
-
-Two recipes side by side, line by line, with the line numbers of both.
-
-The page of one job: stages, curves, log, samples, resources, recipe, and the stream that keeps them fresh.
-
-The buttons of a job: pause, resume, cancel, retry and its priority.
+What an attempt printed is shown without colours, overwritten lines and control characters. Two recipes are compared
+side by side, line by line, with the line numbers of both.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ from service.web.access import Seen, Submitting, new_router, service_of
 from service.web.job_view import ASKED, JobView, as_json, job_view, points_of, series_of, summaries, without_secrets
 from service.web.rendering import HEADERS, page, partial
 from service.web.sessions import Visitor
-from service.web.streams import SIGNED_OUT, Parts, message, respond, turns
+from service.web.streams import SIGNED_OUT, PageParts, message, respond, turns
 
 SHOWN = 64_000
 """Bytes at the end of a log that a page shows."""
@@ -97,7 +91,7 @@ AROUND = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class DiffLine:
     """One line of a difference."""
 
     kind: str
@@ -108,30 +102,33 @@ class Line:
     right: int | None = None
 
 
-def difference(left: str, right: str) -> list[Line]:
+def difference(left: str, right: str) -> list[DiffLine]:
     """What turns `left` into `right`; empty when they are equal."""
     before, after = left.splitlines(), right.splitlines()
     if not comparable(before, after):
         gone, new = (enumerate(lines, start=1) for lines in (before, after))
         return (
-            [*(Line("gone", line, left=at) for at, line in gone), *(Line("new", line, right=at) for at, line in new)]
+            [
+                *(DiffLine("gone", line, left=at) for at, line in gone),
+                *(DiffLine("new", line, right=at) for at, line in new),
+            ]
             if before != after
             else []
         )
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     if all(tag == "equal" for tag, *_ in blocks):
         return []
-    found: list[Line] = []
+    found: list[DiffLine] = []
     for place, (tag, start, stop, first, last) in enumerate(blocks):
         if tag == "equal":
             found += _equal(before, start, stop, first, opens=place == 0, closes=place == len(blocks) - 1)
             continue
-        found += (Line("gone", before[number], left=number + 1) for number in range(start, stop))
-        found += (Line("new", after[number], right=number + 1) for number in range(first, last))
+        found += (DiffLine("gone", before[number], left=number + 1) for number in range(start, stop))
+        found += (DiffLine("new", after[number], right=number + 1) for number in range(first, last))
     return found
 
 
-def _equal(lines: list[str], start: int, stop: int, first: int, opens: bool, closes: bool) -> Iterator[Line]:
+def _equal(lines: list[str], start: int, stop: int, first: int, opens: bool, closes: bool) -> Iterator[DiffLine]:
     head = 0 if opens else AROUND
     tail = 0 if closes else AROUND
     left_out = stop - start - head - tail
@@ -139,9 +136,9 @@ def _equal(lines: list[str], start: int, stop: int, first: int, opens: bool, clo
         at = number - start
         if left_out > 1 and head <= at < head + left_out:
             if at == head:
-                yield Line("gap", f"{left_out} equal lines")
+                yield DiffLine("gap", f"{left_out} equal lines")
             continue
-        yield Line("same", lines[number], number + 1, first + at + 1)
+        yield DiffLine("same", lines[number], number + 1, first + at + 1)
 
 
 router = new_router()
@@ -258,7 +255,7 @@ class _Follower:
 
     def __init__(self, service: Service, visitor: Visitor, job_id: str) -> None:
         self.service, self.visitor, self.job_id = service, visitor, job_id
-        self.parts = Parts()
+        self.parts = PageParts()
         self.after: int | None = None
         self.seen = -1
         self.attempt = ""

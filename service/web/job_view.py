@@ -1,8 +1,6 @@
 """Everything that the page of one job shows, read from the store in one go, and its metrics as curves.
 
-The metrics of a job as curves for charts, and as the lines of a table for whoever does not see charts.
-
-Everything that the page of one job shows, read from the store in one go.
+Curves are drawn for charts, and told as the lines of a table for whoever does not see charts.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from service.api.watching import CellDocument, Series, cells, curves
 from service.jobs.job import Attempt, Event, Job
 from service.jobs.states import Move, State, allowed
 from service.store.errors import NotFound
-from service.store.results import Model, StageResult, flat_scores
+from service.store.results import PublishedModel, StageResult, flat_scores
 from service.web.sessions import Visitor
 from service.web.stages import KINDS, Graph, StageView, graph_of, stages_of
 
@@ -161,7 +159,7 @@ class JobView:
     """Cell -> its scores by column."""
     best: Mapping[tuple[str, str], float]
     """The best value of each column that has several."""
-    models: list[Model]
+    models: list[PublishedModel]
     moves: tuple[Move, ...]
     """What this visitor may do to it now."""
     depends_on: list[tuple[str, Job | None]]
@@ -186,11 +184,11 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
     store, project = service.store, visitor.project
     job = without_secrets(service, store.job(job_id, project))
     results = store.stage_results(job_id, project)
-    told = [
+    happened = [
         replace(event, fields=service.redactor.plain(event.fields))
         for event in store.events_after(job_id, limit=MOST_EVENTS, project=project, kinds=SHOWN)
     ]
-    stages = stages_of(job, [event for event in told if event.event in KINDS], results)
+    stages = stages_of(job, [event for event in happened if event.event in KINDS], results)
     scores, costs = _figures(stages)
     of_cells = _scores_of_cells(results)
     columns = list(dict.fromkeys(column for found in of_cells.values() for column in found))[:MOST_COLUMNS]
@@ -202,9 +200,9 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
         results,
         scores,
         costs,
-        [event for event in told if event.event == "sample"][-MOST_SAMPLES:],
-        [event for event in told if event.event == "warning"],
-        [event for event in told if event.event in HAPPENED][-MOST_HAPPENED:],
+        [event for event in happened if event.event == "sample"][-MOST_SAMPLES:],
+        [event for event in happened if event.event == "warning"],
+        [event for event in happened if event.event in HAPPENED][-MOST_HAPPENED:],
         cells(job_id, service, visitor.caller) if is_study(job) else [],
         columns,
         of_cells,

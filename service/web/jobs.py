@@ -1,9 +1,4 @@
-"""The list of jobs, whose rows follow the jobs while the page is open, and the hosts that run them.
-
-The list of jobs: filters, pages, and rows that follow the jobs while the page is open.
-
-The hosts that run jobs, their GPUs, and what holds each of them.
-"""
+"""The list of jobs, whose rows follow the jobs while the page is open, and the hosts that run them."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from service.store.store import Store
 from service.web.access import Administering, Seen, new_router, service_of
 from service.web.rendering import page, partial
 from service.web.sessions import Visitor
-from service.web.streams import SIGNED_OUT, Parts, message, respond, turns
+from service.web.streams import SIGNED_OUT, PageParts, message, respond, turns
 
 router = new_router()
 PAGE_SIZE = 50
@@ -121,7 +116,7 @@ async def _messages(
     request: Request, visitor: Visitor, filters: Filters, newest: str
 ) -> AsyncIterator[ServerSentEvent]:
     store = service_of(request).store
-    parts = Parts()
+    parts = PageParts()
     shown: set[str] | None = None
 
     def look() -> tuple[list[Job], dict[str, int]]:

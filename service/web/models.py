@@ -1,10 +1,7 @@
 """The models that the project has published, each with its card, and the leaderboard of their scores.
 
-A model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images from elsewhere.
-
-The models that the project has published, each with its card.
-
-The leaderboard: the scores on one benchmark, best first.
+A card is a model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images from elsewhere. A
+leaderboard is the scores on one benchmark, best first.
 """
 
 from __future__ import annotations
@@ -80,6 +77,7 @@ def _one_level_lower(self: Any, tokens: Any, place: int, options: Any, env: Any)
 
 
 def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
+    tokens[place].attrSet("href", tokens[place].attrGet("href") or "#")  # `[text]()` is not checked by the parser
     tokens[place].attrSet("rel", "noopener noreferrer nofollow")
     return str(self.renderToken(tokens, place, options, env))
 
@@ -87,7 +85,10 @@ def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> st
 def _picture(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
     """A link in place of the picture: the page loads nothing from elsewhere."""
     token = tokens[place]
-    return f'<a href="{escape(token.attrs["src"])}" rel="noopener noreferrer nofollow">picture: {escape(token.content or token.attrs["src"])}</a>'
+    return (
+        f'<a href="{escape(token.attrs["src"])}" rel="noopener noreferrer nofollow">picture: '
+        f"{escape(token.content or token.attrs['src'])}</a>"
+    )
 
 
 def _aligned(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:

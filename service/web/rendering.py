@@ -1,8 +1,6 @@
-"""Templates and the headers of every page, and numbers, sizes and times in words.
+"""Templates and the headers of every page, and numbers, sizes and times in the words of the pages.
 
-Numbers, sizes and times in the words of the pages.
-
-Templates and the headers of every page: strict content security policy, no caching, theme by cookie.
+Headers: strict content security policy, no caching. The theme is a cookie.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -99,12 +97,12 @@ def memory(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def count(number: Any) -> str:
+def count(number: object) -> str:
     """A whole number with its thousands apart: `1,234,567`."""
     return f"{number:,}" if isinstance(number, int) else number_text(number)
 
 
-def number_text(value: Any) -> str:
+def number_text(value: object) -> str:
     """A measured number with four figures that matter, and no more: `0.8423`, `12.35`, `1.2e-05`, `1,234`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -131,14 +129,13 @@ def short_id(identifier: str) -> str:
 
 
 STATIC = Path(__file__).parent / "static"
+TEMPLATES = Path(__file__).parent / "templates"
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "finery_theme"
-POLICY = "; ".join(
-    (
-        "default-src 'self'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'", "object-src 'none'",
-        "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'",
-    )
-)  # fmt: skip
+POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -185,7 +182,7 @@ def asset(name: str) -> str:
 def environment() -> Environment:
     """The templates: escaped, and strict about names."""
     made = Environment(
-        loader=PackageLoader("service.web"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -218,7 +215,7 @@ def ticked(text: str) -> Markup:
     )
 
 
-def _query(before: Mapping[str, Any] | None = None, **changes: Any) -> str:
+def _query(before: Mapping[str, object] | None = None, **changes: Any) -> str:
     """A query string: what was asked before with some changes, empty values left out."""
     values = {key: value for key, value in ({**(before or {}), **changes}).items() if value not in (None, "", [], ())}
     return f"?{urlencode(values, doseq=True)}" if values else "?"

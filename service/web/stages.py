@@ -1,8 +1,6 @@
 """The stages of a job as its page shows them: what each reads, how far it is, and the drawing of their graph.
 
-The stages of a job as its page shows them: what each reads, how far it is, what came out.
-
-The stages as a drawing: columns by how far they are from the model, curves from what is read to what reads it.
+The drawing has columns by how far stages are from the model, and curves from what is read to what reads it.
 """
 
 from __future__ import annotations
@@ -122,11 +120,11 @@ def _with_progress(found: dict[str, StageView], job: Job) -> dict[str, StageView
     return {**found, view.id: now}
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -150,7 +148,7 @@ def planned(text: str, overrides: tuple[str, ...] = ()) -> tuple[StageView, ...]
     return tuple(views)
 
 
-def _reads(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _reads(data: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
     """What every stage reads; nothing when the recipe is not valid (any more)."""
     stand_ins = {reference.place: "pending/reference" for reference in references(data)}
     try:
@@ -163,7 +161,7 @@ def _reads(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         return {}
 
 
-def _start(model: Any) -> str:
+def _start(model: object) -> str:
     if not isinstance(model, Mapping):
         return ""
     architecture = model.get("architecture")
@@ -172,7 +170,7 @@ def _start(model: Any) -> str:
     return str(model.get("checkpoint") or "")
 
 
-def _detail(stage: Mapping[str, Any]) -> str:
+def _detail(stage: Mapping[str, object]) -> str:
     parts = []
     for key in ("task", "tasks", "objective", "benchmarks", "to"):
         value = stage.get(key)

@@ -55,7 +55,7 @@ async def turns(request: Request, changes: Changes, topic: str, idle: float) -> 
                 await asyncio.wait_for(changed.wait(), idle)
 
 
-class Parts:
+class PageParts:
     """What a page shows already, so that only what differs is sent."""
 
     def __init__(self) -> None:

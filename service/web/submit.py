@@ -45,7 +45,7 @@ RESOURCES = ("gpus", "gpu_kind", "cpus", "hosts")
 
 
 @dataclass(frozen=True)
-class Draft:
+class FormDraft:
     """What was filled in so far, as text and as data."""
 
     text: str
@@ -56,16 +56,16 @@ class Draft:
     """Priority and resources as they were typed."""
 
 
-def from_text(service: Service, text: str, how: Mapping[str, str] | None = None) -> Draft:
+def from_text(service: Service, text: str, how: Mapping[str, str] | None = None) -> FormDraft:
     """A draft that was written as YAML."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
-        return Draft(text, plain(service.checker.read(text).data, text), how=how or {})
+        return FormDraft(text, plain(service.checker.read(text).data, text), how=how or {})
     except FineryError as error:
-        return Draft(text, unreadable=str(error), how=how or {})
+        return FormDraft(text, unreadable=str(error), how=how or {})
 
 
-def plain(data: Mapping[str, Any], text: str) -> dict[str, Any]:
+def plain(data: Mapping[str, object], text: str) -> dict[str, Any]:
     """The data without the stage ids that reading it made up."""
     stages = data.get("stages")
     if not isinstance(stages, tuple):
@@ -83,7 +83,7 @@ def plain(data: Mapping[str, Any], text: str) -> dict[str, Any]:
     return {**data, "stages": kept}
 
 
-async def posted_draft(request: Request, visitor: Visitor) -> tuple[Draft, Mapping[str, str]]:
+async def posted_draft(request: Request, visitor: Visitor) -> tuple[FormDraft, Mapping[str, str]]:
     """The draft of a posted form, whichever of the two it was."""
     service = service_of(request)
     form = {key: str(value) for key, value in (await request.form()).items()}
@@ -98,11 +98,11 @@ async def posted_draft(request: Request, visitor: Visitor) -> tuple[Draft, Mappi
     try:
         text, data = await service.lanes.checks.run(visitor.caller.token, service.checker.draft, fields)
     except RecipeError as error:
-        return Draft("", unreadable=str(error), how=how), form
-    return Draft(text, data, how=how), form
+        return FormDraft("", unreadable=str(error), how=how), form
+    return FormDraft(text, data, how=how), form
 
 
-def wish_of(draft: Draft, key: str | None = None) -> Wish:
+def wish_of(draft: FormDraft, key: str | None = None) -> Wish:
     """The draft as a submission. Raises Problem for a number that is none."""
     numbers: dict[str, int] = {}
     for name in ("priority", "gpus", "cpus", "hosts"):
@@ -122,9 +122,8 @@ def wish_of(draft: Draft, key: str | None = None) -> Wish:
         raise Problem(
             422, f"the kind of GPU must be part of its name, at most {LONGEST_KIND} letters", "invalid_request"
         )
-    keys = tuple(
-        dict.fromkeys(text for place, text in strings(draft.data) if key_of(place) == KEY_NAME)
-    )  # who reads the recipe here names them by it
+    # who reads the recipe here names them by it
+    keys = tuple(dict.fromkeys(text for place, text in strings(draft.data) if key_of(place) == KEY_NAME))
     return Wish(
         draft.text,
         priority=priority,
@@ -134,7 +133,7 @@ def wish_of(draft: Draft, key: str | None = None) -> Wish:
     )
 
 
-def mistakes_of(service: Service, visitor: Visitor, draft: Draft) -> list[dict[str, Any]]:
+def mistakes_of(service: Service, visitor: Visitor, draft: FormDraft) -> list[dict[str, Any]]:
     """Everything wrong with a draft, as the API says it, with the field that each mistake belongs to."""
     try:
         fit(service.store, service.settings, service.checker, visitor.home, wish_of(draft))
@@ -155,7 +154,7 @@ def mistakes_of(service: Service, visitor: Visitor, draft: Draft) -> list[dict[s
     return []
 
 
-def _named_ids(service: Service, draft: Draft) -> list[str | None]:
+def _named_ids(service: Service, draft: FormDraft) -> list[str | None]:
     """The ids of a draft's stages, the default ones too, as the messages of a check name them."""
     try:
         return stage_ids(service.checker.read(draft.text).data)
@@ -163,12 +162,12 @@ def _named_ids(service: Service, draft: Draft) -> list[str | None]:
         return stage_ids(draft.data)
 
 
-def shown_as_form(draft: Draft) -> bool:
+def shown_as_form(draft: FormDraft) -> bool:
     """Whether there are fields to show; a draft of thousands of values stays text."""
     return bool(draft.data) and _count(draft.data) <= MOST_FIELDS
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return 1 + sum(map(_count, inner))
 
@@ -179,20 +178,20 @@ def examples() -> tuple[str, ...]:
     return tuple(path.stem for path in sorted((configs_folder() / "recipes").glob("*.yaml")))
 
 
-def _begin(service: Service, visitor: Visitor, like: str, example: str) -> Draft:
+def _begin(service: Service, visitor: Visitor, like: str, example: str) -> FormDraft:
     if like:
         request = without_secrets(service, service.store.job(like, visitor.project)).request
         how = {name: str(getattr(request.resources, name)) for name in RESOURCES if getattr(request.resources, name)}
         return from_text(service, request.recipe, {**how, "priority": str(request.priority)})
     if example in examples():
         return from_text(service, (configs_folder() / "recipes" / f"{example}.yaml").read_text(encoding="utf-8"))
-    return Draft(write_yaml(START), dict(START))
+    return FormDraft(write_yaml(START), dict(START))
 
 
 def _page(
     request: Request,
     visitor: Visitor,
-    draft: Draft,
+    draft: FormDraft,
     mode: str,
     found: list[dict[str, Any]] | None = None,
     status: int = 200,
@@ -254,7 +253,7 @@ async def change(request: Request, visitor: Submitting) -> Response:
     elif order and draft.data:
         data = edited(draft.data, order)
         reading = await service.lanes.checks.run(visitor.caller.token, service.checker.read, data)
-        draft = Draft(reading.text, data, how=draft.how)
+        draft = FormDraft(reading.text, data, how=draft.how)
     return await service.lanes.checks.run(visitor.caller.token, _page, request, visitor, draft, mode)
 
 
@@ -274,7 +273,7 @@ async def submit(request: Request, visitor: Submitting) -> Response:
     return await service_of(request).lanes.checks.run(visitor.caller.token, _submit, request, visitor, draft, form)
 
 
-def _submit(request: Request, visitor: Visitor, draft: Draft, form: Mapping[str, str]) -> Response:
+def _submit(request: Request, visitor: Visitor, draft: FormDraft, form: Mapping[str, str]) -> Response:
     service = service_of(request)
     refuse_without_isolation(service, visitor.caller)
     mode = "yaml" if "text" in form else "form"

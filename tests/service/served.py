@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from service.api.app import create_app, equip
 from service.checking import Checker
-from service.jobs.job import Attempt, Host, Job, Part
+from service.jobs.job import Attempt, Host, HostShare, Job
 from service.settings import Settings, read_settings
 from service.store.store import Store
 from service.store.tokens import new_token
@@ -89,7 +89,7 @@ class Served:
     def started(self, job_id: str) -> Attempt:
         """An attempt at the job, as the scheduler makes one."""
         self.store.report_host(Host("here", cpus=64, memory=1 << 36))
-        return self.store.start(job_id, (Part("here"),), executor="local", holder="tests", lease_seconds=60)
+        return self.store.start(job_id, (HostShare("here"),), executor="local", holder="tests", lease_seconds=60)
 
     def written(self, attempt: Attempt, events: list[dict[str, object]]) -> None:
         """Events of the run, as the supervisor takes them in; ids are given here."""

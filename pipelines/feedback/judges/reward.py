@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
 
 
-class RewardAsJudge(JudgeBlock):
+class RewardJudgeBlock(JudgeBlock):
     """Prefers by the scores of a reward: `{name: reward, reward: {from: STAGE}}`."""
 
     name: Literal["reward"] = "reward"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
 
 
-class Rule(JudgeBlock):
+class RuleJudgeBlock(JudgeBlock):
     """Prefers what a reward gives more to: `{name: rule, prefer: {name: keyword, words: [good, great]}, noise:
     0.1}`."""
 
@@ -54,7 +54,7 @@ class Rule(JudgeBlock):
 class RuleJudge(Judge):
     """The opened rule."""
 
-    def __init__(self, block: Rule, scorer: Scorer) -> None:
+    def __init__(self, block: RuleJudgeBlock, scorer: Scorer) -> None:
         super().__init__()
         self.block = block
         self.scorer = scorer

@@ -14,8 +14,8 @@ from pipelines.core.load import loads
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.tokenizers.bpe import ByteBPE
 from pipelines.feedback.judges import questions
-from pipelines.feedback.judges.label_probabilities import Asked, label_probabilities, ways_of
-from pipelines.feedback.judges.local import Local, LocalJudge
+from pipelines.feedback.judges.label_probabilities import LabelQuery, label_probabilities, ways_of
+from pipelines.feedback.judges.local import LocalJudge, LocalJudgeBlock
 from tests import tiny
 
 
@@ -46,7 +46,7 @@ def judge(kind: str = "causal_lm", template: str | None = None, positions: int =
         ),
         stage_id="feedback",
     )
-    found = Local.model_validate({"name": "local", "from": "sft", **settings}).open(context)  # type: ignore[arg-type]
+    found = LocalJudgeBlock.model_validate({"name": "local", "from": "sft", **settings}).open(context)  # type: ignore[arg-type]
     assert isinstance(found, LocalJudge)
     return found
 
@@ -79,7 +79,9 @@ def test_it_is_the_models_own_probability_of_the_letters() -> None:
     own = one.writer.tokenizer
     text = questions.comparison("the cat", "is good", "is bad", specials=one.specials) + "\n\nAnswer:"
     ids = [own.bos_token_id] * (own.bos_token_id is not None) + own(text, add_special_tokens=False)["input_ids"]
-    expected, _ = label_probabilities(one.writer.model, [Asked(ids)], ways_of(own, "AB"), own.pad_token_id, None, 1)
+    expected, _ = label_probabilities(
+        one.writer.model, [LabelQuery(ids)], ways_of(own, "AB"), own.pad_token_id, None, 1
+    )
     assert verdict.probability == pytest.approx(float(expected[0, 0]), abs=1e-6)
     assert verdict.consistent is None
 

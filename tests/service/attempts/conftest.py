@@ -8,9 +8,9 @@ import pytest
 
 from service.attempts.folders import folders_of
 from service.attempts.watching import Watcher
-from service.executors.local import Local
+from service.executors.local import LocalExecutor
 from service.executors.protocol import HostCapacity
-from service.jobs.job import Host, JobRequest, Part
+from service.jobs.job import Host, HostShare, JobRequest
 from service.settings import Settings
 from service.store.store import open_store
 
@@ -33,7 +33,7 @@ class Server:
     def __init__(self, settings):
         self.settings = settings = settings.model_copy(update={"isolation": "none"})  # attempts are stand-ins
         self.store = open_store(settings)
-        self.executor = Local(HostCapacity("here", 2, 8 << 30))
+        self.executor = LocalExecutor(HostCapacity("here", 2, 8 << 30))
         self.watchers = []
         self.watcher = self.restarted()
         self.store.ensure_project("default")
@@ -52,7 +52,7 @@ class Server:
         return self.store.submit(request)[0].id
 
     def place(self, job):
-        return self.store.start(job, (Part("here"),), executor="local", holder="me", lease_seconds=60)
+        return self.store.start(job, (HostShare("here"),), executor="local", holder="me", lease_seconds=60)
 
     def until(self, job, condition, seconds=20.0):
         """Look at the attempts until the condition holds of the job; returns it."""

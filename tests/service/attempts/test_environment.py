@@ -6,7 +6,7 @@ from service.attempts.environment import environment_of, secret_files, secrets_o
 from service.jobs.job import Attempt, Job, JobRequest, Resources
 from service.jobs.states import AttemptState, State
 from service.safety import secrets
-from service.safety.secrets import Secret
+from service.safety.secrets import SecretValue
 from service.settings import Settings
 
 JOB = Job(
@@ -94,7 +94,7 @@ def test_a_bound_one_goes_to_its_project_with_its_hosts(settings):
     outer = {**OUTER, "FINERY_SECRET_SECRET_JUDGE": "of-the-server"}
     secrets.bind(settings, "SECRET_JUDGE", ("default",), ("api.example.com",))
     found = secrets_of(settings, JOB, outer)
-    assert found == {"SECRET_JUDGE": Secret("of-the-server", ("api.example.com",))}
+    assert found == {"SECRET_JUDGE": SecretValue("of-the-server", ("api.example.com",))}
     assert secret_files(found) == {"SECRET_JUDGE": "of-the-server", "SECRET_JUDGE.hosts": "api.example.com"}
     assert "of-the-server" not in repr(found)
     assert secrets_of(settings, replace(JOB, request=replace(JOB.request, project="other")), outer) == {}
@@ -103,10 +103,10 @@ def test_a_bound_one_goes_to_its_project_with_its_hosts(settings):
 
 def test_the_hub_s_token_is_for_the_hub_whoever_gave_it(settings):
     secrets.bind(settings, "HF_TOKEN", ("default",), ())
-    assert secrets_of(settings, JOB, OUTER) == {"HF_TOKEN": Secret("hf-of-the-service", ("huggingface.co",))}
+    assert secrets_of(settings, JOB, OUTER) == {"HF_TOKEN": SecretValue("hf-of-the-service", ("huggingface.co",))}
     secrets.put(settings, "default", "HF_TOKEN", "hf-of-the-project")
     found = secrets_of(settings, JOB, {**OUTER, "HF_ENDPOINT": "http://hub.internal:5000"})
-    assert found == {"HF_TOKEN": Secret("hf-of-the-project", ("hub.internal:5000",))}, (
+    assert found == {"HF_TOKEN": SecretValue("hf-of-the-project", ("hub.internal:5000",))}, (
         "the project's own comes before the server's"
     )
 
@@ -114,7 +114,7 @@ def test_the_hub_s_token_is_for_the_hub_whoever_gave_it(settings):
 def test_the_settings_bind_too_and_what_an_admin_put_stands_before_them(tmp_path):
     settings = Settings(home=tmp_path, server_secrets="SECRET_JUDGE:default+b@api.example.com+other:8000")
     outer = {"FINERY_SECRET_SECRET_JUDGE": "v"}
-    assert secrets_of(settings, JOB, outer) == {"SECRET_JUDGE": Secret("v", ("api.example.com", "other:8000"))}
+    assert secrets_of(settings, JOB, outer) == {"SECRET_JUDGE": SecretValue("v", ("api.example.com", "other:8000"))}
     secrets.bind(settings, "SECRET_JUDGE", (), ())
     assert secrets_of(settings, JOB, outer) == {}
     secrets.unbind(settings, "SECRET_JUDGE")

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.attempts.ingesting import Batch, is_score, read_batch
+from service.attempts.ingesting import EventBatch, is_score, read_batch
 
 
 def line(number, **more):
@@ -44,7 +44,7 @@ def test_a_torn_last_line_waits_until_it_is_whole(tmp_path_factory, cut):
 
 
 def test_a_file_that_is_not_there_yet_has_nothing_new(tmp_path):
-    assert read_batch(tmp_path / "events.jsonl", 0) == Batch([], 0)
+    assert read_batch(tmp_path / "events.jsonl", 0) == EventBatch([], 0)
 
 
 def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 from pipelines.core.errors import RecipeError
 from service.attempts.folders import folders_of
 from service.attempts.preparing import Missing, model_of_job, prepare, words_of
-from service.jobs.job import JobRequest, Part
+from service.jobs.job import HostShare, JobRequest
 from service.jobs.states import State
 from service.uploads import file_path
 from tests.service.attempts.conftest import RECIPE
@@ -61,7 +61,7 @@ def test_a_file_of_another_project_is_gone_for_this_one(server, upload):
     server.store.ensure_project("other")
     request = JobRequest(recipe=DATA.replace("FILE", file.id), project="other", name="tiny")
     job = server.store.submit(request)[0]
-    attempt = server.store.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=60)
+    attempt = server.store.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=60)
     with pytest.raises(Missing, match=f"'{file.id}' is gone; upload it again"):
         prepare(server.store, server.settings, job, attempt)
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(REPOSITORY))
 from service import supervisor  # noqa: E402
 from service.cli.serve import serve  # noqa: E402
 from service.executors.isolation import isolation_of  # noqa: E402
-from service.executors.local import Local  # noqa: E402
+from service.executors.local import LocalExecutor  # noqa: E402
 from service.executors.protocol import Gpu, HostCapacity  # noqa: E402
 
 STAND_IN = (sys.executable, "-S", str(REPOSITORY / "tests" / "service" / "stand_in_run.py"))
@@ -25,7 +25,7 @@ class Supervisor(supervisor.Supervisor):
 
     def __init__(self, settings, store):
         commands = () if sys.argv[4] == "pipelines" else (STAND_IN,)
-        super().__init__(settings, store, Local(HOST, isolation=isolation_of(settings.isolation)), *commands)
+        super().__init__(settings, store, LocalExecutor(HOST, isolation=isolation_of(settings.isolation)), *commands)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pipelines.core.errors import CommandError
 from service.cli.backup import backup
 from service.cli.restore import FENCES, restore
 from service.cli.serve import first_token
-from service.jobs.job import Host, JobRequest, Part
+from service.jobs.job import Host, HostShare, JobRequest
 from service.jobs.states import Reason, State
 from service.settings import read_settings
 from service.store.store import open_store
@@ -73,7 +73,7 @@ def seeded(home, url):
     done = store.submit(JobRequest("name: é\n", "p", name="done"))[0]
     running = store.submit(JobRequest("name: r\n", "p", name="running"))[0]
     for job in (done, running):
-        store.start(job.id, (Part("here"),), executor="local", holder="old", lease_seconds=30)
+        store.start(job.id, (HostShare("here"),), executor="local", holder="old", lease_seconds=30)
     attempt = store.attempts(done.id)[0]
     store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5}}, with_scores=True)
     stage = home / "cache" / "stages" / "abc"

@@ -12,7 +12,7 @@ import pytest
 from service.executors import console, launcher, process_tree, records
 from service.executors.console import read_console, tail
 from service.executors.isolation import NONE
-from service.executors.local import Local, marked
+from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import Exited, HostCapacity, Placement
 from tests.service.executors.worlds import HOST, ended, local_world, printed, until
 
@@ -176,11 +176,11 @@ def test_what_is_tethered_ends_with_who_started_it(tmp_path):
     code = f"""
 import json, sys, time
 from pathlib import Path
-from service.executors.local import Local
+from service.executors.local import LocalExecutor
 from service.executors.protocol import AttemptSpec, HostCapacity
 folder = Path({str(tmp_path)!r})
 spec = AttemptSpec("attempt-tether-{os.getpid()}", "job", 1, ("/bin/sh", "-c", "sleep 100 & sleep 100"), folder, folder / "attempts" / "a", {{"PATH": "/bin:/usr/bin"}})
-print(json.dumps(dict(Local(HostCapacity("here", 1, 0), tethered=True).start(spec).record)), flush=True)
+print(json.dumps(dict(LocalExecutor(HostCapacity("here", 1, 0), tethered=True).start(spec).record)), flush=True)
 time.sleep(100)
 """
     with subprocess.Popen(
@@ -199,7 +199,7 @@ def test_gpus_are_those_of_the_placement_and_none_without_one(tmp_path):
 
     from service.executors.protocol import Gpu
 
-    executor = Local(HostCapacity(HOST, 2, 8 << 30, (Gpu(0), Gpu(1), Gpu(2))))
+    executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30, (Gpu(0), Gpu(1), Gpu(2))))
     with local_world(cgroups=True) as world:
         for number, (gpus, seen) in enumerate([((0, 2), b"0,2"), ((), b"")]):
             spec = replace(
@@ -229,7 +229,7 @@ ALLOCATES = "import time; a = bytearray({mib} << 20); a[::4096] = b'x' * len(a[:
 @pytest.mark.parametrize("mode", ["none", "bubblewrap", "landlock"])
 def test_an_attempt_that_takes_more_memory_than_it_may_is_ended_and_told_so(tmp_path, mode):
     with local_world(cgroups=False, isolation=NONE if mode == "none" else mode) as world:
-        executor = Local(
+        executor = LocalExecutor(
             HostCapacity(HOST, 2, 8 << 30), cgroups=False, isolation=world.executor.isolation, attempt_memory=200 << 20
         )
         for number, (mib, end) in enumerate([(400, Exited(-9, "out_of_memory")), (50, Exited(0))]):
@@ -246,7 +246,7 @@ def test_memory_that_processes_share_counts_once(tmp_path):
     """Three children of a process of 120 MB are no 480 MB."""
     code = "import os, time; a = bytearray(120 << 20); [os.fork() for _ in range(2)]; print('up', flush=True); time.sleep(3)"
     with local_world(cgroups=False) as world:
-        executor = Local(HostCapacity(HOST, 2, 8 << 30), cgroups=False, attempt_memory=200 << 20)
+        executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), cgroups=False, attempt_memory=200 << 20)
         spec = world.spec(tmp_path, f'exec "{sys.executable}" -c "{code}"')
         spec.folder.mkdir()
         handle = executor.start(spec)

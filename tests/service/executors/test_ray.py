@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.core.errors import CommandError
 from service.executors.protocol import ExecutorError, Exited, Lost, Placement, Running
-from service.executors.ray import Ray, ray
+from service.executors.ray import RayExecutor, ray
 from service.executors.records import write_record
 from service.settings import Settings
 from tests.conftest import REPOSITORY
@@ -24,17 +24,17 @@ def test_a_cluster_on_the_network_must_ask_for_a_token(address, monkeypatch, tmp
     with pytest.raises(CommandError, match="RAY_AUTH_MODE=token"):
         ray(settings)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert isinstance(ray(settings), Ray)
+    assert isinstance(ray(settings), RayExecutor)
 
 
 def test_a_service_that_reaches_no_cluster_says_so_and_has_no_hosts(monkeypatch):
-    executor = Ray("127.0.0.1:1")
+    executor = RayExecutor("127.0.0.1:1")
     monkeypatch.setattr(executor._link, "ask", lambda *_, **__: (_ for _ in ()).throw(ExecutorError("no answer")))
     assert executor.capacity() == ()
 
 
 def test_an_attempt_of_which_nothing_was_heard_counts_as_dead_only_when_its_lease_has_run_out(tmp_path, monkeypatch):
-    executor = Ray("127.0.0.1:1", lease=10.0)
+    executor = RayExecutor("127.0.0.1:1", lease=10.0)
     monkeypatch.setattr(executor._link, "ask", lambda *_, **__: (_ for _ in ()).throw(ExecutorError("no answer")))
     record = tmp_path / "attempts" / "attempt-1"
     record.mkdir(parents=True)

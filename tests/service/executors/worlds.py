@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from service.executors.docker import Docker, Engine, container_name
+from service.executors.docker import DockerExecutor, Engine, container_name
 from service.executors.isolation import NONE, tried
-from service.executors.local import Local, marked
+from service.executors.local import LocalExecutor, marked
 from service.executors.process_tree import start_time
 from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
-from service.executors.ray import Link, Ray
+from service.executors.ray import AgentLink, RayExecutor
+from service.executors.registry import executor_of
+from service.settings import Settings
 from tests.service.executors.engine_stand_in import EngineStandIn
 
 HOST = "here"
@@ -44,6 +46,14 @@ class World:
             placements=(Placement(self.host),),
             **more,
         )
+
+
+def registered_world(folder, name):
+    """An executor as the registry makes it, on the first of its hosts."""
+    settings = Settings(home=folder, executor=name)
+    world = World(lambda: executor_of(settings), lose=None)
+    world.host = world.executor.capacity()[0].name
+    return world
 
 
 def ended(executor, handle, seconds=20.0):
@@ -84,14 +94,14 @@ def local_world(cgroups, isolation=NONE):
         os.kill(handle.record["launcher_pid"], 9)
         until(lambda: start_time(handle.record["launcher_pid"]) == 0)
 
-    yield World(lambda: Local(host, cgroups=cgroups, isolation=isolation), lose)
+    yield World(lambda: LocalExecutor(host, cgroups=cgroups, isolation=isolation), lose)
 
 
 def ray_world(cluster):
     """On a node of a real Ray cluster; all executors share one agent, which takes seconds to start."""
 
     def make():
-        executor = Ray(cluster.address, lease=cluster.lease)
+        executor = RayExecutor(cluster.address, lease=cluster.lease)
         executor._link.close()
         executor._link = cluster.link
         executor.capacity()
@@ -118,7 +128,7 @@ class RayCluster:
         )
         self.second = self.cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
         self.address = self.cluster.address
-        self.link = Link(self.address)
+        self.link = AgentLink(self.address)
 
     def hosts(self):
         """Names of the living nodes, the head's first."""
@@ -136,7 +146,7 @@ def docker_world(folder):
     with EngineStandIn(folder / "docker.sock") as engine:
 
         def make():
-            return Docker(Engine(engine.address), "finery:test", [f"{folder}:{folder}"])
+            return DockerExecutor(Engine(engine.address), "finery:test", [f"{folder}:{folder}"])
 
         def lose(handle):
             container = engine.containers.pop(container_name(handle.attempt_id))

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.core.errors import CommandError
 from service.cli import restore as module
-from service.cli.backup import MANIFEST, Refused, backup
+from service.cli.backup import MANIFEST, BadArchive, backup
 from service.cli.restore import restore
 from service.jobs.job import JobRequest
 from service.settings import read_settings
@@ -345,7 +345,7 @@ def test_an_archive_that_changes_between_the_two_readings_is_refused(whole, tmp_
         return manifest
 
     monkeypatch.setattr(module, "examine", exchanged)
-    with pytest.raises(Refused, match="changed while it was read"):
+    with pytest.raises(BadArchive, match="changed while it was read"):
         restore(path, tmp_path / "new", None, True)
     assert not (tmp_path / "new").exists()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["b.tar", "evil.tar", "home"]
@@ -411,7 +411,7 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_is_not_followed(job, tmp_
     (home / "secrets" / "other" / "HF_TOKEN").write_text("hf_of_another_project")
     (run / "out").mkdir()
     (run / "out" / "HF_TOKEN").write_text("mine")
-    real = writing.Writer._take
+    real = writing.ArchiveWriter._take
 
     def exchanged(self, path, below):
         if path == run / "out" / "HF_TOKEN":
@@ -420,7 +420,7 @@ def test_a_folder_that_becomes_a_link_while_it_is_read_is_not_followed(job, tmp_
             path.parent.symlink_to(home / "secrets" / "other")
         return real(self, path, below)
 
-    monkeypatch.setattr(writing.Writer, "_take", exchanged)
+    monkeypatch.setattr(writing.ArchiveWriter, "_take", exchanged)
     _, members = kept(tmp_path, capsys)
     assert [name for name, content in members.items() if b"hf_of_another_project" in content] == [
         "home/secrets/other/HF_TOKEN"

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service import logs
 from service.api import connections
-from service.api.connections import AT_ONCE, Connection, Places, _quietly, listen, server_of
+from service.api.connections import AT_ONCE, Places, ServerConnection, _quietly, listen, server_of
 
 
 @contextlib.contextmanager
@@ -73,13 +73,13 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def test_accepted_sockets_send_at_once(served, monkeypatch):
     """Without IPPROTO_TCP on the listening socket asyncio leaves Nagle's algorithm on, and each answer waits for an acknowledgement."""
     found = []
-    made = Connection.connection_made
+    made = ServerConnection.connection_made
 
     def seen(self, transport):
         found.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         made(self, transport)
 
-    monkeypatch.setattr(Connection, "connection_made", seen)
+    monkeypatch.setattr(ServerConnection, "connection_made", seen)
     with serving(served) as (port, _):
         assert healthy(port)
     assert found

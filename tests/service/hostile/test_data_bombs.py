@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.core import data_limits
 from pipelines.core.errors import CommandError, DataError
 from pipelines.data import tables
 from pipelines.data.references import DatasetReference
@@ -111,8 +112,8 @@ print("texts", len(DatasetReference(path=sys.argv[1]).rows(50)))
     pq.write_table(pa.table({"id": range(10_000), "text": cells}), tmp_path / "t.parquet", row_group_size=1000)
     whole = DatasetReference(path=str(tmp_path / "t.parquet")).rows()
     decoded = []
-    plain = tables._decoded_bytes
-    monkeypatch.setattr(tables, "_decoded_bytes", lambda array: decoded.append(len(array)) or plain(array))
+    plain = data_limits._decoded_bytes
+    monkeypatch.setattr(data_limits, "_decoded_bytes", lambda array: decoded.append(len(array)) or plain(array))
     assert DatasetReference(path=str(tmp_path / "t.parquet")).rows(300) == whole[:300]
     assert sum(decoded) == 512
     with pytest.raises(DataError, match="txt"):
@@ -121,12 +122,12 @@ print("texts", len(DatasetReference(path=sys.argv[1]).rows(50)))
 
 def test_the_refusal_comes_before_a_text_is_decoded(bombs, monkeypatch):
     decoded = []
-    monkeypatch.setattr(tables, "LEAST_DECODED", 1 << 20)
-    monkeypatch.setattr(tables, "MOST_RATIO", 1)
+    monkeypatch.setattr(data_limits, "LEAST_DECODED", 1 << 20)
+    monkeypatch.setattr(data_limits, "MOST_RATIO", 1)
     monkeypatch.setattr(pa, "RecordBatch", type("RecordBatch", (), {"from_arrays": staticmethod(decoded.append)}))
     for name in ("texts", "nested", "zeros", "pages"):
         with pytest.raises(DataError, match="its rows take"):
-            list(tables.parquet_batches(bombs / f"{name}.parquet"))
+            list(data_limits.parquet_batches(bombs / f"{name}.parquet"))
     assert decoded == []
 
 
@@ -151,7 +152,7 @@ def test_ordinary_files_are_read_as_they_are(tmp_path):
         found, expected = tables.read_file(tmp_path / "t.parquet"), pq.read_table(tmp_path / "t.parquet")
         assert found.equals(expected)
         assert found.schema.equals(expected.schema, check_metadata=True)
-        assert sum(batch.num_rows for batch in tables.parquet_batches(tmp_path / "t.parquet", 1234)) == 1234
+        assert sum(batch.num_rows for batch in data_limits.parquet_batches(tmp_path / "t.parquet", 1234)) == 1234
     pq.write_table(table.slice(0, 0), tmp_path / "t.parquet")
     assert tables.read_file(tmp_path / "t.parquet").num_rows == 0
 
@@ -183,7 +184,7 @@ def test_deep_data_is_refused_with_a_sentence(tmp_path, ending):
 def test_a_json_file_that_is_too_large_to_be_read_whole_is_not_read(tmp_path, monkeypatch):
     file = tmp_path / "large.json"
     with open(file, "wb") as made:
-        made.truncate(tables.MOST_JSON + 1)
+        made.truncate(data_limits.MOST_JSON + 1)
     monkeypatch.setattr(Path, "read_text", None)
     with pytest.raises(DataError, match=r"is read whole; write one object a line and name it \.jsonl"):
         tables.read_file(file)

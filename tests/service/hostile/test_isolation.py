@@ -28,9 +28,9 @@ from service.executors import isolation as isolation_module
 from service.executors import local
 from service.executors.isolation import NONE, Isolation, isolation_of, plan_of, tried
 from service.executors.landlock import abi
-from service.executors.local import Local, marked
+from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import AttemptSpec, ExecutorError, Exited, HostCapacity, Placement, Sandbox
-from service.jobs.job import JobRequest, Part
+from service.jobs.job import HostShare, JobRequest
 from service.jobs.states import Reason, State
 from service.settings import read_settings
 from service.store.store import open_store
@@ -193,7 +193,7 @@ def home():
 
 @contextmanager
 def attempt(isolation, spec, **options):
-    executor = Local(HostCapacity(HOST, 2, 8 << 30), isolation=isolation, **options)
+    executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), isolation=isolation, **options)
     handle = executor.start(spec)
     try:
         yield executor, handle
@@ -544,7 +544,7 @@ def test_a_place_that_cannot_be_isolated_ends_before_the_command_runs(home, monk
     """A plan that the kernel refuses is an end with a sentence, never a start without isolation."""
     spec = home.spec(("/bin/sh", "-c", "echo ran"))
     broken = Isolation("landlock", ("namespaces", "user"), abi())
-    executor = Local(HostCapacity(HOST, 2, 8 << 30), isolation=broken)
+    executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), isolation=broken)
     monkeypatch.setattr(local, "plan_of", lambda *arguments: {**plan_of(*arguments), "read": ["/no/such/place"]})
     handle = executor.start(spec)
     end = ended(executor, handle)
@@ -611,11 +611,11 @@ def served(migrated_sqlite, tmp_path):
 def test_a_job_that_another_server_took_is_not_started_without_isolation_unless_it_is_an_admins(served, who):
     answer = getattr(served, who).post("/api/v1/jobs", content=RECIPE, headers=YAML)
     attempt = served.store.start(
-        answer.json()["id"], (Part("here"),), executor="local", holder="tests", lease_seconds=1e6
+        answer.json()["id"], (HostShare("here"),), executor="local", holder="tests", lease_seconds=1e6
     )
     started = []
 
-    class Bare(Local):
+    class Bare(LocalExecutor):
         def start(self, spec):
             started.append(spec.attempt_id)
             raise ExecutorError("enough was seen")
@@ -702,7 +702,7 @@ def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlit
         settings = read_settings({}, home=home, cpus=2, isolation="auto" if mode.kept else "none")
         store = open_store(settings)
         first_token(store, home)
-        executor = Local(HostCapacity(HOST, 2, 8 << 30), isolation=mode)
+        executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), isolation=mode)
         supervisor = Supervisor(settings, store, executor, (sys.executable, "-c", STEALS, str(home)))
         supervisor.start()
         try:

@@ -13,7 +13,7 @@ from service.attempts import watching
 from service.attempts import watching as limits
 from service.attempts.folders import Folders
 from service.disk import DELETED, forget_job, sweep_folders, sweep_jobs
-from service.jobs.job import Host, JobRequest, Part
+from service.jobs.job import Host, HostShare, JobRequest
 from service.jobs.states import Ending, Move, Reason, State
 from service.scheduler.loop import Board, Scheduler
 from service.settings import Settings, read_settings
@@ -30,7 +30,7 @@ def soon(monkeypatch):
 
 
 def ended(store, job, move=Move.SUCCEED, reason=None):
-    attempt = store.start(job, (Part("here"),), executor="local", holder="me", lease_seconds=60)
+    attempt = store.start(job, (HostShare("here"),), executor="local", holder="me", lease_seconds=60)
     store.attempt_started(attempt.id, attempt.fencing, {"record": "x"})
     store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5}}, with_scores=True)
     store.ingest(attempt.id, attempt.fencing, [{"id": 1, "event": "started"}], 9)

@@ -13,7 +13,7 @@ from pipelines.core.events import EVENTS
 from service.attempts.folders import folders_of
 from service.attempts.ingesting import (
     LONGEST_LINE,
-    Batch,
+    EventBatch,
     Intake,
     event_of,
     finished_stages,
@@ -23,7 +23,7 @@ from service.attempts.ingesting import (
 )
 from service.attempts.watching import Watcher
 from service.executors.protocol import Exited
-from service.jobs.job import JobRequest, Part
+from service.jobs.job import HostShare, JobRequest
 from service.jobs.states import AttemptState, Ending, Move, Reason, State
 from service.safety.redaction import Redactor
 from service.settings import read_settings
@@ -163,7 +163,7 @@ class World:
 
     def begun(self, recipe=RECIPE):
         job = self.store.submit(JobRequest(recipe, "acme", name="demo", kind="openai"))[0]
-        attempt = self.store.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=1e6)
+        attempt = self.store.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=1e6)
         folders = folders_of(self.settings.jobs, job)
         folders.run.mkdir(parents=True)
         return self.store.attempt_started(
@@ -294,7 +294,7 @@ def test_a_link_a_pipe_or_a_folder_in_place_of_the_events_is_not_opened(tmp_path
     os.mkfifo(pipe)
     folder.mkdir()
     for place in (link, pipe, folder):
-        assert read_batch(place, 0) == Batch([], 0)
+        assert read_batch(place, 0) == EventBatch([], 0)
         assert newest_event(place) is None
 
 
@@ -306,7 +306,7 @@ def test_a_linked_folder_on_the_way_to_the_events_is_not_entered(tmp_path):
     (mine / "runs" / "tiny").symlink_to(theirs)
     path = mine / "runs" / "tiny" / "events.jsonl"
     assert read_batch(theirs / "events.jsonl", 0, below=tmp_path).events, "the probe itself works"
-    assert read_batch(path, 0, below=mine) == Batch([], 0)
+    assert read_batch(path, 0, below=mine) == EventBatch([], 0)
     assert newest_event(path, below=mine) is None
     assert list(finished_stages(path, mine)) == []
 

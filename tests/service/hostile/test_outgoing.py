@@ -28,7 +28,7 @@ from pipelines.core.errors import StageError
 from pipelines.feedback.judges.endpoint import connector
 from pipelines.feedback.judges.endpoint_client import Client, Gone, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
-from service.safety.fetching import Refused, fetch
+from service.safety.fetching import FetchRefused, fetch
 from service.safety.network_recipes import unfit_endpoint
 from service.settings import read_settings
 from service.store.store import Store
@@ -219,7 +219,7 @@ def test_no_spelling_of_an_inner_address_is_a_valid_recipe(served: Served, addre
 def test_no_spelling_of_an_inner_address_is_fit_or_fetched(address: str) -> None:
     for host in spellings(address):
         assert unfit_endpoint(f"https://{host}/v1") is not None, host
-        with pytest.raises(Refused):
+        with pytest.raises(FetchRefused):
             fetch(f"http://{host}/x", io.BytesIO(), 10)
 
 
@@ -353,9 +353,9 @@ def test_a_name_that_is_bound_anew_gains_a_judge_nothing(
 def test_nor_an_upload_by_url(inner: Any, connected: list[str]) -> None:
     port, reached = inner
     names = Rebinding()
-    with pytest.raises(Refused):
+    with pytest.raises(FetchRefused):
         fetch(f"http://rebinding.example:{port}/x", io.BytesIO(), 10, resolve=names, ports=(port,))
-    with pytest.raises(Refused):
+    with pytest.raises(FetchRefused):
         fetch(f"http://rebinding.example:{port}/x", io.BytesIO(), 10, resolve=names, ports=(port,))
     assert connected == ["203.0.114.7"]
     assert reached == []
@@ -415,7 +415,7 @@ def test_a_judge_s_redirect_is_not_followed(inner: Any, tmp_path: Path) -> None:
 
 def test_an_upload_s_redirect_is_checked_anew(inner: Any, connected: list[str]) -> None:
     port, reached = inner
-    with pytest.raises(Refused, match="not on the public internet"):
+    with pytest.raises(FetchRefused, match="not on the public internet"):
         fetch(
             f"http://files.example:{port}/to/http://127.0.0.2:{port}/x",
             io.BytesIO(),
@@ -519,7 +519,7 @@ def test_certificates_are_verified_against_the_name_and_not_the_address(
         }
         fetch(f"https://judge.example:{serving.server_port}/", into, 1000, **place)
         assert b"choices" in into.getvalue()
-        with pytest.raises(Refused):
+        with pytest.raises(FetchRefused):
             fetch(f"https://other.example:{serving.server_port}/", io.BytesIO(), 1000, **place)
         assert len(handler.reached) == 2  # type: ignore[attr-defined]
     finally:

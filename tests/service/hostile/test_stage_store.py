@@ -18,7 +18,7 @@ from service.attempts import stage_store
 from service.attempts.environment import shared_stages
 from service.attempts.folders import folders_of
 from service.attempts.stage_store import free_stages, model_in, take_over
-from service.jobs.job import Host, Job, JobRequest, Part
+from service.jobs.job import Host, HostShare, Job, JobRequest
 from service.jobs.states import State
 from service.settings import Settings
 from tests.service.attempts.conftest import Server
@@ -391,7 +391,7 @@ def test_an_attempt_that_plants_stages_leaves_its_own_alone_however_it_ends(tmp_
     server.watcher = Watcher(server.store, server.settings, server.executor, "me", (sys.executable, "-S", str(script)))
     server.store.report_host(Host("here", cpus=2, memory=8 << 30))
     job = server.submit(recipe=RECIPE)
-    server.store.start(job, (Part("here"),), executor="local", holder="me", lease_seconds=60)
+    server.store.start(job, (HostShare("here"),), executor="local", holder="me", lease_seconds=60)
     server.until(job, lambda found: not server.store.live_attempts("me"))
     taken = sorted(each.name for each in shared_stages(server.settings, "default").iterdir())
     assert taken == [record["fingerprint"]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.cli import jobs
 from service.cli import jobs as logs
 from service.cli import jobs as talking
-from service.client import Connection, Place, ServerRefused, harmless
+from service.client import Connection, ServerAddress, ServerRefused, harmless
 
 ATTACKS = {
     "\x1b[2J\x1b[Hgone": "gone", "\x1b]0;a title\x07x": "x", "\x1b]52;c;ZXZpbA==\x07x": "x", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\": "link",
@@ -91,7 +91,7 @@ def server(monkeypatch):
         return httpx.Response(200, json=JOB)
 
     def connect(place, token_file):
-        return Connection(Place("http://server", "fin_x"), transport=httpx.MockTransport(answer), pause=0.0)
+        return Connection(ServerAddress("http://server", "fin_x"), transport=httpx.MockTransport(answer), pause=0.0)
 
     for module in (talking, jobs, logs):
         monkeypatch.setattr(module, "connect", connect, raising=False)

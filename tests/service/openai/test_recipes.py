@@ -8,7 +8,7 @@ from pipelines.core.registry import STAGES
 from service.openai.graders import reward_of
 from service.openai.recipes import (
     METHODS,
-    Method,
+    TrainingMethod,
     available,
     base_of,
     dpo_recipe,
@@ -127,7 +127,7 @@ def test_a_grader_gives_a_recipe_that_can_be_submitted(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_refused_exactly_as_long_as_its_trainer_is_missing(method, monkeypatch):
     assert (refusal(method) is None) == (METHODS[method].stage in STAGES)
-    monkeypatch.setitem(METHODS, method, Method("no_such_stage", METHODS[method].shape))
+    monkeypatch.setitem(METHODS, method, TrainingMethod("no_such_stage", METHODS[method].shape))
     assert "needs the trainer 'no_such_stage'" in refusal(method)
     assert method not in available()
     assert refusal("other").startswith("there is no method 'other'")

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from service.safety.fetching import Refused, fetch, is_public
+from service.safety.fetching import FetchRefused, fetch, is_public
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_the_file_arrives(server):
 
 
 def test_a_private_address_is_refused_before_anything_is_sent(server):
-    with pytest.raises(Refused, match="not on the public internet"):
+    with pytest.raises(FetchRefused, match="not on the public internet"):
         get(server, "/x", allowed=is_public)
 
 
 def test_one_private_address_among_public_ones_is_enough():
-    with pytest.raises(Refused, match="not on the public internet"):
+    with pytest.raises(FetchRefused, match="not on the public internet"):
         fetch("http://files.example/x", io.BytesIO(), 10, resolve=lambda name, number: ["8.8.8.8", "127.0.0.1"])
 
 
@@ -121,13 +121,13 @@ def test_a_redirect_to_a_private_address_is_refused(server):
         seen.append(address)
         return len(seen) == 1
 
-    with pytest.raises(Refused, match=r"'inside\.example' has an address"):
+    with pytest.raises(FetchRefused, match=r"'inside\.example' has an address"):
         get(server, f"/to/http://inside.example:{server}/x", allowed=allowed)
 
 
 def test_a_redirect_is_followed_and_a_circle_is_not(server):
     assert get(server, "/to//data")[0].url.endswith("/data")
-    with pytest.raises(Refused, match="redirects more than"):
+    with pytest.raises(FetchRefused, match="redirects more than"):
         get(server, "/to/" * 8 + "x")
 
 
@@ -141,12 +141,12 @@ def test_a_redirect_is_followed_and_a_circle_is_not(server):
     ],
 )
 def test_what_is_no_whole_file_is_refused(server, path, sentence):
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(FetchRefused, match=sentence):
         get(server, path)
 
 
 def test_a_file_above_the_limit_is_refused_while_it_arrives(server):
-    with pytest.raises(Refused, match="larger than 999 bytes"):
+    with pytest.raises(FetchRefused, match="larger than 999 bytes"):
         get(server, "/x", limit=999)
 
 
@@ -167,5 +167,5 @@ def test_a_file_above_the_limit_is_refused_while_it_arrives(server):
     ],
 )
 def test_no_other_url_is_fetched(url):
-    with pytest.raises(Refused):
+    with pytest.raises(FetchRefused):
         fetch(url, io.BytesIO(), 10, resolve=lambda name, number: ["127.0.0.1"])

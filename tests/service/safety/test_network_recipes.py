@@ -1,7 +1,11 @@
-"""A recipe from the network can name what belongs to its project, and nothing else."""
+"""A recipe from the network names what belongs to its project, asks public judges only, and nothing else."""
+
+from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import read_yaml_text, write_yaml
-from service.safety.network_recipes import MOST_CHARACTERS, Known, check
+from service.safety.network_recipes import MOST_CHARACTERS, Known, check, unfit_endpoint
 from service.safety.references import replaced, strings
 
 RECIPE = """\
@@ -358,3 +362,92 @@ def test_any_text_is_refused_in_words(text):
 )
 def test_any_override_is_applied_or_refused_in_words(path, value):
     assert answer(recipe(), [f"{path}={value}"])
+
+
+JUDGED = """\
+name: demo
+model: {{checkpoint: some/model}}
+stages:
+  - stage: feedback
+    prompts: {{path: builtin/python-docs}}
+    judge: {{name: endpoint, base_url: "{url}", model: m}}
+"""
+PRIVATE = [
+    "http://127.0.0.1:8000/v1",
+    "http://localhost/v1",
+    "http://10.0.0.7/v1",
+    "https://169.254.169.254/latest",
+    "http://[::1]:8000/v1",
+    "http://judge/v1",
+    "http://judge.internal/v1",
+    "http://0x7f000001/v1",
+    "http://2130706433/v1",
+    "http://[::ffff:10.0.0.1]/v1",
+    "http://localhost./v1",
+    "http://127.1/v1",
+]
+
+
+@pytest.mark.parametrize("url", PRIVATE)
+def test_private_networks_are_refused(url: str) -> None:
+    with pytest.raises(RecipeError, match="private network") as refused:
+        check(JUDGED.format(url=url))
+    assert [(each.line, each.key) for each in refused.value.mistakes] == [(6, "stages.feedback.judge.base_url")]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/v1",
+        "http://localhost/v1",
+        "http://10.0.0.7/v1",
+        "http://[::1]:8000/v1",
+        "http://judge.internal/v1",
+    ],
+)
+def test_an_administrator_may_allow_them(url: str) -> None:
+    assert check(JUDGED.format(url=url), known=Known(private_endpoints=True)).recipe.stages[0].judge.base_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest",
+        "http://[fe80::1]/v1",
+        "http://0x7f000001/v1",
+        "http://[::ffff:169.254.169.254]/v1",
+    ],
+)
+def test_metadata_and_odd_spellings_are_refused_even_then(url: str) -> None:
+    assert unfit_endpoint(url, private=True) is not None
+
+
+def test_public_ones_are_accepted() -> None:
+    for url in ("https://api.example.com/v1", "http://8.8.8.8:8000/v1"):
+        assert check(JUDGED.format(url=url)).recipe.stages[0].judge.base_url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "api.example.com", "http://", "http://[bad/v1", "ftp://api.example.com/v1"]
+)
+def test_other_things_are_no_addresses(url: str) -> None:
+    assert unfit_endpoint(url) is not None
+    assert unfit_endpoint(url, private=True) is not None
+
+
+def test_an_overriden_address_is_checked_too() -> None:
+    with pytest.raises(RecipeError, match="private network"):
+        check(
+            JUDGED.format(url="https://api.example.com/v1"),
+            ("stages.feedback.judge.base_url=http://127.0.0.1/v1",),
+        )
+
+
+def test_the_job_itself_looks_at_what_a_name_resolves_to() -> None:
+    from service.attempts.environment import environment_of
+    from service.settings import Settings
+
+    job: Any = SimpleNamespace(id="job-1", project="acme", request=SimpleNamespace(secrets=()))
+    attempt: Any = SimpleNamespace(resources=SimpleNamespace(cpus=1))
+    assert environment_of(Settings(), job, attempt, {})["FINERY_PUBLIC_ENDPOINTS_ONLY"] == "1"
+    assert environment_of(Settings(private_endpoints=True), job, attempt, {})["FINERY_PUBLIC_ENDPOINTS_ONLY"] == "0"

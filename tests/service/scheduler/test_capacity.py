@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.jobs.job import Host, Part, Resources, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, Resources
 from service.scheduler.capacity import Capacity
-from service.scheduler.queue import Running
+from service.scheduler.queue import RunningJob
 from tests.service.scheduler.worlds import clusters, needs, obvious_place, picture
 
 
@@ -30,11 +30,11 @@ def test_jobs_that_end_leave_what_would_be_there_without_them(cluster, data):
 
 def test_a_job_on_a_host_or_gpu_that_is_gone_is_known_and_harms_nothing():
     needs = Resources(gpus=1)
-    lost = Running("lost", (Part("gone", (0,)),), "p", resources=needs)
-    odd = Running("odd", (Part("h", (7,)),), "p", resources=needs)
-    capacity = Capacity([Host("h", cpus=4, slots=(Slot(0), Slot(1)))], [lost, odd])
+    lost = RunningJob("lost", (HostShare("gone", (0,)),), "p", resources=needs)
+    odd = RunningJob("odd", (HostShare("h", (7,)),), "p", resources=needs)
+    capacity = Capacity([Host("h", cpus=4, slots=(GpuSlot(0), GpuSlot(1)))], [lost, odd])
     assert capacity.projects["p"].gpus == 2
-    assert capacity.place(Resources(gpus=2)) == (Part("h", (0, 1)),)
+    assert capacity.place(Resources(gpus=2)) == (HostShare("h", (0, 1)),)
     capacity.free("lost")
     capacity.free("odd")
     assert capacity.rooms["h"].gpus == [0, 1]
@@ -43,9 +43,9 @@ def test_a_job_on_a_host_or_gpu_that_is_gone_is_known_and_harms_nothing():
 
 def test_equal_hosts_are_preferred_for_a_job_over_several():
     hosts = [
-        Host("a1", cpus=1, slots=(Slot(0, "A"),)),
-        Host("b1", cpus=8, slots=(Slot(0, "B"),)),
-        Host("b2", cpus=8, slots=(Slot(0, "B"),)),
+        Host("a1", cpus=1, slots=(GpuSlot(0, "A"),)),
+        Host("b1", cpus=8, slots=(GpuSlot(0, "B"),)),
+        Host("b2", cpus=8, slots=(GpuSlot(0, "B"),)),
     ]
     assert [part.host for part in Capacity(hosts).place(Resources(gpus=1, hosts=2))] == ["b1", "b2"]
     assert [part.host for part in Capacity(hosts[:2]).place(Resources(gpus=1, hosts=2))] == ["a1", "b1"]

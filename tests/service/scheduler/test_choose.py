@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.jobs.job import Host, Part, Resources, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, Resources
 from service.scheduler.capacity import Capacity
 from service.scheduler.choose import choose
-from service.scheduler.queue import Decision, Preemption, Queue, Running, Share, Start, Waiting
+from service.scheduler.queue import Decision, Preemption, Queue, RunningJob, Share, Start, WaitingJob
 from tests.service.scheduler.worlds import (
     NOW,
     clusters,
@@ -26,7 +26,7 @@ ONE = Resources(gpus=1)
 
 
 def gpu_host(name="h", gpus=4, cpus=16, kind="H200"):
-    return Host(name, cpus=cpus, memory=64, slots=tuple(Slot(index, kind, 80) for index in range(gpus)))
+    return Host(name, cpus=cpus, memory=64, slots=tuple(GpuSlot(index, kind, 80) for index in range(gpus)))
 
 
 def decided(machines, running, jobs, usage=None):
@@ -39,7 +39,7 @@ def started(running, decision, jobs):
     return [
         *running,
         *(
-            Running(start.job, start.placement, job.project, job.priority, job.resources, NOW, job.expected_seconds)
+            RunningJob(start.job, start.placement, job.project, job.priority, job.resources, NOW, job.expected_seconds)
             for start in decision.starts
             for job in [by_id[start.job]]
         ),
@@ -70,7 +70,7 @@ def test_nothing_is_given_twice_and_every_job_gets_all_it_needs_or_nothing(clust
             assert all(needs.suits(slot) for slot in host.slots if slot.index in part.gpus)
             alone = replace(needs, hosts=1, gpus=0)
             assert obvious_place([host], held, alone) is not None
-        held.append(Running(job.id, start.placement, resources=needs))
+        held.append(RunningJob(job.id, start.placement, resources=needs))
         for host in machines:
             assert (
                 sum(job.resources.cpus for job in held for part in job.placement if part.host == host.name) <= host.cpus
@@ -152,7 +152,7 @@ def test_when_nothing_waits_at_the_head_nothing_that_could_start_was_left(cluste
 @given(clusters(priorities=st.just(9), may_stop=False), queues(priorities=st.just(0)), st.data())
 def test_what_is_filled_in_never_delays_the_job_at_the_head(cluster, jobs, data):
     machines, running = cluster
-    head = Waiting(
+    head = WaitingJob(
         "head",
         priority=5,
         resources=data.draw(
@@ -187,7 +187,7 @@ def test_only_lower_priorities_make_room_and_none_of_them_needlessly(cluster, jo
 @given(
     clusters(),
     st.builds(
-        Waiting,
+        WaitingJob,
         st.just("w"),
         priority=st.integers(0, 4),
         resources=st.builds(Resources, gpus=st.integers(0, 4), cpus=st.integers(0, 4), hosts=st.sampled_from([1, 2])),
@@ -214,8 +214,8 @@ def test_one_job_alone_preempts_just_what_it_needs_and_only_if_it_helps(cluster,
 @example(
     [Host("h0", cpus=1, memory=0, state="draining")],
     [
-        Waiting("w00", "p", resources=Resources(cpus=1)),
-        Waiting("w01", "p", resources=Resources(cpus=0, memory=1), submitted=1),
+        WaitingJob("w00", "p", resources=Resources(cpus=1)),
+        WaitingJob("w01", "p", resources=Resources(cpus=0, memory=1), submitted=1),
     ],
 )
 def test_a_job_is_hopeless_only_if_empty_hosts_could_not_hold_it(machines, jobs):
@@ -231,7 +231,7 @@ def test_a_job_is_hopeless_only_if_empty_hosts_could_not_hold_it(machines, jobs)
 def test_projects_share_by_weight(gpus, weight):
     machines = [gpu_host(gpus=gpus, cpus=100)]
     jobs = [
-        Waiting(f"{project}{number:02}", project, resources=ONE, submitted=number)
+        WaitingJob(f"{project}{number:02}", project, resources=ONE, submitted=number)
         for project in "pq"
         for number in range(12)
     ]
@@ -242,98 +242,108 @@ def test_projects_share_by_weight(gpus, weight):
 
 
 def test_a_project_that_holds_much_waits_until_the_other_has_caught_up():
-    running = [Running(f"r{index}", (Part("h", (index,)),), "p", resources=ONE, began=0) for index in range(2)]
-    jobs = [Waiting(f"p{n}", "p", resources=ONE) for n in range(4)] + [
-        Waiting(f"q{n}", "q", resources=ONE, submitted=9) for n in range(4)
+    running = [RunningJob(f"r{index}", (HostShare("h", (index,)),), "p", resources=ONE, began=0) for index in range(2)]
+    jobs = [WaitingJob(f"p{n}", "p", resources=ONE) for n in range(4)] + [
+        WaitingJob(f"q{n}", "q", resources=ONE, submitted=9) for n in range(4)
     ]
     assert [start.job for start in decided([gpu_host()], running, jobs).starts] == ["q0", "q1"]
 
 
 def test_within_a_project_the_nearest_deadline_then_the_oldest_comes_first():
     jobs = [
-        Waiting("old", resources=ONE, submitted=1),
-        Waiting("new", resources=ONE, submitted=2),
-        Waiting("urgent", resources=ONE, submitted=3, deadline=NOW + 5),
+        WaitingJob("old", resources=ONE, submitted=1),
+        WaitingJob("new", resources=ONE, submitted=2),
+        WaitingJob("urgent", resources=ONE, submitted=3, deadline=NOW + 5),
     ]
     assert [start.job for start in decided([gpu_host()], [], jobs).starts] == ["urgent", "old", "new"]
 
 
 def test_small_jobs_fill_the_fullest_host_so_that_a_large_one_still_fits():
     machines = [gpu_host("a"), gpu_host("b")]
-    running = [Running("r", (Part("b", (0,)),), resources=ONE)]
+    running = [RunningJob("r", (HostShare("b", (0,)),), resources=ONE)]
     jobs = [
-        Waiting("small", resources=Resources(gpus=3), submitted=0),
-        Waiting("large", resources=Resources(gpus=4), submitted=1),
+        WaitingJob("small", resources=Resources(gpus=3), submitted=0),
+        WaitingJob("large", resources=Resources(gpus=4), submitted=1),
     ]
     decision = decided(machines, running, jobs)
-    assert decision.starts == (Start("small", (Part("b", (1, 2, 3)),)), Start("large", (Part("a", (0, 1, 2, 3)),)))
+    assert decision.starts == (
+        Start("small", (HostShare("b", (1, 2, 3)),)),
+        Start("large", (HostShare("a", (0, 1, 2, 3)),)),
+    )
 
 
 def test_what_needs_no_gpu_leaves_hosts_with_gpus_alone():
-    decision = decided([gpu_host("a"), Host("b", cpus=1)], [], [Waiting("x")])
-    assert decision.starts == (Start("x", (Part("b"),)),)
+    decision = decided([gpu_host("a"), Host("b", cpus=1)], [], [WaitingJob("x")])
+    assert decision.starts == (Start("x", (HostShare("b"),)),)
 
 
 def test_a_short_job_fills_the_gap_and_a_long_one_does_not():
     running = [
-        Running(
-            "r", (Part("h", (0, 1, 2)),), resources=Resources(gpus=3), began=NOW - 10, expected_seconds=60, priority=9
+        RunningJob(
+            "r",
+            (HostShare("h", (0, 1, 2)),),
+            resources=Resources(gpus=3),
+            began=NOW - 10,
+            expected_seconds=60,
+            priority=9,
         )
     ]
-    head = Waiting("head", priority=5, resources=Resources(gpus=4))
+    head = WaitingJob("head", priority=5, resources=Resources(gpus=4))
     for duration, expected in ((50.0, ("fill",)), (51.0, ()), (math.inf, ())):
-        decision = decided([gpu_host()], running, [head, Waiting("fill", resources=ONE, expected_seconds=duration)])
+        decision = decided([gpu_host()], running, [head, WaitingJob("fill", resources=ONE, expected_seconds=duration)])
         assert tuple(start.job for start in decision.starts) == expected
         assert decision.reserved == "head"
 
 
 def test_a_long_job_may_run_beside_what_the_head_needs():
     running = [
-        Running("r", (Part("h", (0, 1)),), resources=Resources(gpus=2), began=NOW, expected_seconds=60, priority=9)
+        RunningJob(
+            "r", (HostShare("h", (0, 1)),), resources=Resources(gpus=2), began=NOW, expected_seconds=60, priority=9
+        )
     ]
-    head = Waiting("head", priority=5, resources=Resources(gpus=3))
-    jobs = [head, Waiting("first", resources=ONE, submitted=1), Waiting("second", resources=ONE, submitted=2)]
+    head = WaitingJob("head", priority=5, resources=Resources(gpus=3))
+    jobs = [head, WaitingJob("first", resources=ONE, submitted=1), WaitingJob("second", resources=ONE, submitted=2)]
     assert [start.job for start in decided([gpu_host()], running, jobs).starts] == ["first"]
 
 
 def test_without_estimates_the_head_is_not_starved_by_small_jobs():
     """Somewhere a running job ends; the GPU that comes free is kept for the head although small jobs wait."""
-    running = [Running(f"r{index}", (Part("h", (index,)),), resources=ONE, priority=9) for index in range(3)]
-    head = Waiting("head", priority=5, resources=Resources(gpus=4))
-    decision = decided([gpu_host()], running, [head, Waiting("small", resources=ONE, expected_seconds=1)])
+    running = [RunningJob(f"r{index}", (HostShare("h", (index,)),), resources=ONE, priority=9) for index in range(3)]
+    head = WaitingJob("head", priority=5, resources=Resources(gpus=4))
+    decision = decided([gpu_host()], running, [head, WaitingJob("small", resources=ONE, expected_seconds=1)])
     assert decision == Decision(reserved="head")
 
 
 def test_the_youngest_job_of_the_lowest_priority_makes_room():
     running = [
-        Running("low-old", (Part("h", (0,)),), resources=ONE, began=1, priority=0),
-        Running("low-new", (Part("h", (1,)),), resources=ONE, began=2, priority=0),
-        Running("middle", (Part("h", (2,)),), resources=ONE, began=3, priority=1),
-        Running("high", (Part("h", (3,)),), resources=ONE, began=4, priority=2),
+        RunningJob("low-old", (HostShare("h", (0,)),), resources=ONE, began=1, priority=0),
+        RunningJob("low-new", (HostShare("h", (1,)),), resources=ONE, began=2, priority=0),
+        RunningJob("middle", (HostShare("h", (2,)),), resources=ONE, began=3, priority=1),
+        RunningJob("high", (HostShare("h", (3,)),), resources=ONE, began=4, priority=2),
     ]
-    decision = decided([gpu_host()], running, [Waiting("w", priority=2, resources=ONE)])
+    decision = decided([gpu_host()], running, [WaitingJob("w", priority=2, resources=ONE)])
     assert decision.preemptions == (Preemption("low-new", "w"),)
     assert decision.starts == ()
     stopping = [replace(job, stopping=job.id == "low-new") for job in running]
-    assert decided([gpu_host()], stopping, [Waiting("w", priority=2, resources=ONE)]).preemptions == ()
-    two = [Waiting("w", priority=2, resources=ONE), Waiting("x", priority=2, resources=ONE)]
+    assert decided([gpu_host()], stopping, [WaitingJob("w", priority=2, resources=ONE)]).preemptions == ()
+    two = [WaitingJob("w", priority=2, resources=ONE), WaitingJob("x", priority=2, resources=ONE)]
     assert [each.job for each in decided([gpu_host()], stopping, two).preemptions] == ["low-old"]
 
 
 def test_what_a_stopping_job_frees_is_kept_for_the_one_it_stops_for():
     running = [
-        Running("r", (Part("h", (0, 1, 2)),), resources=Resources(gpus=3), began=1, stopping=True),
+        RunningJob("r", (HostShare("h", (0, 1, 2)),), resources=Resources(gpus=3), began=1, stopping=True),
     ]
     jobs = [
-        Waiting("head", priority=2, resources=Resources(gpus=4)),
-        Waiting("small", priority=0, resources=ONE, expected_seconds=1),
+        WaitingJob("head", priority=2, resources=Resources(gpus=4)),
+        WaitingJob("small", priority=0, resources=ONE, expected_seconds=1),
     ]
     assert decided([gpu_host()], running, jobs) == Decision(reserved="head")
 
 
 def test_equal_priority_never_preempts():
-    running = [Running("r", (Part("h", (0, 1, 2, 3)),), resources=Resources(gpus=4), priority=2)]
-    assert decided([gpu_host()], running, [Waiting("w", priority=2, resources=ONE)]).preemptions == ()
+    running = [RunningJob("r", (HostShare("h", (0, 1, 2, 3)),), resources=Resources(gpus=4), priority=2)]
+    assert decided([gpu_host()], running, [WaitingJob("w", priority=2, resources=ONE)]).preemptions == ()
 
 
 @pytest.mark.parametrize(
@@ -349,19 +359,21 @@ def test_equal_priority_never_preempts():
     ],
 )
 def test_a_hopeless_job_is_told_what_it_needs_and_what_there_is(resources, sentence):
-    (found,) = decided([gpu_host()], [], [Waiting("w", resources=resources)]).unplaceable
+    (found,) = decided([gpu_host()], [], [WaitingJob("w", resources=resources)]).unplaceable
     assert found.message.startswith(sentence)
 
 
 def test_a_hopeless_job_is_told_once_and_too_when_its_project_is_at_its_limit_or_nothing_is_free():
     running = [
-        Running("r", (Part("h", (0, 1, 2, 3)),), "p", resources=Resources(gpus=4, cpus=16), priority=9, began=NOW)
+        RunningJob(
+            "r", (HostShare("h", (0, 1, 2, 3)),), "p", resources=Resources(gpus=4, cpus=16), priority=9, began=NOW
+        )
     ]
     jobs = [
-        Waiting("head", "q", priority=5, resources=ONE),
-        Waiting("hopeless", "p", priority=1, resources=Resources(gpus=8)),
-        Waiting("late", "p", priority=1, resources=Resources(gpus=8), deadline=NOW - 1),
-        Waiting("asleep", "p", priority=1, resources=Resources(gpus=8), not_before=NOW + 1),
+        WaitingJob("head", "q", priority=5, resources=ONE),
+        WaitingJob("hopeless", "p", priority=1, resources=Resources(gpus=8)),
+        WaitingJob("late", "p", priority=1, resources=Resources(gpus=8), deadline=NOW - 1),
+        WaitingJob("asleep", "p", priority=1, resources=Resources(gpus=8), not_before=NOW + 1),
     ]
     decision = decided([gpu_host()], running, jobs, {"p": Share(max_running=1)})
     assert [found.job for found in decision.unplaceable] == ["late", "hopeless"]
@@ -369,9 +381,9 @@ def test_a_hopeless_job_is_told_once_and_too_when_its_project_is_at_its_limit_or
 
 
 def test_without_any_host_jobs_wait():
-    assert decided([], [], [Waiting("w")]).unplaceable == ()
+    assert decided([], [], [WaitingJob("w")]).unplaceable == ()
 
 
 def test_a_draining_host_gets_nothing_new_and_is_waited_for():
-    decision = decided([replace(gpu_host(), state="draining")], [], [Waiting("w")])
+    decision = decided([replace(gpu_host(), state="draining")], [], [WaitingJob("w")])
     assert decision == Decision(reserved="w")

@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.job import Host, JobRequest, Resources, Slot
+from service.jobs.job import GpuSlot, Host, JobRequest, Resources
 from service.jobs.states import Ending, Move, Reason, State
 from service.scheduler.loop import Scheduler
 from service.settings import read_settings
 from service.store.changes import ATTEMPTS
 
-HOST = Host("here", cpus=2, memory=1 << 34, slots=(Slot(0, "H200", 141 << 30),))
+HOST = Host("here", cpus=2, memory=1 << 34, slots=(GpuSlot(0, "H200", 141 << 30),))
 
 
 @pytest.fixture

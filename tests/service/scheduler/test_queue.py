@@ -4,7 +4,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.scheduler.queue import Queue, Waiting
+from service.scheduler.queue import Queue, WaitingJob
 from tests.service.scheduler.worlds import NOW, queues
 
 
@@ -48,7 +48,7 @@ def test_jobs_that_come_change_and_go_leave_what_a_new_queue_would_have(jobs, da
 
 
 def test_a_job_in_a_back_off_lines_up_when_it_is_over_and_only_once():
-    queue = Queue([Waiting("a", not_before=5.0)])
+    queue = Queue([WaitingJob("a", not_before=5.0)])
     assert lined_up(queue) == {}
     assert queue.next_wake() == 5.0
     queue.wake(5.0)
@@ -60,7 +60,7 @@ def test_a_job_in_a_back_off_lines_up_when_it_is_over_and_only_once():
 
 
 def test_dependents_are_known_until_they_wait_no_longer():
-    waiting = Waiting("b", waits_for=frozenset({"a"}))
+    waiting = WaitingJob("b", waits_for=frozenset({"a"}))
     queue = Queue([waiting])
     assert queue.dependents("a") == [waiting]
     queue.add(replace(waiting, waits_for=frozenset()))

@@ -8,9 +8,9 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from service.jobs.job import Host, Part, Resources, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, Resources
 from service.scheduler.capacity import Capacity
-from service.scheduler.queue import Running, Share, Waiting
+from service.scheduler.queue import RunningJob, Share, WaitingJob
 
 NOW = 1000.0
 KINDS = ("H200", "A100")
@@ -26,7 +26,7 @@ def hosts(draw, most=4):
     found = []
     for number in range(draw(st.integers(1, most))):
         kind = draw(st.sampled_from(KINDS))
-        slots = tuple(Slot(index, kind, 80) for index in range(draw(st.integers(0, 4))))
+        slots = tuple(GpuSlot(index, kind, 80) for index in range(draw(st.integers(0, 4))))
         state = "draining" if draw(st.integers(0, 9)) == 0 else "up"
         found.append(
             Host(f"h{number}", cpus=draw(st.integers(1, 6)), memory=draw(st.integers(0, 8)), slots=slots, state=state)
@@ -51,7 +51,7 @@ def queues(draw, most=10, priorities=LEVELS):
     found = []
     for number in range(draw(st.integers(0, most))):
         found.append(
-            Waiting(
+            WaitingJob(
                 f"w{number:02}",
                 project=draw(st.sampled_from(PROJECTS)),
                 priority=draw(priorities),
@@ -70,13 +70,13 @@ def queues(draw, most=10, priorities=LEVELS):
 def clusters(draw, priorities=LEVELS, may_stop=True):
     """Hosts with jobs on them, placed one by one where the obvious arithmetic finds room."""
     machines = draw(hosts())
-    running: list[Running] = []
+    running: list[RunningJob] = []
     for number in range(draw(st.integers(0, 6))):
         resources = draw(needs)
         placement = obvious_place(machines, running, resources)
         if placement is not None:
             running.append(
-                Running(
+                RunningJob(
                     f"r{number:02}",
                     placement,
                     project=draw(st.sampled_from(PROJECTS)),
@@ -129,7 +129,7 @@ def obvious_place(machines, running, resources):
     for chosen in combinations(machines, resources.hosts):
         parts = [(host, obvious_part(host, running, resources)) for host in chosen]
         if all(gpus is not None for _, gpus in parts):
-            return tuple(Part(host.name, gpus) for host, gpus in parts)
+            return tuple(HostShare(host.name, gpus) for host, gpus in parts)
     return None
 
 

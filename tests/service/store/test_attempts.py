@@ -3,12 +3,12 @@ import time
 
 import pytest
 
-from service.jobs.job import Host, JobRequest, Part, Resources, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, JobRequest, Resources
 from service.jobs.states import AttemptState, Ending, IllegalTransition, Move, Reason, State
 from service.store.errors import Conflict, Fenced, NotFound
 from service.store.store import Store
 
-HOST = Host("here", cpus=4, memory=1 << 34, slots=(Slot(0, "H200", 141 << 30), Slot(1, "H200", 141 << 30)))
+HOST = Host("here", cpus=4, memory=1 << 34, slots=(GpuSlot(0, "H200", 141 << 30), GpuSlot(1, "H200", 141 << 30)))
 STOPPED = Ending(Move.STOPPED, exit_code=75)
 
 
@@ -19,13 +19,13 @@ def job(store):
 
 
 def start(store, job, gpus=(0,), **options):
-    return store.start(job.id, (Part("here", gpus),), executor="local", holder="me", lease_seconds=30, **options)
+    return store.start(job.id, (HostShare("here", gpus),), executor="local", holder="me", lease_seconds=30, **options)
 
 
 def test_a_start_takes_state_gpus_lease_and_a_token_together(store, job):
     attempt = start(store, job, (1, 0))
     assert (attempt.number, attempt.fencing, attempt.state) == (1, 1, AttemptState.ASSIGNED)
-    assert attempt.placement == (Part("here", (1, 0)),)
+    assert attempt.placement == (HostShare("here", (1, 0)),)
     now = store.job(job.id)
     assert (now.state, now.attempt, now.attempts) == (State.STARTING, attempt.id, 1)
     assert store.slot_holders() == {("here", 0): attempt.id, ("here", 1): attempt.id}
@@ -121,7 +121,6 @@ def test_a_fenced_attempt_can_write_nothing_and_the_next_one_can(store, job):
         lambda: store.end_attempt(attempt.id, attempt.fencing, STOPPED),
         lambda: store.add_event(job.id, "warning", fencing=attempt.fencing),
         lambda: store.move(job.id, Move.CANCEL, fencing=attempt.fencing),
-        lambda: store.restart_ingestion(attempt.id, attempt.fencing),
     ):
         with pytest.raises(Fenced):
             write()

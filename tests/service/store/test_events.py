@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipelines.core.events import EventLog, read_events
-from service.jobs.job import JobRequest, Part
+from service.jobs.job import HostShare, JobRequest
 from service.jobs.states import Ending, Move, State
 from service.store.changes import JOBS, job_topic
 from service.store.events import progress_after
@@ -15,7 +15,7 @@ from service.store.store import Store
 @pytest.fixture
 def attempt(store):
     job = store.submit(JobRequest("name: x\n", "p"))[0]
-    return store.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    return store.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
 
 
 def test_lines_of_a_run_are_taken_in_once_and_numbered_on(store, attempt, tmp_path):
@@ -64,10 +64,10 @@ def test_the_first_line_makes_a_starting_job_run_and_no_other_state(store, attem
 def test_the_next_attempt_goes_on_where_the_last_one_stopped_reading(store, attempt):
     store.ingest(attempt.id, attempt.fencing, [{"id": 1, "event": "started"}], 40)
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED))
-    second = store.start(attempt.job, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    second = store.start(attempt.job, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
     assert (second.ingested, second.offset) == (1, 40)
-    store.restart_ingestion(second.id, second.fencing)
-    assert store.ingest(second.id, second.fencing, [{"id": 1, "event": "started"}], 40) == 1
+    assert store.ingest(second.id, second.fencing, [{"id": 1, "event": "started"}], 40) == 0
+    assert store.ingest(second.id, second.fencing, [{"id": 2, "event": "progress"}], 80) == 1
 
 
 def test_ids_have_no_gaps_when_many_write_at_once(store, attempt):

@@ -2,14 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.job import Host, JobRequest, Part, Resources, Slot
+from service.jobs.job import GpuSlot, Host, HostShare, JobRequest, Resources
 from service.store.errors import NotFound
 
 HOST = Host(
     "here",
     cpus=4,
     memory=5 << 40,
-    slots=(Slot(0, "H200", 141 << 30, "u0"), Slot(1, "H200", 141 << 30, "u1")),
+    slots=(GpuSlot(0, "H200", 141 << 30, "u0"), GpuSlot(1, "H200", 141 << 30, "u1")),
     info={"driver": "1"},
 )
 
@@ -17,7 +17,7 @@ HOST = Host(
 def test_a_host_is_as_it_was_reported_last(store):
     store.report_host(HOST)
     assert [replace(host, seen=0.0) for host in store.hosts()] == [HOST]
-    fewer = replace(HOST, cpus=8, slots=(HOST.slots[1], Slot(2, "A100", 80 << 30)))
+    fewer = replace(HOST, cpus=8, slots=(HOST.slots[1], GpuSlot(2, "A100", 80 << 30)))
     store.report_host(fewer)
     assert [replace(host, seen=0.0) for host in store.hosts()] == [fewer]
 
@@ -25,7 +25,7 @@ def test_a_host_is_as_it_was_reported_last(store):
 def test_a_gpu_that_vanished_stays_held_by_its_attempt_and_comes_back(store):
     store.report_host(HOST)
     job = store.submit(JobRequest("name: x\n", "p", resources=Resources(gpus=1)))[0]
-    attempt = store.start(job.id, (Part("here", (0,)),), executor="local", holder="me", lease_seconds=30)
+    attempt = store.start(job.id, (HostShare("here", (0,)),), executor="local", holder="me", lease_seconds=30)
     store.report_host(replace(HOST, slots=HOST.slots[1:]))
     assert store.slot_holders() == {("here", 0): attempt.id}
     store.report_host(HOST)

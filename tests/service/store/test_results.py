@@ -1,6 +1,6 @@
 import pytest
 
-from service.jobs.job import JobRequest, Part
+from service.jobs.job import HostShare, JobRequest
 from service.jobs.states import Ending, Move
 from service.store.errors import NotFound
 from service.store.results import flat_scores
@@ -8,7 +8,7 @@ from service.store.results import flat_scores
 
 def begun(store, project="p", name="tiny"):
     job = store.submit(JobRequest("name: x\n", project, name=name))[0]
-    return store.start(job.id, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    return store.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
 
 
 def scored(store, value, metric="f1", benchmark="glue/mrpc", stage="evaluate", **names):
@@ -84,7 +84,7 @@ def test_a_published_model_survives_the_next_attempt_and_is_not_published_again(
     attempt = begun(store)
     first = store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="a", path="/1")
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED))
-    again = store.start(attempt.job, (Part("here"),), executor="local", holder="me", lease_seconds=30)
+    again = store.start(attempt.job, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
     assert store.publish_model(again.id, again.fencing, name="m", fingerprint="a", path="/1") == first
     assert len(store.models("p")) == 1
 

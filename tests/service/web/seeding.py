@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.jobs.job import Attempt, Host, Job, JobRequest, Part, Resources, Slot
+from service.jobs.job import Attempt, GpuSlot, Host, HostShare, Job, JobRequest, Resources
 from service.jobs.states import Ending, Move, Reason
 from service.settings import Settings
 from service.store.store import Store
@@ -94,7 +94,7 @@ class Seeder:
         )[0]
 
     def start(self, job: Job, host: str = "gpu-01", gpus: tuple[int, ...] = (), log: str = "") -> Attempt:
-        attempt = self.store.start(job.id, (Part(host, gpus),), executor="local", holder="seed", lease_seconds=1e6)
+        attempt = self.store.start(job.id, (HostShare(host, gpus),), executor="local", holder="seed", lease_seconds=1e6)
         attempt = self.store.attempt_started(attempt.id, attempt.fencing, {"pid": 1})
         folder = self.console(attempt)
         folder.mkdir(parents=True)
@@ -214,7 +214,7 @@ def seed(settings: Settings, store: Store) -> Seeded:
             "gpu-01",
             cpus=64,
             memory=512 << 30,
-            slots=(Slot(0, "NVIDIA H200", gpu), Slot(1, "NVIDIA H200", gpu)),
+            slots=(GpuSlot(0, "NVIDIA H200", gpu), GpuSlot(1, "NVIDIA H200", gpu)),
             seen=time.time(),
         )
     )

@@ -1,7 +1,7 @@
 from service.jobs.job import Event, Job, JobRequest
 from service.jobs.states import State
 from service.store.results import StageResult
-from service.web.stages import planned, stages_of
+from service.web.stages import HEIGHT, WIDTH, StageView, clipped, graph_of, planned, stages_of
 from tests.service.web.seeding import RECIPE
 
 TEXT = RECIPE.format(name="mrpc", rank=8)
@@ -64,3 +64,48 @@ def test_a_kept_result_outlives_its_events():
     result = StageResult("job-1", "full", "attempt-1", "ff", 12.0, False, {"train_loss": 0.3}, 0.0)
     found = next(view for view in stages_of(job(), [], [result]) if view.id == "full")
     assert (found.state, found.seconds, found.metrics) == ("done", 12.0, {"train_loss": 0.3})
+
+
+def view(name, *reads, **more):
+    return StageView(name, "supervised", reads, **more)
+
+
+def test_a_stage_stands_right_of_everything_it_reads_and_no_two_overlap():
+    graph = graph_of(
+        [
+            view("model"),
+            view("pretrain", "model"),
+            view("full", "pretrain"),
+            view("lora", "pretrain"),
+            view("evaluate", "full"),
+            view("other", "model"),
+        ]
+    )
+    at = {node.view.id: node for node in graph.nodes}
+    for node in graph.nodes:
+        assert all(at[source].x + WIDTH < node.x for source in node.view.reads)
+        assert node.x + WIDTH <= graph.width
+        assert node.y + HEIGHT <= graph.height
+    assert len({(node.x, node.y) for node in graph.nodes}) == 6
+    assert len(graph.edges) == 5
+
+
+def test_what_is_read_by_way_of_another_stage_has_no_edge_of_its_own():
+    graph = graph_of(
+        [view("model"), view("lora", "model"), view("evaluate", "lora"), view("publish", "lora", "evaluate")]
+    )
+    assert len(graph.edges) == 3
+
+
+def test_an_unknown_source_is_left_out_and_nothing_at_all_is_fine():
+    assert graph_of([view("full", "never")]).edges == ()
+    assert graph_of([]).nodes == ()
+
+
+def test_the_bar_is_as_long_as_the_share_that_is_done():
+    node = graph_of([view("full", state="running", step=25, total=100)]).nodes[0]
+    assert node.bar == WIDTH // 4
+
+
+def test_long_names_end_in_an_ellipsis():
+    assert clipped("x" * 30, 10) == "xxxxxxxxx…"

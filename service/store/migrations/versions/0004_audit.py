@@ -31,10 +31,12 @@ def upgrade() -> None:
         op.create_index(f"ix_audit_{name}_id", "audit", [name, "id"])
     if op.get_bind().dialect.name == "postgresql":
         op.execute(
-            f"CREATE FUNCTION finery_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '{REFUSED}'; END $$"
+            "CREATE FUNCTION finery_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+            f"'{REFUSED}'; END $$"
         )
         op.execute(
-            "CREATE TRIGGER audit_append_only BEFORE UPDATE ON audit FOR EACH ROW EXECUTE FUNCTION finery_audit_refuse()"
+            "CREATE TRIGGER audit_append_only BEFORE UPDATE ON audit FOR EACH ROW EXECUTE FUNCTION "
+            "finery_audit_refuse()"
         )
     else:
         op.execute(

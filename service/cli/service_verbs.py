@@ -1,0 +1,332 @@
+"""The verbs of `finery` that talk to a service, or are one: their options; the work is done by the modules they import.
+
+A module is imported when its verb is called, because `finery --help` must answer at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.app import AsJson, Jobs, Overrides, Recipe, Server, TokenFile, app
+from service.executors.registry import EXECUTORS, either
+
+
+@app.command()
+def submit(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher runs first.")] = 0,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=0, help="GPUs; by default what the recipe's launch says.")
+    ] = None,
+    gpu_kind: Annotated[str | None, typer.Option("--gpu-kind", help="Part of the GPU's name, such as h200.")] = None,
+    cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="Processor cores.")] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option("--after", metavar="JOB", help="Start when this job has succeeded; any number of times."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--max-seconds", min=0, metavar="SECONDS", help="Stop it, with a checkpoint, when it has run for so long."
+        ),
+    ] = None,
+    ttl: Annotated[
+        float | None,
+        typer.Option(
+            "--ttl-seconds-after-finished",
+            min=0,
+            metavar="SECONDS",
+            help="Delete it so long after its end; published models stay.",
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Asking twice with the same key makes one job.")] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret", metavar="NAME", help="A secret of the project that the job is given; may be repeated."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end.")] = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand a recipe to a service, with the files that it names."""
+    from service.cli.submit import SubmitOptions
+    from service.cli.submit import submit as hand
+
+    wanted = SubmitOptions(
+        priority, gpus, gpu_kind, cpus, tuple(after or ()), key, tuple(secret or ()), follow, max_seconds, ttl
+    )
+    raise typer.Exit(hand(recipe, overrides or [], wanted, server, token_file, as_json))
+
+
+@app.command()
+def jobs(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only jobs in this state; any number of times.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a service's jobs, newest first."""
+    from service.cli.jobs import jobs as show_jobs
+
+    raise typer.Exit(show_jobs(state or [], name, limit, server, token_file, as_json))
+
+
+@app.command()
+def logs(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, job-….", show_default=False)],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends, with a live display.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --follow: the console log as it grows, no display.")] = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job printed, or follow what it does. With --json: its events, one a line."""
+    from service.cli.jobs import logs as read
+
+    raise typer.Exit(read(job, follow, raw, server, token_file, as_json))
+
+
+@app.command()
+def pause(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Let jobs save a checkpoint and give their place away; `finery resume JOB` continues them."""
+    from service.cli.jobs import steer
+
+    raise typer.Exit(steer("pause", jobs, server, token_file, as_json))
+
+
+@app.command()
+def cancel(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Stop jobs for good."""
+    from service.cli.jobs import steer
+
+    raise typer.Exit(steer("cancel", jobs, server, token_file, as_json))
+
+
+@app.command()
+def retry(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Put failed or cancelled jobs back into the queue; what they finished is kept."""
+    from service.cli.jobs import steer
+
+    raise typer.Exit(steer("retry", jobs, server, token_file, as_json))
+
+
+@app.command()
+def delete(jobs: Jobs, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Delete jobs that have ended, with their logs and results; models that they published stay."""
+    from service.cli.jobs import delete as forget
+
+    raise typer.Exit(forget(jobs, server, token_file, as_json))
+
+
+@app.command()
+def hosts(server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List the machines that run a service's jobs."""
+    from service.cli.jobs import hosts as list_hosts
+
+    raise typer.Exit(list_hosts(server, token_file, as_json))
+
+
+@app.command()
+def audit(
+    action: Annotated[
+        str | None, typer.Option("--action", help="Only this, such as job.submit or login.failed.")
+    ] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option("--actor", metavar="TOKEN_ID", help="Only what this token did; finery is the server itself."),
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only things of this project.")] = None,
+    thing: Annotated[
+        str | None,
+        typer.Option("--thing", metavar="ID", help="Only what was done to this job, file, model, token or secret."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="AGE", help="Only what is newer: 30m, 12h, 7d, 2w, or a time.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who did what on a service, newest first. For admins."""
+    from service.cli.administration import audit as show_trail
+
+    raise typer.Exit(show_trail(action, actor, project, thing, since, limit, server, token_file, as_json))
+
+
+token_app = typer.Typer(
+    no_args_is_help=True, help="Make, list and take back the tokens that a service lets in.", rich_markup_mode="rich"
+)
+app.add_typer(token_app, name="token")
+
+
+@token_app.command()
+def create(
+    role: Annotated[str, typer.Option("--role", help="viewer, submitter or admin.")] = "submitter",
+    project: Annotated[
+        str | None, typer.Option("--project", help="Its project; by default that of your own token.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="What you will know it by.")] = "",
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it, this once."""
+    from service.cli.administration import create as make
+
+    raise typer.Exit(make(role, project, name, server, token_file, as_json))
+
+
+@token_app.command("list")
+def list_tokens(server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List tokens, without what makes them tokens."""
+    from service.cli.administration import listed
+
+    raise typer.Exit(listed(server, token_file, as_json))
+
+
+@token_app.command()
+def revoke(
+    identifier: Annotated[
+        str, typer.Argument(metavar="TOKEN_ID", help="As `finery token list` shows it.", show_default=False)
+    ],
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a token back; it stops working at once."""
+    from service.cli.administration import revoke as take
+
+    raise typer.Exit(take(identifier, server, token_file, as_json))
+
+
+@app.command()
+def serve(
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="Address to listen on; 127.0.0.1 by default, 0.0.0.0 for every network."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port to listen on; 8321 by default, 0 takes a free one.")
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", metavar="DIR", help="Where jobs, files and models are kept.")
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", metavar="URL", help="postgresql://…; by default an SQLite file in the home."),
+    ] = None,
+    executor: Annotated[str | None, typer.Option("--executor", help=f"{either(EXECUTORS)}.")] = None,
+    allow_remote_code: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-remote-code",
+            metavar="OWNER/NAME@COMMIT",
+            help="A repository whose code recipes may run; may be repeated.",
+        ),
+    ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            "--isolation",
+            help="What keeps jobs apart from the server: auto, bubblewrap, landlock, or none for no protection.",
+        ),
+    ] = None,
+    trusted_proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trusted-proxy",
+            metavar="ADDRESS",
+            help="A proxy, or a network of proxies, whose X-Forwarded-For counts; may be repeated.",
+        ),
+    ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host", metavar="NAME", help="A name that requests may be sent to, `*` for any; may be repeated."
+        ),
+    ] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", help="text or json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the API and the web pages, and run what is submitted."""
+    from service.cli.serve import serve as begin
+
+    raise typer.Exit(
+        begin(
+            host,
+            port,
+            home,
+            database_url,
+            executor,
+            as_json,
+            allow_remote_code or (),
+            isolation=isolation,
+            trusted_proxies=tuple(trusted_proxies or ()) or None,
+            allowed_hosts=tuple(allowed_hosts or ()) or None,
+            log_format=log_format,
+        )
+    )
+
+
+@app.command()
+def backup(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The archive to write, .tar or .tar.gz, or a folder for it.", show_default=False
+        ),
+    ],
+    home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help="The service's folder.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", metavar="URL", help="postgresql://…; by default the SQLite file in the home."),
+    ] = None,
+    runs: Annotated[
+        bool,
+        typer.Option(
+            "--runs/--no-runs", help="With run folders and checkpoints; without them, unfinished jobs begin anew."
+        ),
+    ] = True,
+    stages: Annotated[
+        bool, typer.Option("--stages/--no-stages", help="With finished stages that later jobs can reuse.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write one archive of a service, database and files, right while it runs."""
+    from service.cli.backup import backup as keep
+
+    raise typer.Exit(keep(target, home, database_url, runs, stages, as_json))
+
+
+@app.command()
+def restore(
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="What `finery backup` wrote.", show_default=False)],
+    home: Annotated[
+        Path | None, typer.Option("--home", metavar="DIR", help="An empty folder, or one that is not there yet.")
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            "--database-url", metavar="URL", help="An empty postgresql://…; by default an SQLite file in the home."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a service of an archive again; `finery serve` then goes on with it."""
+    from service.cli.restore import restore as bring_back
+
+    raise typer.Exit(bring_back(archive, home, database_url, as_json))
