@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
 from pipelines.models import checkpoint as checkpoints
-from pipelines.models.checkpoint import Family
+from pipelines.models import heads
+from pipelines.models.heads import Family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -79,13 +80,13 @@ def answer(fields: JSONObject) -> dict[str, Any]:
     prompts = prompts_of(request)
     checkpoint = checkpoints.find(request.model)
     config = checkpoints.config_of(checkpoint)
-    family = checkpoints.family_of(config)
+    family = heads.family_of(config)
     from pipelines.models.tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(checkpoint.tokenizer)
     if family == "encoder":
         _need_masks(request.model, prompts, tokenizer)
-    model = checkpoints.open_checkpoint(checkpoint, checkpoints.HEADS[family], trained_head=True)
+    model = checkpoints.open_checkpoint(checkpoint, heads.FAMILY_HEADS[family], trained_head=True)
     writer = TextGenerator(model, tokenizer, family, request, _tokens(model, tokenizer))
     about: dict[str, Any] = {"model": request.model, "family": family}
     if family == "encoder":

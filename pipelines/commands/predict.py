@@ -186,7 +186,7 @@ def columns_for(task: Any, asked: PredictRequest) -> tuple[str, ...]:
 
 def foreign_task(model: TrainedModel) -> Any:
     """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
-    from pipelines.models.opening import saved_head
+    from pipelines.models.heads import saved_head
 
     config = checkpoint.config_of(model.checkpoint)
     head = saved_head(Path(model.checkpoint.source))

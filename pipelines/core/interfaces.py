@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pipelines.core.events import EventLog
     from pipelines.core.recipe import Recipe
 
+
+IGNORED = -100
+"""The label of a position that is not asked for, as torch's cross-entropy has it."""
+
 HeadKind = Literal[
     "masked_lm",
     "pretraining",

@@ -86,7 +86,7 @@ OBJECTIVES = Registry(
         "span_corruption": "pipelines.objectives.span_corruption:SpanCorruption",
         "denoising": "pipelines.objectives.denoising:Denoising",
         "replaced_token_detection": "pipelines.objectives.replaced_token_detection:ReplacedTokenDetection",
-        "seq2seq": "pipelines.objectives.seq2seq:Seq2Seq",
+        "seq2seq": "pipelines.objectives.seq2seq:Seq2SeqObjective",
         "mask_predict": "pipelines.objectives.mask_predict:MaskPredict",
     },
 )

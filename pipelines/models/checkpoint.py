@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.files import RECORD
@@ -16,13 +16,6 @@ from pipelines.core.model_types import usable_positions
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-Family = Literal["encoder", "decoder", "encoder-decoder"]
-HEADS: dict[Family, Head] = {
-    "encoder": Head("masked_lm"),
-    "decoder": Head("causal_lm"),
-    "encoder-decoder": Head("seq2seq_lm"),
-}
-"""The language-modelling head of each family."""
 UNBOUNDED = ("alibi", "relative", "none")
 """Positions of our own family that go on for any length."""
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -133,23 +126,6 @@ def config_of(checkpoint: Checkpoint) -> PretrainedConfig:
                 f"there is no folder '{checkpoint.given}', and the Hub gives no such model: {sentence[:300]}"
             ) from error
         raise ModelError(f"'{checkpoint.given}' has no readable config: {sentence[:300]}") from error
-
-
-def family_of(config: PretrainedConfig) -> Family:
-    """Encoder, decoder or encoder-decoder: by the config's own word, by its head, by what transformers opens it as."""
-    from transformers.models.auto import modeling_auto
-
-    own = getattr(config, "family", None)
-    if own in HEADS:
-        return own  # type: ignore[no-any-return]
-    if getattr(config, "is_encoder_decoder", False):
-        return "encoder-decoder"
-    heads = getattr(config, "architectures", None) or []
-    if getattr(config, "is_decoder", False) or any("CausalLM" in head or "LMHead" in head for head in heads):
-        return "decoder"
-    masked = config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return "decoder" if causal and not masked else "encoder"
 
 
 def text_ids(tokenizer: PreTrainedTokenizerBase, text: str, stays_open: bool) -> list[int]:

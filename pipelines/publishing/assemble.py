@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Context, Head
+from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import foreign_code
 
 if TYPE_CHECKING:
@@ -71,38 +71,6 @@ class {base}WithAdapter({base}):
 '''
 
 
-@dataclass(frozen=True)
-class HeadUse:
-    """How a reader of the model card uses a head."""
-
-    auto_class: str
-    pipeline_tag: str
-    words: str
-
-
-USES = {
-    "sequence_classification": HeadUse(
-        "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
-    ),
-    "token_classification": HeadUse(
-        "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
-    ),
-    "question_answering": HeadUse(
-        "AutoModelForQuestionAnswering", "question-answering", "a model that finds the answer to a question in a text"
-    ),
-    "multiple_choice": HeadUse(
-        "AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"
-    ),
-    "masked_lm": HeadUse("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
-    "pretraining": HeadUse(
-        "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
-    ),
-    "causal_lm": HeadUse("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
-    "seq2seq_lm": HeadUse("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
-}
-"""By head kind: everything that a stage can train."""
-
-
 def read_head(model_folder: Path) -> Head:
     """The head that a trained stage wrote down in `head.json`. Raises ModelError."""
     try:
@@ -112,8 +80,10 @@ def read_head(model_folder: Path) -> Head:
         raise ModelError(
             f"'{model_folder}' holds no readable head.json; run the stage that trained the model again"
         ) from None
-    if kind not in USES:
-        raise ModelError(f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(USES)}")
+    if kind not in HEAD_CLASSES:
+        raise ModelError(
+            f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(HEAD_CLASSES)}"
+        )
     return Head(kind, labels)
 
 
@@ -131,7 +101,7 @@ def assemble(
     trained = context.stage_folders[stage_id] / "model"
     written: dict[str, bytes] = {}
     if baked:
-        written = bake(model, trained, folder, USES[head.kind].auto_class)
+        written = bake(model, trained, folder, HEAD_CLASSES[head.kind].auto_class)
     elif adapter:
         _adapter(trained, folder)
         _save(_base_of(model), folder / BASE)

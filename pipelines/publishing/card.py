@@ -20,8 +20,8 @@ from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import METRICS
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import better
+from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import provenance
-from pipelines.publishing.assemble import USES
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
 from pipelines.publishing.usage import fetch, lines_of_use, load
@@ -71,7 +71,7 @@ def card(
     adapter = (folder / "adapter_config.json").is_file()
     config = json.loads(((folder / "base" if adapter else folder) / "config.json").read_text(encoding="utf-8"))
     own_code = bool(config.get("auto_map"))
-    use = USES[head.kind]
+    use = HEAD_CLASSES[head.kind]
     template = resources.files(__package__ or "").joinpath("templates/card.md.jinja").read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     baselines = list(dict.fromkeys(name for each in scores.values() for name in each.baselines))
@@ -80,7 +80,7 @@ def card(
         .to_yaml()
         .strip(),
         name=recipe.name,
-        summary=_summary(recipe, head, use.words),
+        summary=_summary(recipe, head, use.description),
         adapter=adapter,
         own_code=own_code,
         module=", ".join(f"`{name}.py`" for name in beside(str(folder))),
@@ -132,7 +132,7 @@ def _task_of(head: Head, scores: Scores) -> str:
     """The Hub's word for what the model does: one that was scored on translation translates."""
     if any(benchmark.startswith(TRANSLATION) for benchmark in scores):
         return "translation"
-    return USES[head.kind].pipeline_tag
+    return HEAD_CLASSES[head.kind].pipeline_tag
 
 
 def _results(name: str, head: Head, scores: Scores) -> Iterable[EvalResult]:

@@ -223,7 +223,8 @@ class Publish(Stage):
         assembled: Path,
     ) -> dict[str, Any]:
         """The complete folder, proven; returns what its marker says."""
-        from pipelines.publishing.assemble import USES, assemble, is_adapter, read_head
+        from pipelines.models.heads import HEAD_CLASSES
+        from pipelines.publishing.assemble import assemble, is_adapter, read_head
         from pipelines.publishing.card import card, made_by
         from pipelines.publishing.provenance import manifest_of
         from pipelines.publishing.verify import prove
@@ -242,7 +243,7 @@ class Publish(Stage):
             written.rename(assembled)  # moved before it is proven: no file may know where it was written
         finally:
             shutil.rmtree(written, ignore_errors=True)
-        auto_class = USES[head.kind].auto_class
+        auto_class = HEAD_CLASSES[head.kind].auto_class
         proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scores, code)
         self._report(context, proof)
 

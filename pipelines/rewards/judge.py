@@ -27,8 +27,8 @@ class JudgeReward(RewardBlock):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.judge.stages
-        return found
+        stages: tuple[str, ...] = self.judge.stages
+        return stages
 
     def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         return [(("judge", *place), message) for place, message in self.judge.check(recipe, stage_id)]

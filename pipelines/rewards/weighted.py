@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
 
 
-class Part(Block):
+class WeightedPart(Block):
     """One reward of a sum."""
 
     reward: RewardField
@@ -29,7 +29,7 @@ class Weighted(RewardBlock):
     """A sum: `{name: weighted, rewards: [{reward: {from: reward}}, {reward: {name: length}, weight: -0.01}]}`."""
 
     name: Literal["weighted"] = "weighted"
-    rewards: tuple[Part, ...] = Field(min_length=1)
+    rewards: tuple[WeightedPart, ...] = Field(min_length=1)
     """What is added up."""
 
     @property

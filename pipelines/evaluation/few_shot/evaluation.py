@@ -47,7 +47,7 @@ from pipelines.evaluation.report import Report, no_better_than_majority
 from pipelines.metrics.base import counted_metric, signatures
 from pipelines.metrics.squad import normalised
 from pipelines.metrics.statistics import intervals
-from pipelines.models.checkpoint import family_of
+from pipelines.models.heads import family_of
 from pipelines.models.remote_code import opening
 
 if TYPE_CHECKING:

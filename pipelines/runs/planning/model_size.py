@@ -297,7 +297,7 @@ def without_weights(words: Mapping[str, Any], head: Head) -> Any:
     import torch
     from transformers import AutoConfig
 
-    from pipelines.models.opening import auto_class, head_settings
+    from pipelines.models.heads import auto_class, head_settings
 
     known = {key: value for key, value in words.items() if key != "model_type"}
     kind = auto_class(head)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures import arithmetic
-from pipelines.core import training_arguments as argument_fields
 from pipelines.core.costs import Example, StagePlan
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import START, Recipe, Stage
@@ -254,7 +253,7 @@ def packed_bytes(quantization: Mapping[str, Any]) -> float:
 
 
 def _arguments(stage: Any) -> dict[str, Any]:
-    words, _ = argument_fields.translate(stage.arguments)
+    words: dict[str, Any] = stage.arguments.given()
     if words.get("max_steps", -1) < 1:
         words.pop("max_steps", None)
     return words

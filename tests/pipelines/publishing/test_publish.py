@@ -16,7 +16,7 @@ from pipelines.core.errors import PublishError, RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
-from pipelines.publishing.assemble import USES
+from pipelines.models.heads import HEAD_CLASSES
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 MRPC = "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n"
@@ -386,7 +386,7 @@ def test_what_an_objective_leaves_is_published_and_runs_by_the_lines_of_its_card
     assert record["verification"]["largest_difference_to_this_process"] <= 1e-4
     assert (record["verification"]["texts"], record["verification"]["written"]) == (5, False)
     text = (folder / "README.md").read_text()
-    assert f"pipeline_tag: {USES[context.recipe.stages[0].objective.head.kind].pipeline_tag}" in text
+    assert f"pipeline_tag: {HEAD_CLASSES[context.recipe.stages[0].objective.head.kind].pipeline_tag}" in text
     assert ("trust_remote_code=True" in text) == (model_type == "finery")
     names: dict[str, Any] = {}
     monkeypatch.chdir(folder)

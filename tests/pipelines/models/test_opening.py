@@ -14,7 +14,7 @@ import torch
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -451,6 +451,6 @@ def test_a_damaged_adapter_is_refused_in_one_sentence(harm: str, folder: Callabl
 
 
 def test_the_head_that_a_stage_wrote_down_is_read_back(tmp_path: Path) -> None:
-    assert opening.saved_head(tmp_path) is None
+    assert heads.saved_head(tmp_path) is None
     (tmp_path / "head.json").write_text('{"kind": "sequence_classification", "labels": ["a", "b"]}')
-    assert opening.saved_head(tmp_path) == Head("sequence_classification", ("a", "b"))
+    assert heads.saved_head(tmp_path) == Head("sequence_classification", ("a", "b"))

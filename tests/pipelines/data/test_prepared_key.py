@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pipelines.data.packing import prepared_key
 from pipelines.data.tokenizers.wordpiece import WordPiece
-from pipelines.trainers.pretrain import prepared_key
 from tests import tiny
 
 

@@ -15,7 +15,8 @@ ALARM = 1e-6
 
 
 def test_mix_is_the_finalizer_of_splitmix64():
-    """The sequence that java.util.SplittableRandom's algorithm gives for the seed 1234567, as published on Rosetta Code."""
+    """The sequence that java.util.SplittableRandom's algorithm gives for the seed 1234567, as published on Rosetta
+    Code."""
     states = np.asarray([(1234567 + step * GOLDEN) % 2**64 for step in range(1, 6)], dtype=np.uint64)
     assert mix(states).tolist() == [
         6457827717110365317,
