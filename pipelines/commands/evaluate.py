@@ -24,8 +24,10 @@ from pipelines.commands.trained_models import (
 from pipelines.core.config import flatten, key_path
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
-from pipelines.core.registry import TASKS, nearest
+from pipelines.core.registry import EXAMINERS, TASKS, nearest
 from pipelines.evaluation.evaluate import Evaluate
+from pipelines.evaluation.official.glue import lines, possible, write_submission
+from pipelines.tasks.evaluation import SplitRequest
 
 FILES = ("metrics.json", "details.json", "predictions.parquet")
 
@@ -108,7 +110,7 @@ def scored(models: Sequence[TrainedModel], request: EvaluateRequest) -> dict[str
         stage.run(context)
         metrics, details = (json.loads((folder / name).read_text(encoding="utf-8")) for name in FILES[:2])
         files = [] if request.out is None else sorted(str(path) for path in folder.iterdir() if path.is_file())
-    events: Any = context.events
+    events = context.events
     assert isinstance(events, WarningLog)
     return {"metrics": metrics, "details": details, "warnings": events.warnings, "files": files}
 
@@ -136,8 +138,6 @@ def _folder(name: str) -> Path:
 
 def submitted(models: Sequence[TrainedModel], request: EvaluateRequest) -> dict[str, Any]:
     """Write the submission; says which files are in it, and what is missing."""
-    from pipelines.evaluation.official.glue import lines, possible, write_submission
-
     assert request.submission is not None
     path = Path(request.submission).expanduser()
     if path.suffix != ".zip":
@@ -173,9 +173,6 @@ def logits_of(models: Sequence[TrainedModel], task_name: str, split: str, settin
 
 def ask_split(models: Sequence[TrainedModel], task_name: str, split: str, settings: JSONObject) -> tuple[Any, Any]:
     """(what the model that was trained on the task says about a split, the task). Raises FineryError."""
-    from pipelines.core.registry import EXAMINERS
-    from pipelines.tasks.evaluation import SplitRequest
-
     stage = stage_for(models, [task_name], settings)
     recipe = recipe_of(models, stage)
     refuse_mistakes(recipe, stage)

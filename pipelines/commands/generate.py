@@ -23,6 +23,7 @@ from pipelines.core.files import JSONObject
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.heads import Family
+from pipelines.models.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -81,8 +82,6 @@ def answer(fields: JSONObject) -> dict[str, Any]:
     checkpoint = checkpoints.find(request.model)
     config = checkpoints.config_of(checkpoint)
     family = heads.family_of(config)
-    from pipelines.models.tokenizer import open_tokenizer
-
     tokenizer = open_tokenizer(checkpoint.tokenizer)
     if family == "encoder":
         _need_masks(request.model, prompts, tokenizer)

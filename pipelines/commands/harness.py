@@ -17,6 +17,7 @@ from pipelines.core.files import JSONObject
 from pipelines.core.registry import nearest
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
+from pipelines.models.tokenizer import open_tokenizer
 
 MISSING = "the lm-evaluation-harness is not installed; install it beside Finery: pip install lm_eval"
 
@@ -50,7 +51,6 @@ def answer(fields: JSONObject) -> dict[str, Any]:
 
     from pipelines.evaluation.few_shot.evaluation import READERS
     from pipelines.evaluation.few_shot.harness import FineryLM
-    from pipelines.models.tokenizer import open_tokenizer
 
     head = heads.FAMILY_HEADS[family]
     model = checkpoints.open_checkpoint(checkpoint, head, trained_head=True)

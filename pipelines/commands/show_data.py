@@ -17,8 +17,17 @@ from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import load
+from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
+from pipelines.data import chat_templates
+from pipelines.models import heads, opening, remote_code
+from pipelines.runs.run import Job
+from pipelines.runs.workspace import RunFolder, StageStore
+from pipelines.tasks.first_batch import pair_pieces, pieces, summary
+from pipelines.tasks.text_to_text import AsText
+from pipelines.trainers import input_formats, tuning
+from pipelines.trainers.preferences import pairs_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,9 +75,6 @@ def answer(fields: JSONObject) -> dict[str, Any]:
     request = ShowDataRequest(**{**fields, "overrides": tuple(fields.get("overrides", ()))})
     recipe = load(request.recipe, request.overrides)
     stage = chosen(recipe, request.stage)
-    from pipelines.runs.run import Job
-    from pipelines.runs.workspace import RunFolder, StageStore
-
     with TemporaryDirectory(prefix="data-show-") as place:
         job = Job(recipe, RunFolder(Path(place) / recipe.name, StageStore()), StopSignal())
         with job.place.open(recipe.to_yaml()):
@@ -118,8 +124,6 @@ def bare_model(job: Job, head: Head) -> PreTrainedModel:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
 
-    from pipelines.models import heads, opening, remote_code
-
     own = job.recipe.model
     with torch.device("meta"):
         if own.checkpoint is None:
@@ -134,8 +138,6 @@ def bare_model(job: Job, head: Head) -> PreTrainedModel:
 
 def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
-    from pipelines.data import chat_templates
-
     tokenizer = job.open_tokenizer()
     if stage_id is not None:
         stage: Any = job.recipe.stage(stage_id)
@@ -147,11 +149,6 @@ def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
 
 def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> dict[str, Any]:
     """One task: what its lesson said about itself, and its first examples."""
-    from pipelines.core.model_types import usable_positions
-    from pipelines.tasks.first_batch import summary
-    from pipelines.tasks.text_to_text import AsText
-    from pipelines.trainers import input_formats
-
     task: Any = subject.resolved(name.partition("/")[2] or name)
     task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
     plain = subject.model_copy(update={"auxiliary_lm": None})
@@ -181,8 +178,6 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Tensor, learnt: Sequence[bool] | Tensor) -> list[list[Any]]:
-    from pipelines.tasks.first_batch import pieces
-
     return [list(each) for each in pieces(tokenizer, [int(each) for each in ids], [bool(each) for each in learnt])]
 
 
@@ -267,12 +262,10 @@ def learns_pairs(stage: Stage) -> bool:
 
 def shown(context: Context, listener: Listener, stage: Any, rows: int) -> dict[str, Any]:
     """The stage's pairs: what it says about them, and the first of them, each as two rows."""
-    from pipelines.tasks.first_batch import summary
-
     tokenizer = context.open_tokenizer()
     examples = _examples(context, stage, tokenizer)
     sample: dict[str, Any] = next(iter(listener.taken("sample")), {})
-    pairs = [pieces_of(tokenizer, examples[at]) for at in range(min(rows, len(examples)))]
+    pairs = [pair_pieces(tokenizer, examples[at]) for at in range(min(rows, len(examples)))]
     learnt, tokens = _learnt(examples)
     return {
         "id": stage.id,
@@ -297,24 +290,12 @@ def shown(context: Context, listener: Listener, stage: Any, rows: int) -> dict[s
 
 
 def _examples(context: Context, stage: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
-    from pipelines.core.model_types import usable_positions
-    from pipelines.trainers.preferences import pairs_for
-
     if stage.scores:
         teacher = stage.teacher()
         model = context.open_model(teacher.head(stage, None))
         return teacher.prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
-    from pipelines.trainers import tuning
-
     model, _ = tuning.opened_policy(stage, context)
     return pairs_for(stage, context, model, tokenizer, usable_positions(model.config))[0]
-
-
-def pieces_of(tokenizer: PreTrainedTokenizerBase, example: Any) -> dict[str, list[tuple[str, bool]]]:
-    """Both sides of a pair as runs of text that are learnt, or are not."""
-    from pipelines.tasks.first_batch import pair_pieces
-
-    return pair_pieces(tokenizer, example)
 
 
 def _tokens(example: Any, side: str) -> int:

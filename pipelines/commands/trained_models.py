@@ -25,7 +25,9 @@ from pipelines.core.recipe import START, Launch, Model, Recipe, Stage
 from pipelines.core.registry import STAGES
 from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
+from pipelines.models import heads, opening
 from pipelines.models.checkpoint import Checkpoint
+from pipelines.models.tokenizer import open_tokenizer
 from pipelines.runs.workspace import StageStore
 
 if TYPE_CHECKING:
@@ -255,8 +257,6 @@ class Opener:
         checkpoint: str | None = None,
     ) -> PreTrainedModel:
         """As `ModelOpener` promises."""
-        from pipelines.models import heads, opening
-
         if checkpoint is None:
             self.current = self.find(stage_id)
         source = checkpoint or self.current.checkpoint.source
@@ -268,8 +268,6 @@ class Opener:
 
     def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> PreTrainedTokenizerBase:
         """As `TokenizerOpener` promises."""
-        from pipelines.models.tokenizer import open_tokenizer
-
         trained = self.current if stage_id is None else self.find(stage_id)
         return open_tokenizer(checkpoint or trained.checkpoint.tokenizer)
 

@@ -297,7 +297,7 @@ def _summary(recipe: Recipe, head: Head, words: str) -> str:
     body = (
         f"the shape `{shape}`, trained from scratch"
         if recipe.model.architecture
-        else provenance.told(recipe.model.checkpoint or "")
+        else provenance.described(recipe.model.checkpoint or "")
     )
     if head.kind == "sequence_classification" and not head.labels:
         words = "a model that gives each text a number"
@@ -308,7 +308,7 @@ def _origin(recipe: Recipe) -> str:
     if recipe.model.checkpoint:
         revision = f" at revision `{recipe.model.revision}`" if recipe.model.revision else ""
         return (
-            f"It starts from {provenance.told(recipe.model.checkpoint)}{revision}. The complete recipe is in "
+            f"It starts from {provenance.described(recipe.model.checkpoint)}{revision}. The complete recipe is in "
             "`recipe.yaml`."
         )
     shape = ", ".join(f"{key} {value}" for key, value in (recipe.model.architecture or {}).items())

@@ -108,7 +108,7 @@ def name_of(checkpoint: str) -> str:
     return folder.name if folder.name != "model" else folder.parent.name
 
 
-def told(checkpoint: str) -> str:
+def described(checkpoint: str) -> str:
     """As it stands in a sentence behind "made from" or "starts from": `` `my-model` ``, or ``the model of stage
     `mrpc` in run `demo` ``."""
     name = f"`{name_of(checkpoint)}`"
@@ -206,6 +206,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-__all__ = ["REFERENCES", "is_hub_id", "name_of", "public", "told"]

@@ -19,7 +19,10 @@ from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
+from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import provenance
+from pipelines.publishing.assemble import assemble, is_adapter, read_head
+from pipelines.publishing.card import card, made_by
 from pipelines.publishing.destinations.destination import (
     MARKER,
     Destination,
@@ -29,6 +32,7 @@ from pipelines.publishing.destinations.destination import (
     marker_in,
     write_sums,
 )
+from pipelines.publishing.provenance import manifest_of
 from pipelines.publishing.requirements import (
     OPERATORS,
     Requirement,
@@ -37,6 +41,7 @@ from pipelines.publishing.requirements import (
     parse,
     scored_before,
 )
+from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
@@ -223,12 +228,6 @@ class Publish(Stage):
         assembled: Path,
     ) -> dict[str, Any]:
         """The complete folder, proven; returns what its marker says."""
-        from pipelines.models.heads import HEAD_CLASSES
-        from pipelines.publishing.assemble import assemble, is_adapter, read_head
-        from pipelines.publishing.card import card, made_by
-        from pipelines.publishing.provenance import manifest_of
-        from pipelines.publishing.verify import prove
-
         trained = context.stage_folders[source] / "model"
         head = read_head(trained)
         tuner = getattr(context.recipe.stage(source), "tuner", None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.publishing import provenance
-from pipelines.publishing.provenance import is_hub_id, manifest_of, name_of, told
+from pipelines.publishing.provenance import described, is_hub_id, manifest_of, name_of
 
 
 def folder(place: Path, **files: object) -> str:
@@ -31,24 +31,24 @@ def folder(place: Path, **files: object) -> str:
 )
 def test_a_publication_has_the_name_it_was_published_under(to: str, name: str, tmp_path: Path) -> None:
     place = folder(tmp_path / "0123abcd", publication_json={"to": to})
-    assert (name_of(place), told(place)) == (name, f"`{name}`")
+    assert (name_of(place), described(place)) == (name, f"`{name}`")
 
 
 def test_a_stage_s_model_has_the_name_of_the_stage_and_of_its_run(tmp_path: Path) -> None:
     place = folder(tmp_path / "demo/stages/01-mrpc/model")
     (Path(place).parent / "stage.json").write_text('{"id": "mrpc"}')
-    assert told(place) == "the model of stage `mrpc`"
+    assert described(place) == "the model of stage `mrpc`"
     (tmp_path / "demo/recipe.yaml").write_text("name: demo\n")
-    assert told(place) == "the model of stage `mrpc` in run `demo`"
+    assert described(place) == "the model of stage `mrpc` in run `demo`"
     task = folder(tmp_path / "cache/abc/tasks/first/model")
     (tmp_path / "cache/abc/stage.json").write_text('{"id": "both"}')
-    assert (name_of(task), told(task)) == ("both", "the model of stage `both`")
+    assert (name_of(task), described(task)) == ("both", "the model of stage `both`")
 
 
 def test_other_folders_are_called_by_their_last_part_unless_that_says_nothing(tmp_path: Path) -> None:
-    assert told(folder(tmp_path / "mine")) == "`mine`"
-    assert told(folder(tmp_path / "theirs/model")) == "`theirs`"
-    assert told(folder(tmp_path / "broken", publication_json=[1])) == "`broken`"
+    assert described(folder(tmp_path / "mine")) == "`mine`"
+    assert described(folder(tmp_path / "theirs/model")) == "`theirs`"
+    assert described(folder(tmp_path / "broken", publication_json=[1])) == "`broken`"
 
 
 def test_the_file_that_a_stage_is_known_by_is_the_one_that_the_store_writes() -> None:
@@ -60,7 +60,7 @@ def test_the_file_that_a_stage_is_known_by_is_the_one_that_the_store_writes() ->
 def test_a_name_on_the_hub_stays() -> None:
     assert is_hub_id("google-bert/bert-base-uncased")
     assert not any(is_hub_id(each) for each in ("/srv/x", "./x", "~/x", "a/b/c"))
-    assert told("google-bert/bert-base-uncased") == "`google-bert/bert-base-uncased`"
+    assert described("google-bert/bert-base-uncased") == "`google-bert/bert-base-uncased`"
 
 
 def test_versions_fingerprints_data_and_training_metrics_are_there(job):
