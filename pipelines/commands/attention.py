@@ -44,7 +44,7 @@ COLOURS = "cividis"
 """Grows lighter evenly, and looks alike to people who see few colours (Nuñez et al. 2018, arxiv.org/abs/1712.01662)."""
 
 
-def answer(request: JSONObject) -> dict[str, Any]:
+def answer(request: JSONObject) -> JSONObject:
     """Compute the maps, write the page and the picture, and say where they lie. Raises FineryError."""
     out = Path(request.get("out", "."))
     if out.exists() and not out.is_dir():

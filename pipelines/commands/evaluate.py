@@ -45,7 +45,7 @@ class EvaluateRequest:
     """Further keys of an evaluate stage: `max_eval_samples`, `baselines` and so on."""
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """Scores, details and warnings, as plain data; files where they were asked for. Raises FineryError."""
     request = EvaluateRequest(**fields)
     models = find_all(request.models)
@@ -97,7 +97,7 @@ def named(models: Sequence[TrainedModel], benchmarks: Sequence[str]) -> list[str
     return list(benchmarks)
 
 
-def scored(models: Sequence[TrainedModel], request: EvaluateRequest) -> dict[str, Any]:
+def scored(models: Sequence[TrainedModel], request: EvaluateRequest) -> JSONObject:
     """What an evaluate stage finds out and leaves behind."""
     stage = stage_for(models, named(models, request.benchmarks), request.settings or {})
     recipe = recipe_of(models, stage)
@@ -136,7 +136,7 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def submitted(models: Sequence[TrainedModel], request: EvaluateRequest) -> dict[str, Any]:
+def submitted(models: Sequence[TrainedModel], request: EvaluateRequest) -> JSONObject:
     """Write the submission; says which files are in it, and what is missing."""
     assert request.submission is not None
     path = Path(request.submission).expanduser()

@@ -75,7 +75,7 @@ class TextGenerator:
     """The special tokens that decoding begins, ends and fills up with."""
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """What the model makes of every prompt, as plain data. Raises FineryError."""
     request = GenerateRequest(**fields)
     prompts = prompts_of(request)
@@ -142,7 +142,7 @@ def _prompt_in(path: Path, number: int, line: str) -> str:
     return str(row["prompt"])
 
 
-def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> dict[str, Any]:
+def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> JSONObject:
     """Greedy, beam search and samples, one after another."""
     request = writer.request
     inputs = _inputs(writer, prompt)
@@ -165,7 +165,7 @@ def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> dict
     }
 
 
-def mask_predict(writer: TextGenerator, prompt: str, notes: list[str]) -> dict[str, Any]:
+def mask_predict(writer: TextGenerator, prompt: str, notes: list[str]) -> JSONObject:
     """All words at once, the least certain ones again and again: the way of a decoder that sees both sides.
 
     Such a model gives no probability to a text from left to right. Each word's is the one given all the others
@@ -194,7 +194,7 @@ def mask_predict(writer: TextGenerator, prompt: str, notes: list[str]) -> dict[s
     return {"prompt": prompt, "continuations": [_measured(writer, "mask-predict", ids, chances.tolist(), seconds)]}
 
 
-def fill_in(writer: TextGenerator, prompt: str) -> dict[str, Any]:
+def fill_in(writer: TextGenerator, prompt: str) -> JSONObject:
     """The likeliest words for each mask of a prompt, each as if the other masks stayed."""
     import torch
 
@@ -238,7 +238,7 @@ def chats(writer: TextGenerator) -> bool:
     return writer.family == "decoder" and not writer.request.plain and bool(writer.tokenizer.chat_template)
 
 
-def _inputs(writer: TextGenerator, prompt: str) -> dict[str, Any]:
+def _inputs(writer: TextGenerator, prompt: str) -> JSONObject:
     """(1, tokens) tensors. Raises CommandError for prompts that are too long or come to nothing."""
     import torch
 
@@ -275,7 +275,7 @@ def _room(writer: TextGenerator, inputs: JSONObject, notes: list[str]) -> int:
     return min(wanted, left)
 
 
-def _tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def _tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> JSONObject:
     """The tokens of the checkpoint's generation settings; the settings themselves are emptied, penalties and all."""
     own = getattr(model, "generation_config", None)
     tokens = {name: getattr(own, name, None) for name in USED}
@@ -306,7 +306,7 @@ def _generate(writer: TextGenerator, inputs: JSONObject, how: JSONObject, room: 
 
 def _continuation(
     writer: TextGenerator, inputs: JSONObject, name: str, how: JSONObject, room: int, seed: int
-) -> dict[str, Any]:
+) -> JSONObject:
     started = time.perf_counter()
     whole = _generate(writer, inputs, how, room, seed)
     new = whole[inputs["input_ids"].shape[1] if writer.family == "decoder" else 1 :].tolist()
@@ -330,7 +330,7 @@ def _log_probabilities(writer: TextGenerator, inputs: JSONObject, whole: Any) ->
 
 def _measured(
     writer: TextGenerator, name: str, ids: Sequence[int], chances: Sequence[float], seconds: float
-) -> dict[str, Any]:
+) -> JSONObject:
     """A continuation with its numbers. The end token counts as a token of the text, but not for its repetition."""
     ends = writer.tokens["eos_token_id"]
     ends = set(ends) if isinstance(ends, list) else {ends}

@@ -39,7 +39,7 @@ class HarnessRequest:
     """Draws the examples."""
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """The scores of every task, as plain data. Raises FineryError."""
     request = HarnessRequest(**{**fields, "tasks": tuple(fields["tasks"])})
     if find_spec("lm_eval") is None:
@@ -108,7 +108,7 @@ def _tasks(request: HarnessRequest) -> tuple[list[str], Any]:
     return list(dict.fromkeys(names)), manager
 
 
-def _scores(results: JSONObject) -> dict[str, Any]:
+def _scores(results: JSONObject) -> JSONObject:
     """By task: its scores with their standard errors, how many examples stood before a question, how many questions."""
     scores_by_task: dict[str, Any] = {}
     for task, values in results["results"].items():

@@ -69,7 +69,7 @@ class PredictRequest:
     batch_size: int = 32
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """Where the predictions lie, how many they are and how often each answer occurs. Raises FineryError."""
     request = PredictRequest(**fields)
     out = Path(request.out).expanduser()
@@ -172,7 +172,7 @@ def named_task(model: TrainedModel, request: PredictRequest) -> Any:
     return None if model.subject is None else resolve(model.subject.task, model.id)
 
 
-def columns_for(task: Any, request: PredictRequest) -> tuple[str, ...]:
+def columns_for(task: Task, request: PredictRequest) -> tuple[str, ...]:
     """The columns that are read. Raises CommandError where another number of them is needed."""
     given = tuple(request.text) or task.columns
     if request.text and task.kind == "multiple_choice":

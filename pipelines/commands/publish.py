@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pipelines.commands.trained_models import WarningLog
 from pipelines.core.config import ConfigIssues
@@ -37,7 +36,7 @@ class PublishRequest:
     """Further keys of a publish stage: `merge`, `private`, `license`."""
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """Where it lies, and what the proof found. Raises FineryError."""
     request = PublishRequest(**fields)
     run, stage_id = run_of(Path(request.source).expanduser())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
@@ -29,14 +28,14 @@ class ScoreRequest:
     missing: str = "refuse"
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """`scores`, and `notes` that a reader should know. Raises CommandError with one sentence for anything that is
     wrong with the files."""
     notes: list[str] = []
     return {"scores": scores_of(ScoreRequest(**fields), notes), "notes": notes}
 
 
-def scores_of(request: ScoreRequest, notes: list[str]) -> dict[str, Any]:
+def scores_of(request: ScoreRequest, notes: list[str]) -> JSONObject:
     """The scores, as plain data. Raises CommandError."""
     name, predictions, references = request.benchmark, Path(request.predictions), Path(request.references)
     if request.na_prob_file is not None and name != "squad_v2":

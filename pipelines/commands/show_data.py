@@ -70,7 +70,7 @@ class Listener:
         return events
 
 
-def answer(fields: JSONObject) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """The first examples of every task of a stage, as plain data. Raises FineryError."""
     request = ShowDataRequest(**{**fields, "overrides": tuple(fields.get("overrides", ()))})
     recipe = load(request.recipe, request.overrides)
@@ -147,7 +147,7 @@ def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> dict[str, Any]:
+def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> JSONObject:
     """One task: what its lesson said about itself, and its first examples."""
     task: Any = subject.resolved(name.partition("/")[2] or name)
     task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
@@ -260,7 +260,7 @@ def learns_pairs(stage: Stage) -> bool:
     return hasattr(stage, "preference_rows")
 
 
-def shown(context: Context, listener: Listener, stage: Any, rows: int) -> dict[str, Any]:
+def shown(context: Context, listener: Listener, stage: Any, rows: int) -> JSONObject:
     """The stage's pairs: what it says about them, and the first of them, each as two rows."""
     tokenizer = context.open_tokenizer()
     examples = _examples(context, stage, tokenizer)

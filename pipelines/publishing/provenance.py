@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import DataError
-from pipelines.core.files import read_json
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Context
 from pipelines.core.recipe import START
 from pipelines.publishing.destinations.destination import MARKER
@@ -163,7 +163,7 @@ OF_A_STAGE = ("fingerprint", "reads", "inputs", "versions", "seconds")
 """What is taken from a stage's own record."""
 
 
-def manifest_of(context: Context, stage_ids: Iterable[str]) -> dict[str, Any]:
+def manifest_of(context: Context, stage_ids: Iterable[str]) -> JSONObject:
     """Versions, fingerprints, data hashes and training metrics of the stages that made the model and its scores."""
     run = read_json(context.events.path.parent / "manifest.json")
     return {
@@ -175,7 +175,7 @@ def manifest_of(context: Context, stage_ids: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def _stage_manifest(context: Context, stage_id: str) -> dict[str, Any]:
+def _stage_manifest(context: Context, stage_id: str) -> JSONObject:
     folder = context.stage_folders[stage_id]
     stage = context.recipe.stage(stage_id)
     record = read_json(folder / "stage.json")

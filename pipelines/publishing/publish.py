@@ -226,7 +226,7 @@ class Publish(Stage):
         scores: Mapping[str, BenchmarkScores],
         destination: Destination,
         assembled: Path,
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         """The complete folder, proven; returns what its marker says."""
         trained = context.stage_folders[source] / "model"
         head = read_head(trained)

@@ -105,7 +105,7 @@ class ProofInputs:
             spans=self.spans and self.spans[:rows],
         )
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> JSONObject:
         """What the model is asked, as plain data."""
         plain = {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
         others = {"words": self.words, "choices": self.choices, "spans": self.spans, "stride": self.stride}
@@ -135,7 +135,7 @@ class Proof:
     written: bool = False
     """Whether those are texts of the evaluation, with what the model wrote, for want of predictions with logits."""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         """As it stands in publication.json."""
         return {
             "rows": self.rows,

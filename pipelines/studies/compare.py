@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.core.errors import CommandError
+from pipelines.core.files import JSONObject
 from pipelines.core.load import load as load_recipe
 from pipelines.core.registry import nearest
 from pipelines.core.scores import smaller_is_better
@@ -115,7 +116,7 @@ class RunComparison:
     """By test: the p-value of the main score, corrected."""
 
 
-def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> dict[str, Any]:
+def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> JSONObject:
     """What `finery compare` says, as plain data. Raises CommandError where the runs have nothing in common."""
     tests, how = _tests_and_correction(test, correction)
     measured: dict[str, list[tuple[str, Result]]] = {}
@@ -193,7 +194,7 @@ def _side_by_side(
     benchmark: str, models: Sequence[RunComparison], test: Test, how: Correction, count: int
 ) -> dict[str, Any]:
     reference = models[0]
-    columns: list[dict[str, Any]] = []
+    columns: list[JSONObject] = []
     sentences: list[str] = []
     warnings: list[str] = []
     for each in models:
@@ -216,7 +217,7 @@ def _side_by_side(
     }
 
 
-def _column(compared: RunComparison, verdict: str) -> dict[str, Any]:
+def _column(compared: RunComparison, verdict: str) -> JSONObject:
     """One model, as plain data."""
     result, tested = compared.result, compared.tested
     metrics: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_cells import named
 from pipelines.metrics.statistics import Correction
@@ -32,7 +33,7 @@ class OverviewLine:
     mean: StudyRow | None
     """Over all columns, of each seed; None where a result is missing, or where scores cannot be averaged."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {"name": self.name, "scores": [_plain(row) for row in self.rows], "mean": _plain(self.mean)}
 
@@ -62,7 +63,7 @@ class Overview:
         """Whether a line has a mean."""
         return any(line.mean is not None for line in self.lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {
             "labels": self.labels,

@@ -197,7 +197,7 @@ def page(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overvie
     )
 
 
-def _glance(overview: Overview, reference: str | None) -> dict[str, Any]:
+def _glance(overview: Overview, reference: str | None) -> JSONObject:
     """The tasks of a study side by side."""
     head, *lines = readme.glance(overview, reference)
     return {
@@ -210,7 +210,7 @@ def _glance(overview: Overview, reference: str | None) -> dict[str, Any]:
 
 def _block(
     labels: Mapping[str, str], benchmark: str, rows: Sequence[StudyRow], reference: str | None, corrected_by: str
-) -> dict[str, Any]:
+) -> JSONObject:
     """One section: its heading, table, sentences and plots."""
     able = [row for row in rows if row.figures]
     return {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pipelines.core.costs import StagePlan
+from pipelines.core.files import JSONObject
 from pipelines.core.pages import count, seconds, size
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.study_cells import Cell, StudyRecipe, named
@@ -42,7 +42,7 @@ class StudyPlan:
     """Of all cells; None when a stage is unknown. Processes take some seconds more each to start."""
     search_seconds: float | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {
             "name": self.name,

@@ -38,7 +38,7 @@ class Figure:
     difference: Estimate | None = None
     """From the reference, paired."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         difference = None
         if self.difference is not None:
@@ -118,7 +118,7 @@ class StudyRow:
             return "inside the noise"
         return "better" if (difference.value > 0) != smaller_is_better(name) else "worse"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {
             "name": self.name,
