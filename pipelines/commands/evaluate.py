@@ -24,10 +24,12 @@ from pipelines.commands.trained_models import (
 from pipelines.core.config import flatten, key_path
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
-from pipelines.core.registry import EXAMINERS, TASKS, nearest
+from pipelines.core.registry import TASKS, nearest
+from pipelines.core.task_files import names_file
 from pipelines.evaluation.evaluate import Evaluate
 from pipelines.evaluation.official.glue import lines, possible, write_submission
-from pipelines.tasks.evaluation import SplitRequest
+from pipelines.tasks.benchmarks import read_file
+from pipelines.tasks.evaluation import SplitRequest, evaluation_of
 
 FILES = ("metrics.json", "details.json", "predictions.parquet")
 
@@ -65,7 +67,9 @@ def answer(fields: JSONObject) -> JSONObject:
 
 def stage_for(models: Sequence[TrainedModel], benchmarks: Sequence[str], settings: JSONObject) -> Evaluate:
     """The evaluate stage that asks these models. Raises CommandError."""
-    words: dict[str, Any] = {"id": "evaluate", "benchmarks": tuple(benchmarks) or None, **settings}
+    names = tuple(Path(name).stem if names_file(name) else name for name in benchmarks)
+    own = {Path(name).stem: read_file(name) for name in benchmarks if names_file(name)}
+    words: dict[str, Any] = {"id": "evaluate", "benchmarks": names or None, "tasks": own, **settings}
     if len(models) == 1 and models[0].subject is not None:
         words["from"] = models[0].id
     try:
@@ -87,7 +91,7 @@ def named(models: Sequence[TrainedModel], benchmarks: Sequence[str]) -> list[str
     if (twice := next((name for name in benchmarks if list(benchmarks).count(name) > 1), None)) is not None:
         raise CommandError(f"the benchmark '{twice}' is named twice")
     for name in benchmarks:
-        if name not in TASKS and name not in task_of:
+        if name not in TASKS and name not in task_of and not names_file(name):
             every = [*task_of, *TASKS]
             raise CommandError(f"unknown benchmark '{name}'.{nearest(name, every)} Available: {', '.join(every)}")
         needed = (getattr(TASKS.load(name), "trained_by", None) if name in TASKS else None) or name
@@ -182,5 +186,5 @@ def ask_split(models: Sequence[TrainedModel], task_name: str, split: str, settin
         task = choice.open_task()
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
         asked = SplitRequest(stage, choice, task, context, model, context.open_tokenizer(), split)
-        answers = EXAMINERS.load(task.head.kind)().ask(asked)
+        answers = evaluation_of(task.kind).ask(asked)
     return answers.predicted[0], task

@@ -14,7 +14,8 @@ from pipelines.commands.evaluate import stage_for
 from pipelines.commands.trained_models import TrainedModel, WarningLog, context_of, find, recipe_of, refuse_mistakes
 from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.files import JSONObject
-from pipelines.core.registry import EXAMINERS, TASKS
+from pipelines.core.registry import TASKS
+from pipelines.core.task_files import names_file
 from pipelines.data import chat_formats, chat_templates
 from pipelines.data.tables import READERS
 from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
@@ -22,9 +23,10 @@ from pipelines.models import checkpoint
 from pipelines.models.generate import continue_prompts, how
 from pipelines.models.heads import saved_head
 from pipelines.tasks.base import SplitLocation, Task, resolve
+from pipelines.tasks.benchmarks import read_file
 from pipelines.tasks.causal.evaluation import template_of
 from pipelines.tasks.causal.task import CausalTask
-from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest
+from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest, evaluation_of
 from pipelines.tasks.extractive_qa.task import QuestionTask
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.token_classification.task import TokenTask
@@ -119,6 +121,10 @@ def chosen(models: Sequence[TrainedModel], request: PredictRequest) -> TrainedMo
 
 def split_of(model: TrainedModel, request: PredictRequest) -> tuple[Any, str]:
     """(the task, its split that is predicted). Raises CommandError."""
+    if names_file(request.task):
+        task = read_file(str(request.task)).task(Path(str(request.task)).stem)
+        split = request.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
+        return (AsText(task) if getattr(model.subject, "as_text", False) else task), split
     if request.task is not None and request.task not in (*TASKS, model.task, model.id):
         raise CommandError(TASKS.unknown(request.task))
     if request.task is None and model.subject is None:
@@ -165,6 +171,8 @@ def own_task(model: TrainedModel, request: PredictRequest) -> Any:
 
 def named_task(model: TrainedModel, request: PredictRequest) -> Any:
     """The task that `--task` names, else the one the model was trained on, if that is known."""
+    if names_file(request.task):
+        return read_file(str(request.task)).task(Path(str(request.task)).stem)
     if request.task is not None and request.task in TASKS:
         return TASKS.load(request.task)
     if request.task is not None and request.task not in (model.id, model.task):
@@ -240,7 +248,7 @@ def ask(model: TrainedModel, task: Any, split: str, request: PredictRequest, war
     settings = {name: value for name, value in given.items() if value is not None}
     stage = stage_for([model], [next(iter(TASKS))] if model.subject is None else [], settings | {"id": "predict"})
     recipe = recipe_of([model], stage)
-    if request.task is not None and request.task in TASKS and model.subject is not None:
+    if request.task is not None and (request.task in TASKS or names_file(request.task)) and model.subject is not None:
         named = stage_for([model], [request.task], settings)
         refuse_mistakes(recipe_of([model], named), named)
     choice = BenchmarkChoice(task.name, task.name, model.id, model.id, model.subject)
@@ -253,7 +261,7 @@ def ask(model: TrainedModel, task: Any, split: str, request: PredictRequest, war
         if task.kind in ("causal", "instruction_pairs"):
             predicted: Any = continued(split_request, request)
         else:
-            predicted = EXAMINERS.load(task.head.kind)().ask(split_request).predicted[0]
+            predicted = evaluation_of(task.kind).ask(split_request).predicted[0]
         warnings += events.warnings
         doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []

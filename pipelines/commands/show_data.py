@@ -25,9 +25,11 @@ from pipelines.models import heads, opening, remote_code
 from pipelines.runs.run import Job
 from pipelines.runs.workspace import RunFolder, StageStore
 from pipelines.tasks.first_batch import pair_pieces, pieces, summary
+from pipelines.tasks.preference.training import PreferenceTraining
 from pipelines.tasks.text_to_text import AsText
 from pipelines.trainers import input_formats, tuning
 from pipelines.trainers.preferences import pairs_for
+from pipelines.trainers.reward import HEAD
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,12 +152,12 @@ def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
 def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> JSONObject:
     """One task: what its lesson said about itself, and its first examples."""
     task: Any = subject.resolved(name.partition("/")[2] or name)
-    task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
+    task, tokenizer = AsText(task) if subject.as_text else task, context.open_tokenizer()
     plain = subject.model_copy(update={"auxiliary_lm": None})
-    model = context.open_model(teacher.head(plain, task))
+    model = context.open_model(subject.learnt_as().training_head(plain, task))
     if getattr(plain, "input_format", None):
         input_formats.adopt(tokenizer)
-    lesson = teacher.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
+    lesson = subject.training().prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
     sample = next(iter(listener.taken("sample")), {})
     view = VIEWS.get(task.kind, _whole)
     examples = [
@@ -291,9 +293,9 @@ def shown(context: Context, listener: Listener, stage: Any, rows: int) -> JSONOb
 
 def _examples(context: Context, stage: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
     if stage.scores:
-        teacher = stage.teacher()
-        model = context.open_model(teacher.head(stage, None))
-        return teacher.prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
+        model = context.open_model(HEAD)
+        length = usable_positions(model.config)
+        return PreferenceTraining().prepare(stage, None, context, model, tokenizer, length).examples
     model, _ = tuning.opened_policy(stage, context)
     return pairs_for(stage, context, model, tokenizer, usable_positions(model.config))[0]
 

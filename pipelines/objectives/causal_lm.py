@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED, Head
-from pipelines.objectives.attention_masks import sees_ahead
+from pipelines.core.model_types import sees_ahead
 from pipelines.objectives.batches import Flags, Ids, padded_and_real, tensors
 from pipelines.objectives.objective import Collate, Objective
 
@@ -27,6 +27,7 @@ class CausalLM(Objective):
     """Name the next token."""
 
     name: Literal["causal_lm"] = "causal_lm"
+    redraws: ClassVar[bool] = False
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
     causal: ClassVar[bool] = True

@@ -11,7 +11,8 @@ from typing import Any
 from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
-from pipelines.core.study_matrix import Axis, reference_axis
+from pipelines.core.study_matrix import Axis
+from pipelines.core.study_options import reference_axis
 from pipelines.evaluation.resampling import Estimate, Floats, mean_interval, paired_difference
 from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected

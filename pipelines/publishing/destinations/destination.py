@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 from pipelines.core.files import JSONObject
 from pipelines.core.registry import DESTINATIONS
@@ -27,12 +27,15 @@ CHUNK = 1 << 20
 class Destination(Protocol):
     """A place for one publication. Building one touches nothing."""
 
+    example: ClassVar[str]
+    """A `to` in this kind's syntax."""
+
     def __init__(self, to: str, private: bool = True) -> None:
         """`to` as it stands in the recipe."""
 
     @staticmethod
     def claims(to: str) -> bool:
-        """Whether `to` is written in this kind's syntax. Exactly one kind claims any text."""
+        """Whether `to` is written in this kind's syntax. The first kind of the registry that claims a text gets it."""
 
     @staticmethod
     def mistake(to: str) -> str | None:
