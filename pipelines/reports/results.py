@@ -101,7 +101,7 @@ class Result(BenchmarkScores):
     def draws(self) -> dict[str, Floats]:
         """By metric: the score on resampled examples (resamples,). Empty where predictions cannot be scored again."""
         if self.of_completions and self.predictions is not None and self.predictions.is_file():
-            columns = of_each_prompt(self.predictions, self.metrics)
+            columns = of_each_prompt(self.predictions, list(self.metrics))
             return {name: column[resamples(len(column), SEED)].mean(axis=1) for name, column in columns.items()}
         return {
             f"{name}{suffix}": scores
