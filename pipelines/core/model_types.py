@@ -1,12 +1,7 @@
 """What is known of transformers' own text models: their words, heads, positions, and which look back only.
 
-The words of transformers' own text models, read from model_types.json when one of them is first asked for.
-
-The file is written by `python -m pipelines.core.generate_model_types` from the pinned transformers.
-
-Which models see only what comes before a token, by the words of their config.
-
-How many tokens a model has positions for, which its config does not say in one way.
+The table of words and heads is read from model_types.json when one of them is first asked for; the file is written by
+`python -m pipelines.core.generate_model_types` from the pinned transformers.
 """
 
 from __future__ import annotations
@@ -14,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -36,12 +31,12 @@ class ModelType(NamedTuple):
 @cache
 def model_types() -> dict[str, ModelType]:
     """Every known `model_type`."""
-    text = files("pipelines.core").joinpath("model_types.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("model_types.json").read_text(encoding="utf-8")
     types = json.loads(text)["types"]
     return {name: ModelType(entry["keys"], entry["aliases"], tuple(entry["heads"])) for name, entry in types.items()}
 
 
-def looks_back_only(words: Mapping[str, Any]) -> bool:
+def looks_back_only(words: Mapping[str, object]) -> bool:
     """Whether the first token of a text knows nothing of the others.
 
     A decoder alone does; in an encoder-decoder each token of the decoder sees the whole text through the encoder.
@@ -66,7 +61,7 @@ AFTER_PADDING = frozenset(
 """Families of RoBERTa's kind: their first token stands at `pad_token_id + 1`, so that 514 positions hold 512 tokens."""
 
 
-def usable_positions(config: Any) -> int | None:
+def usable_positions(config: object) -> int | None:
     """Tokens of the longest text that a model of this transformers config can read; None where there is no bound."""
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:  # XLNet says -1
@@ -82,3 +77,48 @@ def positions_for_text(model: Any) -> int | None:
     """Tokens of the longest text that an open model can read: its positions but those that its virtual tokens take."""
     positions = usable_positions(model.config)
     return None if positions is None else positions - getattr(model, "virtual_tokens", 0)
+
+
+BOTH_WAYS = ("bert-generation", "xlnet")
+"""Model types that see both ways although they have no masked-LM head."""
+
+
+def sees_ahead(architecture: Mapping[str, Any]) -> str | None:
+    """Why a model of this resolved architecture would see the token it must name, as a sentence without its subject."""
+    model_type = architecture.get("model_type", "finery")
+    if model_type == "finery":
+        family = architecture.get("family", "encoder")
+        if family == "decoder":
+            return None
+        return f"needs a model that sees only what comes before: family decoder, not {family}"
+    facts = model_types().get(model_type)
+    if facts is None or architecture.get("is_decoder"):
+        return None
+    encoder = "masked_lm" in facts.heads and "seq2seq_lm" not in facts.heads
+    if not encoder and model_type not in BOTH_WAYS:
+        return None
+    instead = "set is_decoder: true, or " if "is_decoder" in facts.keys else ""
+    return (
+        f"needs a model that sees only what comes before, but {model_type} sees both ways; "
+        f"{instead}use a decoder such as gpt2"
+    )
+
+
+TAKE_MASKS = ("bert", "finery", "gpt2", "gpt_neox", "llama", "qwen2", "qwen3")
+"""Model types whose attention takes a ready mask, and a position for each token, as they are."""
+
+
+def takes_masks(architecture: Mapping[str, Any]) -> str | None:
+    """Why a model of this resolved architecture does not take a ready mask, as a sentence without its subject."""
+    model_type = architecture.get("model_type", "finery")
+    if model_type not in TAKE_MASKS:
+        return (
+            f"needs attention that takes a mask for each pair of tokens, which {model_type} is not known for; "
+            f"known: {', '.join(TAKE_MASKS)}"
+        )
+    if model_type == "finery" and architecture.get("attention_pattern") == "linear":
+        return (
+            "needs attention that takes a mask for each pair of tokens, which attention_pattern linear does not; "
+            "use another pattern"
+        )
+    return None

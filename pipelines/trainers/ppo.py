@@ -2,8 +2,8 @@
 
 The model samples completions of the prompts, the reward scores them, and the model is moved towards what scored
 better than expected, held back by a penalty for leaving its reference. Ziegler et al. 2019, arxiv.org/abs/1909.08593;
-Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/ppo.md explains the
-algorithm, file by file.
+Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/how-to/ppo.md
+explains the algorithm, file by file.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PPO(Stage):
     arguments: PPOArguments = PPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers,
     such as `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see
-    docs/ppo.md."""
+    docs/how-to/ppo.md."""
 
     trains: ClassVar[bool] = True
 

@@ -68,7 +68,7 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
     """Note every module of ours in which a function is called while a stage does its work."""
     work, root = Job._run_stage, str(Path(pipelines.__file__).parent) + "/"
 
-    def run_stage(job: Job, stage: Stage, attempt: Path, mark: str) -> None:
+    def run_stage(job: Job, stage: Stage, attempt: Path, fingerprint: str) -> None:
         files: set[str] = set()
 
         def called(frame: FrameType, event: str, argument: Any) -> None:
@@ -77,7 +77,7 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
         before = sys.gettrace()
         sys.settrace(called)
         try:
-            work(job, stage, attempt, mark)
+            work(job, stage, attempt, fingerprint)
         finally:
             sys.settrace(before)
             own = (file.removeprefix(root).partition("/templates/")[0] for file in files if file.startswith(root))

@@ -1,9 +1,11 @@
-"""The block `few_shot` of an evaluate stage: which language model is asked about which tasks, and what is wrong with it.
+"""The block `few_shot` of an evaluate stage: which language model is asked about which tasks, and what is wrong with
+it.
 
 Brown et al. 2020, "Language Models are Few-Shot Learners", section 2.4, arxiv.org/abs/2005.14165: K examples of the
-task stand before the question, drawn from its training rows, and the model completes the text. See docs/few-shot.md.
-`from` names the stage whose model is asked; else it is the latest before that leaves a language model: a pretrain
-stage, or a supervised one whose model writes. Where there is none it is the recipe's own checkpoint.
+task stand before the question, drawn from its training rows, and the model completes the text. See
+docs/how-to/few-shot.md. `from` names the stage whose model is asked; else it is the latest before that leaves a
+language model: a pretrain stage, or a supervised one whose model writes. Where there is none it is the recipe's own
+checkpoint.
 """
 
 from __future__ import annotations
@@ -168,9 +170,16 @@ def subjects(recipe: Recipe, stage: Evaluate) -> list[FewShotTask]:
     for name in stage.benchmarks or ():
         if name in described and not isinstance(described[name].task, str):
             found.append(FewShotTask(name, described[name].task, name))
+        elif name in stage.tasks:
+            found.append(FewShotTask(name, stage.tasks[name], None))
         elif name in TASKS:
             found.append(FewShotTask(name, name, None))
     return found
+
+
+def kinds(recipe: Recipe, stage: Evaluate) -> set[str]:
+    """The kinds of the tasks that are asked."""
+    return set() if stage.few_shot is None else {each.open_task().kind for each in subjects(recipe, stage)}
 
 
 def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
@@ -189,7 +198,7 @@ def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
     return found
 
 
-def _score_names(settings: Any, task: Any) -> tuple[str, ...]:
+def _score_names(settings: FewShot, task: Any) -> tuple[str, ...]:
     own = score_names(task.metrics)
     if task.kind not in OPTIONS or task.kind == "regression":
         return own
@@ -322,7 +331,7 @@ def _unfit_task(stage: Evaluate, subject: FewShotTask, at: int, head: Head | Non
         )
 
 
-def writes(settings: Any, kind: str) -> bool:
+def writes(settings: FewShot, kind: str) -> bool:
     """Whether the answer to a task of this kind is written, not chosen."""
     return settings.answer == "generation" or kind not in OPTIONS
 
