@@ -11,7 +11,7 @@ How many tokens of a window a question may take, and how many neighbouring windo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind

@@ -6,8 +6,6 @@ incomplete block designs: the method of paired comparisons".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -7,7 +7,7 @@ whole entities are scored; with `scheme: plain` each word has a class of its own
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
