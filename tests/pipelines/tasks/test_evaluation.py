@@ -20,11 +20,11 @@ import pytest
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
+from pipelines.core.results import scores_of_model
 from pipelines.data.encoding import encode
 from pipelines.metrics.seqeval import Seqeval
 from pipelines.metrics.squad import SquadV2
 from pipelines.publishing import clean_room
-from pipelines.publishing.requirements import scores_of
 from pipelines.publishing.verify import questions_of
 from pipelines.tasks.extractive_qa import evaluation
 from pipelines.tasks.predictions import read_predictions
@@ -112,7 +112,7 @@ def read(given: Any) -> tuple[dict[str, float], dict[str, Any], list[dict[str, A
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stranger_computes_the_logits_that_were_written(tmp_path, evaluation_context, kind, family):
     given = evaluated(tmp_path, evaluation_context, kind, family)
-    groups, count = questions_of(scores_of("mine", ["evaluate"], {"evaluate": given.folder}), "no")
+    groups, count = questions_of(scores_of_model("mine", ["evaluate"], {"evaluate": given.folder}), "no")
     assert count == 12
     (group,) = groups.values()
     again = clean_room.answer(model(kind, family), tiny.tokenizer(), **group.asked()).numpy()
