@@ -5,7 +5,7 @@ PIP_TORCH ?=
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-long check clean
+.PHONY: demo test test-long check docs clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Finery needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -27,5 +27,8 @@ test: check
 test-long: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+docs: .venv/ready
+	$(BIN)/python docs/build_reference.py
+
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist docs/reference

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -109,6 +109,12 @@ def test_the_readme_lists_the_rooms_in_the_order_of_their_layers():
     assert listed == list(reversed(LAYERS))
 
 
+def test_the_readme_lists_the_rooms_of_the_service():
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").split("## The rooms")[1]
+    listed = [line.split()[0] for line in text.split("```text\n")[2].split("\n```")[0].split("\n")]
+    assert sorted(listed) == sorted(folder.parent.name for folder in (REPOSITORY / "service").glob("*/__init__.py"))
+
+
 # Links
 
 
@@ -171,8 +177,47 @@ def test_files_that_pages_name_exist():
             for path in re.findall(
                 r"(?<![\w/.-])((?:pipelines|service|configs|tests|benchmarks|docs)/[\w./-]*\w)", span
             ):
-                if not path.startswith("docs/reference"):
+                if not path.startswith(("docs/reference", "pipelines/configs")):  # made by a build
                     assert (REPOSITORY / path).exists(), f"{name_of(page)} names {path}"
+
+
+def test_pages_that_code_and_recipes_name_exist():
+    for folder in ("pipelines", "service", "configs", "benchmarks"):
+        for file in sorted((REPOSITORY / folder).rglob("*.*")):
+            if file.suffix in {".py", ".yaml", ".service", ".jinja"}:
+                for path in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8")):
+                    assert (REPOSITORY / path).is_file(), f"{file.relative_to(REPOSITORY)} names {path}"
+
+
+# The reference
+
+
+def test_the_reference_is_built_from_the_code(tmp_path):
+    """As `make docs` does it: every name of every registry, every verb, event and route has its place."""
+    from pipelines.core import events, registry
+
+    program = [sys.executable, str(DOCS / "build_reference.py"), str(tmp_path / "reference")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pages = {page.stem: page for page in (tmp_path / "reference").glob("*.md")}
+    for target in links(pages["index"]):
+        assert (tmp_path / "reference" / target).is_file()
+    for name, table in vars(registry).items():
+        if isinstance(table, registry.Registry):
+            text = pages[name.lower().replace("_", "-")].read_text(encoding="utf-8")
+            assert re.findall(r"^## (.*)", text, re.MULTILINE) == list(table)
+    assert all(f"`{event}`" in pages["events"].read_text(encoding="utf-8") for event in events.EVENTS)
+    assert "| 75 | stopped |" in pages["events"].read_text(encoding="utf-8")
+    assert "## finery validate\n" in pages["command-line"].read_text(encoding="utf-8")
+    assert "## POST /api/v1/jobs\n" in pages["api"].read_text(encoding="utf-8")
+    assert "| `stages` | list of a block" in pages["recipe"].read_text(encoding="utf-8")
+    for page in pages.values():
+        for target in links(page):
+            path, _, anchor = target.partition("#")
+            there = page.parent / path if path else page
+            assert not anchor or anchor in anchors(there), f"{page.name} links to {target}"
+    assert "/docs/reference/" in (REPOSITORY / ".gitignore").read_text(encoding="utf-8").split()
+    assert "docs/build_reference.py" in (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 
 
 # Blocks
@@ -189,13 +234,13 @@ def test_every_json_block_is_json_and_every_python_block_is_python():
         ast.parse(fence.text, str(fence))
 
 
-def test_the_tuner_of_the_page_on_extending_is_a_block(monkeypatch):
+def test_the_tuner_of_the_page_on_extending_is_a_block(tmp_path, monkeypatch):
     (page,) = [fence for fence in written_in("python") if fence.text.startswith("# pipelines/tuners/")]
-    module = ModuleType("documented")
-    monkeypatch.setitem(sys.modules, "documented", module)
-    exec(compile(page.text, str(page), "exec"), vars(module))
-    assert module.Norms.model_validate({"name": "norms", "biases": False}).biases is False
-    assert module.Norms.model_fields["biases"].description
+    (tmp_path / "documented_tuner.py").write_text(page.text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    block = import_module("documented_tuner").Norms
+    assert block.model_validate({"name": "norms", "biases": False}).biases is False
+    assert block.model_fields["biases"].description
 
 
 # Recipes

@@ -16,7 +16,9 @@ from typing import Any
 from pipelines.core.errors import CommandError, DiskFull, ModelError, StageError
 from pipelines.core.interfaces import Head
 from pipelines.models import checkpoint as checkpoints
-from pipelines.models.checkpoint import Checkpoint, Family
+from pipelines.models import heads
+from pipelines.models.checkpoint import Checkpoint
+from pipelines.models.heads import Family
 
 PAGE, PICTURE = "attention.html", "attention.png"
 OWN_WORDS = 32
@@ -138,7 +140,7 @@ def attend(asked: Request) -> Maps:
         raise CommandError("the text is empty; give a sentence")
     checkpoint = checkpoints.find(asked.model)
     config = checkpoints.config_of(checkpoint)
-    family = checkpoints.family_of(config)
+    family = heads.family_of(config)
     if asked.target is not None and family != "encoder-decoder":
         lacks = "decoder" if family == "encoder" else "encoder"
         raise CommandError(
@@ -196,7 +198,7 @@ def write(maps: Maps, out: Path) -> dict[str, Path]:
 
 def _open(checkpoint: Checkpoint, family: Family) -> tuple[Any, bool]:
     """The model with its weights kept, and whether it can write text itself."""
-    head, has_words = checkpoints.HEADS[family], family == "encoder-decoder"
+    head, has_words = heads.FAMILY_HEADS[family], family == "encoder-decoder"
     if has_words:
         try:
             model = checkpoints.open_checkpoint(checkpoint, head, trained_head=True)
@@ -215,10 +217,9 @@ def _open(checkpoint: Checkpoint, family: Family) -> tuple[Any, bool]:
 
 def _head(checkpoint: Checkpoint, family: Family) -> Head:
     """The head does not change the maps, but an adapter opens with its own only."""
-    from pipelines.models.opening import AUTO_CLASSES, saved_head
 
-    saved = saved_head(Path(checkpoint.source))
-    return saved if saved is not None and saved.kind in AUTO_CLASSES else checkpoints.HEADS[family]
+    saved = heads.saved_head(Path(checkpoint.source))
+    return saved if saved is not None and saved.kind in heads.HEAD_CLASSES else heads.FAMILY_HEADS[family]
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Any:

@@ -163,7 +163,7 @@ def logits_of(models: Sequence[Trained], task_name: str, split: str, settings: M
 def ask_split(models: Sequence[Trained], task_name: str, split: str, settings: Mapping[str, Any]) -> tuple[Any, Any]:
     """(what the model that was trained on the task says about a split, the task). Raises FineryError."""
     from pipelines.core.registry import EXAMINERS
-    from pipelines.tasks.evaluation import AskedOfASplit
+    from pipelines.tasks.evaluation import SplitRequest
 
     stage = stage_for(models, [task_name], settings)
     recipe = recipe_of(models, stage)
@@ -173,6 +173,6 @@ def ask_split(models: Sequence[Trained], task_name: str, split: str, settings: M
         context = context_of(models, recipe, stage, Path(folder))
         task = choice.open_task()
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = AskedOfASplit(stage, choice, task, context, model, context.open_tokenizer(), split)
+        asked = SplitRequest(stage, choice, task, context, model, context.open_tokenizer(), split)
         answers = EXAMINERS.load(task.head.kind)().ask(asked)
     return answers.predicted[0], task

@@ -20,7 +20,8 @@ from typing import Any
 
 from pipelines.core.errors import CommandError
 from pipelines.models import checkpoint as checkpoints
-from pipelines.models.checkpoint import Family
+from pipelines.models import heads
+from pipelines.models.heads import Family
 
 FILL_INS = 5
 """Candidates shown for each mask."""
@@ -75,13 +76,13 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     prompts = prompts_of(asked)
     checkpoint = checkpoints.find(asked.model)
     config = checkpoints.config_of(checkpoint)
-    family = checkpoints.family_of(config)
+    family = heads.family_of(config)
     from pipelines.models.tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(checkpoint.tokenizer)
     if family == "encoder":
         _need_masks(asked.model, prompts, tokenizer)
-    model = checkpoints.open_checkpoint(checkpoint, checkpoints.HEADS[family], trained_head=True)
+    model = checkpoints.open_checkpoint(checkpoint, heads.FAMILY_HEADS[family], trained_head=True)
     writer = Writer(model, tokenizer, family, asked, _tokens(model, tokenizer))
     about: dict[str, Any] = {"model": asked.model, "family": family}
     if family == "encoder":

@@ -16,6 +16,7 @@ from typing import Any
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.registry import nearest
 from pipelines.models import checkpoint as checkpoints
+from pipelines.models import heads
 
 MISSING = "the lm-evaluation-harness is not installed; install it beside Finery: pip install lm_eval"
 
@@ -44,14 +45,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         raise CommandError(MISSING)
     checkpoint = checkpoints.find(asked.model)
     tasks, manager = _tasks(asked)
-    family = checkpoints.family_of(checkpoints.config_of(checkpoint))
+    family = heads.family_of(checkpoints.config_of(checkpoint))
     from lm_eval import simple_evaluate
 
     from pipelines.evaluation.few_shot.evaluation import READERS
     from pipelines.evaluation.few_shot.harness import FineryLM
     from pipelines.models.tokenizer import open_tokenizer
 
-    head = checkpoints.HEADS[family]
+    head = heads.FAMILY_HEADS[family]
     model = checkpoints.open_checkpoint(checkpoint, head, trained_head=True)
     asker = FineryLM(READERS[head.kind](model, open_tokenizer(checkpoint.tokenizer)), asked.batch_size)
     try:

@@ -15,11 +15,10 @@ from pipelines.commands.trained_models import Told, Trained, context_of, find, r
 from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.registry import EXAMINERS, TASKS
 from pipelines.data.tables import READERS
-from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
 from pipelines.models import checkpoint
 from pipelines.tasks.base import SplitLocation, Task, resolve
-from pipelines.tasks.evaluation import AskedOfASplit
+from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest
 from pipelines.tasks.extractive_qa.task import QuestionTask
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.token_classification.task import TokenTask
@@ -185,7 +184,7 @@ def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
 
 def foreign_task(model: Trained) -> Any:
     """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
-    from pipelines.models.opening import saved_head
+    from pipelines.models.heads import saved_head
 
     config = checkpoint.config_of(model.checkpoint)
     head = saved_head(Path(model.checkpoint.source))
@@ -240,11 +239,11 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
     if asked.task is not None and asked.task in TASKS and model.subject is not None:
         named = stage_for([model], [asked.task], settings)
         refuse_mistakes(recipe_of([model], named), named)
-    choice = Choice(task.name, task.name, model.id, model.id, model.subject)
+    choice = BenchmarkChoice(task.name, task.name, model.id, model.id, model.subject)
     with tempfile.TemporaryDirectory() as folder:
         context = context_of([model], recipe, stage, Path(folder))
         opened = context.open_model(task.head, stage_id=model.id, trained_head=True)
-        request = AskedOfASplit(stage, choice, task, context, opened, context.open_tokenizer(), split)
+        request = SplitRequest(stage, choice, task, context, opened, context.open_tokenizer(), split)
         told: Any = context.events
         assert isinstance(told, Told)
         if task.kind in ("causal", "instruction_pairs"):
@@ -257,7 +256,7 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
     return said
 
 
-def continued(request: AskedOfASplit, asked: Request) -> dict[str, list[Any]]:
+def continued(request: SplitRequest, asked: Request) -> dict[str, list[Any]]:
     """What a decoder goes on with, prompt by prompt."""
     from pipelines.data import chat_formats, chat_templates
     from pipelines.models.generate import continue_prompts, how
@@ -274,7 +273,7 @@ def continued(request: AskedOfASplit, asked: Request) -> dict[str, list[Any]]:
     return {"index": list(range(len(rows))), "text": rows, "prediction": [str(text) for text in texts]}
 
 
-def prompts(request: AskedOfASplit, asked: Request) -> list[str]:
+def prompts(request: SplitRequest, asked: Request) -> list[str]:
     """The prompts of one's own file, or of a split. Raises DataError."""
     if asked.data is None:
         return [str(text) for text in request.task.rows(request.split, asked.limit).texts]

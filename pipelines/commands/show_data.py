@@ -114,7 +114,7 @@ def bare_model(job: Any, head: Head) -> Any:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
 
-    from pipelines.models import opening, remote_code
+    from pipelines.models import heads, opening, remote_code
 
     own = job.recipe.model
     with torch.device("meta"):
@@ -122,7 +122,7 @@ def bare_model(job: Any, head: Head) -> Any:
             return opening.build(own.shape(), head, job.open_tokenizer(), 0)
         from transformers import AutoConfig
 
-        kind = opening.auto_class(head)
+        kind = heads.auto_class(head)
         where = remote_code.opening(own.checkpoint, own.revision, own)
         config = AutoConfig.from_pretrained(own.checkpoint, **where)
         return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})

@@ -86,7 +86,7 @@ OBJECTIVES = Registry(
         "span_corruption": "pipelines.objectives.span_corruption:SpanCorruption",
         "denoising": "pipelines.objectives.denoising:Denoising",
         "replaced_token_detection": "pipelines.objectives.replaced_token_detection:ReplacedTokenDetection",
-        "seq2seq": "pipelines.objectives.seq2seq:Seq2Seq",
+        "seq2seq": "pipelines.objectives.seq2seq:Seq2SeqObjective",
         "mask_predict": "pipelines.objectives.mask_predict:MaskPredict",
     },
 )
@@ -216,23 +216,23 @@ TASKS = Registry(
 METRICS = Registry(
     "metric",
     {
-        "accuracy": "pipelines.metrics.accuracy:Accuracy",
-        "bleu": "pipelines.metrics.bleu:Bleu",
-        "chrf": "pipelines.metrics.chrf:Chrf",
-        "f1": "pipelines.metrics.f1:F1",
-        "matthews_correlation": "pipelines.metrics.matthews_correlation:MatthewsCorrelation",
-        "pearson": "pipelines.metrics.pearson:Pearson",
-        "spearmanr": "pipelines.metrics.spearmanr:Spearmanr",
+        "accuracy": "pipelines.metrics.classification:Accuracy",
+        "bleu": "pipelines.metrics.sacrebleu:Bleu",
+        "chrf": "pipelines.metrics.sacrebleu:Chrf",
+        "f1": "pipelines.metrics.classification:F1",
+        "matthews_correlation": "pipelines.metrics.classification:MatthewsCorrelation",
+        "pearson": "pipelines.metrics.correlation:Pearson",
+        "spearmanr": "pipelines.metrics.correlation:Spearmanr",
         "seqeval": "pipelines.metrics.seqeval:Seqeval",
         "squad": "pipelines.metrics.squad:Squad",
-        "squad_v2": "pipelines.metrics.squad_v2:SquadV2",
-        "rouge1": "pipelines.metrics.rouge1:Rouge1",
-        "rouge2": "pipelines.metrics.rouge2:Rouge2",
-        "rougeL": "pipelines.metrics.rougel:Rougel",
+        "squad_v2": "pipelines.metrics.squad:SquadV2",
+        "rouge1": "pipelines.metrics.rouge:Rouge1",
+        "rouge2": "pipelines.metrics.rouge:Rouge2",
+        "rougeL": "pipelines.metrics.rouge:Rougel",
         "exact_match": "pipelines.metrics.exact_match:ExactMatch",
     },
 )
-"""What a prediction is worth, as `evaluate.Metric` modules that need no network."""
+"""What predictions are worth: see `pipelines.metrics.base`."""
 
 BASELINES = Registry(
     "baseline",
@@ -251,12 +251,12 @@ BASELINES = Registry(
 DESTINATIONS = Registry(
     "destination",
     {
-        "folder": "pipelines.publishing.destinations.folder:Folder",
-        "url": "pipelines.publishing.destinations.url:Url",
         "hub": "pipelines.publishing.destinations.hub:Hub",
+        "url": "pipelines.publishing.destinations.url:Url",
+        "folder": "pipelines.publishing.destinations.folder:Folder",
     },
 )
-"""Where a checkpoint is published to."""
+"""Where a checkpoint is published to: the first that claims a recipe's `to`."""
 
 REWARDS = Registry(
     "reward",
@@ -275,10 +275,10 @@ REWARDS = Registry(
 JUDGES = Registry(
     "judge",
     {
-        "local": "pipelines.feedback.judges.local:Local",
-        "endpoint": "pipelines.feedback.judges.endpoint:Endpoint",
-        "reward": "pipelines.feedback.judges.reward:RewardAsJudge",
-        "rule": "pipelines.feedback.judges.rule:Rule",
+        "local": "pipelines.feedback.judges.local:LocalJudgeBlock",
+        "endpoint": "pipelines.feedback.judges.endpoint:EndpointJudgeBlock",
+        "reward": "pipelines.feedback.judges.reward:RewardJudgeBlock",
+        "rule": "pipelines.feedback.judges.rule:RuleJudgeBlock",
     },
 )
 """Who says which of two completions is better."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -50,6 +51,13 @@ def pack(
     if blocks is None:
         raise DataError(f"{file} was removed or damaged while it was prepared; run again")
     return blocks
+
+
+def prepared_key(tokenizer: Any, content: Mapping[str, str], *shape: object) -> str:
+    """A name that changes with the tokenizer, the data's content and the shape asked for."""
+    backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
+    text = json.dumps([backend, dict(content), shape], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def end_of_text(tokenizer: Any) -> int:

@@ -1,16 +1,9 @@
 """What stands behind a score: parts of the benchmark, calibration, confusions, mistakes, and overlap with training.
 
-Scores of parts of a benchmark: short and long texts, each class, and the values of any column.
-
 A mean hides where a model fails. Texts are cut into four parts of about the same size by their length in words; of a
 column each value is a part, of one with many values the most frequent ones, and numbers are cut like lengths. Of
-classes, precision and recall say what a score of one class alone would.
-
-What stands behind a score: parts of the benchmark, calibration, confusions, the worst mistakes, and overlap with
-training.
-
-Everything here explains a score that is there already: where a part of it cannot be had for a kind of answer it is
-left out.
+classes, precision and recall say what a score of one class alone would. Everything here explains a score that is there
+already: what cannot be had for a kind of answer is left out.
 """
 
 from __future__ import annotations
@@ -27,8 +20,8 @@ from pipelines.core.interfaces import Context, Rows, Score, Task
 from pipelines.core.registry import nearest
 from pipelines.evaluation import contamination
 from pipelines.evaluation.calibration import calibration, expected_error, reliability
-from pipelines.evaluation.examples import MOST_CLASSES, Outcomes, mistakes, outcomes_of
-from pipelines.metrics.base import confusion
+from pipelines.evaluation.examples import MOST_CLASSES, ScoredExamples, mistakes, scored_examples
+from pipelines.metrics.classification import confusion
 from pipelines.metrics.statistics import corpus_intervals, intervals
 from pipelines.tasks.causal.evaluation import Completed, Continued, graded
 from pipelines.tasks.extractive_qa.evaluation import Spanned
@@ -57,14 +50,14 @@ def cut(values: NDArray[Any], unit: str = "") -> list[tuple[str, NDArray[np.int6
         return []
     ends = np.unique(np.quantile(values, np.linspace(0, 1, PARTS + 1)[1:], method="inverted_cdf"))
     place = np.searchsorted(ends, values, side="left")
-    found = []
+    parts = []
     for number in range(len(ends) if len(ends) > 1 else 0):
-        mine = np.flatnonzero(place == number)
-        if len(mine):
-            low, high = values[mine].min(), values[mine].max()
+        members = np.flatnonzero(place == number)
+        if len(members):
+            low, high = values[members].min(), values[members].max()
             name = f"{low:g}" if low == high else f"{low:g} – {high:g}"
-            found.append((f"{name}{unit}", mine))
-    return found
+            parts.append((f"{name}{unit}", members))
+    return parts
 
 
 def by_value(cells: Sequence[Any]) -> list[tuple[str, NDArray[np.int64]]]:
@@ -74,10 +67,12 @@ def by_value(cells: Sequence[Any]) -> list[tuple[str, NDArray[np.int64]]]:
         return cut(np.array(cells, dtype=np.float64))
     names = np.array([NOTHING if cell is None or cell == "" else str(cell) for cell in cells], dtype=object)
     values, counts = np.unique(names, return_counts=True)
-    kept = [str(value) for value in values[np.argsort(-counts, kind="stable")]]
-    kept, rest = (kept, set()) if len(kept) <= MOST_VALUES else (kept[: MOST_VALUES - 1], set(kept[MOST_VALUES - 1 :]))
-    found = [(value, np.flatnonzero(names == value)) for value in kept]
-    return [*found, *([(OTHERS, np.flatnonzero([name in rest for name in names]))] if rest else [])]
+    shown = [str(value) for value in values[np.argsort(-counts, kind="stable")]]
+    shown, rest = (
+        (shown, set()) if len(shown) <= MOST_VALUES else (shown[: MOST_VALUES - 1], set(shown[MOST_VALUES - 1 :]))
+    )
+    parts = [(value, np.flatnonzero(names == value)) for value in shown]
+    return [*parts, *([(OTHERS, np.flatnonzero([name in rest for name in names]))] if rest else [])]
 
 
 def check_named(tasks: Iterable[Any], names: Sequence[str]) -> None:
@@ -97,7 +92,8 @@ def _opened(task: Any, split: str, names: Sequence[str]) -> Any:
     if missing:
         hint = nearest(missing[0], data.column_names)
         raise DataError(
-            f"'slices' names the column '{missing[0]}', but {source.describe()} has {', '.join(data.column_names)}.{hint}"
+            f"'slices' names the column '{missing[0]}', but {source.describe()} has "
+            f"{', '.join(data.column_names)}.{hint}"
         )
     return data
 
@@ -107,7 +103,7 @@ def columns_of(task: Any, split: str, index: Sequence[int], names: Sequence[str]
     if not names:
         return {}
     data = _opened(task, split, names)
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for name in names:
         cells = data[name][:]
         labels = getattr(data.features[name], "names", None)
@@ -115,42 +111,42 @@ def columns_of(task: Any, split: str, index: Sequence[int], names: Sequence[str]
             raise DataError(
                 f"'slices' names the column '{name}', whose cells are lists; name one of texts, numbers or truth values"
             )
-        found[name] = [
+        columns[name] = [
             labels[cells[at]] if labels and isinstance(cells[at], int) and cells[at] >= 0 else cells[at] for at in index
         ]
-    return found
+    return columns
 
 
 def slices(
-    said: SplitPredictions, task: Task, score: Score, columns: Mapping[str, Sequence[Any]], seed: int
+    predictions: SplitPredictions, task: Task, score: Score, columns: Mapping[str, Sequence[Any]], seed: int
 ) -> list[dict[str, Any]]:
     """The scores of each part of a split, with intervals, as they stand in `details.json`."""
-    groups = [("length", name, mine) for name, mine in cut(lengths(said.rows), " words")]
-    groups += [(column, name, mine) for column, cells in columns.items() for name, mine in by_value(cells)]
-    found = []
-    for by, name, mine in groups:
-        scores, around = _scored(said, task, score, mine, seed) if len(mine) >= FEWEST else ({}, {})
-        found.append({"by": by, "name": name, "examples": len(mine), "scores": scores, "intervals": around})
-    return found
+    groups = [("length", name, members) for name, members in cut(lengths(predictions.rows), " words")]
+    groups += [(column, name, members) for column, cells in columns.items() for name, members in by_value(cells)]
+    parts = []
+    for by, name, members in groups:
+        scores, around = _scored(predictions, task, score, members, seed) if len(members) >= FEWEST else ({}, {})
+        parts.append({"by": by, "name": name, "examples": len(members), "scores": scores, "intervals": around})
+    return parts
 
 
 def _scored(
-    said: SplitPredictions, task: Task, score: Score, mine: NDArray[np.int64], seed: int
+    predictions: SplitPredictions, task: Task, score: Score, members: NDArray[np.int64], seed: int
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    answers, labels = said.said, said.labels
+    answers, labels = predictions.said, predictions.labels
     if isinstance(answers, Continued):
         if answers.texts is None:
             return {}, {}
         answers = answers.texts
     try:
-        scores = {name: value for name, value in score(answers[mine], labels[mine]).items() if np.isfinite(value)}
-        if isinstance(said, Decided):
-            around = intervals(score, answers[mine], labels[mine], seed, RESAMPLES)
-        elif isinstance(said, Spanned):
-            around = corpus_intervals(task.metrics, answers[mine], labels[mine], seed, RESAMPLES)
-        elif isinstance(said, Completed):
+        scores = {name: value for name, value in score(answers[members], labels[members]).items() if np.isfinite(value)}
+        if isinstance(predictions, Decided):
+            around = intervals(score, answers[members], labels[members], seed, RESAMPLES)
+        elif isinstance(predictions, Spanned):
+            around = corpus_intervals(task.metrics, answers[members], labels[members], seed, RESAMPLES)
+        elif isinstance(predictions, Completed):
             around = corpus_intervals(
-                task.metrics, graded(task, answers[mine]), graded(task, labels[mine]), seed, RESAMPLES
+                task.metrics, graded(task, answers[members]), graded(task, labels[members]), seed, RESAMPLES
             )
         else:
             around = {}
@@ -159,25 +155,30 @@ def _scored(
     return scores, {name: pair for name, pair in around.items() if name in scores and np.isfinite(pair).all()}
 
 
-def classes(found: Outcomes) -> dict[str, Any] | None:
+def classes(examples: ScoredExamples) -> dict[str, Any] | None:
     """The confusion matrix, and precision, recall and F1 of each class; None where classes are not the same in
     every example."""
-    if not found.classes or found.logits is None or found.labels is None or len(found.classes) > MOST_CLASSES:
+    if (
+        not examples.classes
+        or examples.logits is None
+        or examples.labels is None
+        or len(examples.classes) > MOST_CLASSES
+    ):
         return None
-    counts = confusion(found.logits.argmax(axis=1), found.labels.astype(np.int64), len(found.classes))
-    right, true, said = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    counts = confusion(examples.logits.argmax(axis=1), examples.labels.astype(np.int64), len(examples.classes))
+    right, true, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     each = [
         {
             "name": name,
             "examples": int(true[at]),
-            "said": int(said[at]),
-            "precision": float(right[at] / said[at]) if said[at] else None,
+            "said": int(predicted[at]),
+            "precision": float(right[at] / predicted[at]) if predicted[at] else None,
             "recall": float(right[at] / true[at]) if true[at] else None,
-            "f1": float(2 * right[at] / (true[at] + said[at])) if true[at] + said[at] else None,
+            "f1": float(2 * right[at] / (true[at] + predicted[at])) if true[at] + predicted[at] else None,
         }
-        for at, name in enumerate(found.classes)
+        for at, name in enumerate(examples.classes)
     ]
-    return {"names": list(found.classes), "counts": counts.tolist(), "each": each}
+    return {"names": list(examples.classes), "counts": counts.tolist(), "each": each}
 
 
 KEYS = ("slices", "classes", "calibration", "mistakes", "overlap")
@@ -191,7 +192,7 @@ class Analysis:
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By KEYS, then by split."""
     mistakes: list[dict[str, Any]] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def put(self, key: str, split: str, value: Any) -> None:
         """Keep what was found, if anything was."""
@@ -208,51 +209,61 @@ def analysed(
     columns: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> Analysis:
     """Look behind the scores of a benchmark. `columns` are the cells to slice by, by split and column."""
-    found = Analysis()
-    for said in predicted:
-        if said.labels is not None:
-            found.put("slices", said.split, slices(said, task, score, columns.get(said.split, {}), context.seed))
-            outcomes = outcomes_of(said, task)
-            if outcomes is not None:
-                _explain(found, said, outcomes)
-        _overlap(found, context, model, said, score)
-    return found
+    analysis = Analysis()
+    for split in predicted:
+        if split.labels is not None:
+            analysis.put("slices", split.split, slices(split, task, score, columns.get(split.split, {}), context.seed))
+            examples = scored_examples(split, task)
+            if examples is not None:
+                _explain(analysis, split, examples)
+        _overlap(analysis, context, model, split, score)
+    return analysis
 
 
-def _explain(found: Analysis, said: SplitPredictions, outcomes: Outcomes) -> None:
-    found.put("classes", said.split, classes(outcomes))
-    if outcomes.logits is not None and outcomes.labels is not None and len(outcomes.labels):
-        found.put("calibration", said.split, calibration(outcomes.logits, outcomes.labels))
-    elif outcomes.confidence is not None:
-        found.put("calibration", said.split, _without_logits(outcomes))
-    worst = mistakes(said, outcomes)
-    found.mistakes += worst
-    found.put("mistakes", said.split, {"wrong": int(outcomes.wrong.sum()), "kept": len(worst), "by": outcomes.order})
+def _explain(analysis: Analysis, predictions: SplitPredictions, examples: ScoredExamples) -> None:
+    analysis.put("classes", predictions.split, classes(examples))
+    if examples.logits is not None and examples.labels is not None and len(examples.labels):
+        analysis.put("calibration", predictions.split, calibration(examples.logits, examples.labels))
+    elif examples.confidence is not None:
+        analysis.put("calibration", predictions.split, _without_logits(examples))
+    worst = mistakes(predictions, examples)
+    analysis.mistakes += worst
+    analysis.put(
+        "mistakes", predictions.split, {"wrong": int(examples.wrong.sum()), "kept": len(worst), "by": examples.order}
+    )
 
 
-def _without_logits(outcomes: Outcomes) -> dict[str, Any]:
+def _without_logits(examples: ScoredExamples) -> dict[str, Any]:
     """Answers that are chosen among candidates of their own: the bins and the error, no temperature."""
-    assert outcomes.confidence is not None
-    right = ~outcomes.wrong
+    assert examples.confidence is not None
+    right = ~examples.wrong
     return {
         "temperature": 1.0,
-        "ece": expected_error(outcomes.confidence, right),
-        "confidence": float(outcomes.confidence.mean()),
+        "ece": expected_error(examples.confidence, right),
+        "confidence": float(examples.confidence.mean()),
         "accuracy": float(right.mean()),
-        "bins": reliability(outcomes.confidence, right),
+        "bins": reliability(examples.confidence, right),
     }
 
 
-def _overlap(found: Analysis, context: Context, model: str, said: SplitPredictions, score: Score) -> None:
-    answers: Any = said.said
+def _overlap(analysis: Analysis, context: Context, model: str, predictions: SplitPredictions, score: Score) -> None:
+    answers: Any = predictions.said
     if isinstance(answers, Continued):
         answers = answers.texts
-    told = contamination.checked(
-        context, model, said.rows, score, answers if isinstance(answers, np.ndarray) else None, said.labels
+    report = contamination.overlap_report(
+        context,
+        model,
+        predictions.rows,
+        score,
+        answers if isinstance(answers, np.ndarray) else None,
+        predictions.labels,
     )
-    found.put("overlap", said.split, told)
-    if told and (doubt := contamination.doubt(said.benchmark, said.split, told)) is not None:
-        found.doubts.append(doubt)
+    analysis.put("overlap", predictions.split, report)
+    if (
+        report
+        and (warning := contamination.overlap_warning(predictions.benchmark, predictions.split, report)) is not None
+    ):
+        analysis.warnings.append(warning)
 
 
 def look_for_overlap(
@@ -262,15 +273,15 @@ def look_for_overlap(
 
     Puts it into the details of these benchmarks; returns the sentences to warn with.
     """
-    doubts = []
-    for said in predicted:
-        about = details.get(said.benchmark, {})
-        if said.split in about.get("overlap", {}) or "model" not in about:
+    warnings = []
+    for split in predicted:
+        details_of_benchmark = details.get(split.benchmark, {})
+        if split.split in details_of_benchmark.get("overlap", {}) or "model" not in details_of_benchmark:
             continue
-        told = contamination.checked(context, about["model"], said.rows)
-        if told is None:
+        report = contamination.overlap_report(context, details_of_benchmark["model"], split.rows)
+        if report is None:
             continue
-        about.setdefault("overlap", {})[said.split] = told
-        if (doubt := contamination.doubt(said.benchmark, said.split, told)) is not None:
-            doubts.append(doubt)
-    return doubts
+        details_of_benchmark.setdefault("overlap", {})[split.split] = report
+        if (warning := contamination.overlap_warning(split.benchmark, split.split, report)) is not None:
+            warnings.append(warning)
+    return warnings

@@ -1,41 +1,14 @@
-"""Guessers without a network that a model's scores are held against: majority, naive Bayes, length, copy.
+"""Baselines without a network that a model's scores are held against. Each is a function of the BASELINES table.
 
-The guessers without a network that a model's scores are held against, by name.
-
-The majority guesser: always the class that is most frequent in the training rows.
-
-The score to beat first: a model that does not has learnt nothing that its scores could show.
-
-The guesser for tags: each word's most frequent tag in the training rows, of unknown words the most frequent of all.
-
-The baseline of part-of-speech tagging since Charniak et al. 1993, "Equations for Part-of-Speech Tagging", section 3:
-about nine of ten English words are right. For entities see Tjong Kim Sang & De Meulder 2003, section 3.
-
-Naive Bayes over word counts: what the words alone give away, in any order and without a network.
-
-The multinomial model with add-one smoothing of McCallum & Nigam 1998, "A Comparison of Event Models for Naive Bayes
-Text Classification", section 2.2, by scikit-learn. The two texts of a pair are counted together.
-
-Naive Bayes over words and pairs of neighbouring words: what local word order gives away.
-
-A stronger guesser than `naive_bayes` where order matters. Wang & Manning 2012, "Baselines and Bigrams", section 2.1,
-aclanthology.org/P12-2018, found that word pairs help naive Bayes on every task they tried.
-
-The guesser for texts that are to be rewritten: leave the text as it is.
-
-What names, numbers and punctuation give away to a metric: a translation that scores no more has translated nothing.
-
-Guessers that look at nothing but how long two answers are: what a reward model must beat to have learnt more.
-
-People and judges prefer longer answers (Singhal et al. 2023, "A Long Way to Go: Investigating Length Correlations in
-RLHF", arxiv.org/abs/2310.03716), or shorter ones where long ones do harm. Lengths are counted in letters; equal ones
-count half.
+A baseline is fitted on the rows that the model was trained on and gives what a model would give for the evaluated rows:
+scores of classes, texts, or scores of two answers. A model that scores no more has learnt nothing that its scores could
+show.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,11 +16,11 @@ from numpy.typing import NDArray
 
 from pipelines.core.interfaces import Rows, Score
 from pipelines.core.registry import BASELINES
+from pipelines.tasks.evaluation import NotDefined
 from pipelines.tasks.preference.rows import PreferenceRows
 
-
-class NotDefined(ValueError):
-    """A guesser that makes no sense for this task; the message says why."""
+Baseline = Callable[[Rows, Rows, int], NDArray[Any]]
+"""`baseline(train, evaluation, outputs)`: what a model would give for each evaluated row, from the training rows."""
 
 
 def score_baselines(
@@ -57,20 +30,28 @@ def score_baselines(
     scores: dict[str, dict[str, float]] = {}
     skipped: dict[str, str] = {}
     for name in names:
-        guess = BASELINES.load(name)
+        guess: Baseline = BASELINES.load(name)
         try:
             scores[name] = {
                 f"{metric}{suffix}": value
                 for suffix, rows in splits.items()
-                for metric, value in score(guess(train, rows, outputs), rows.labels).items()
+                for metric, value in score(guess(train, rows, outputs), _labels(rows)).items()
             }
         except NotDefined as reason:
             skipped[name] = str(reason)
     return scores, skipped
 
 
+def _labels(rows: Rows) -> Any:
+    """The labels as they stand in the rows: scores take lists as well as arrays."""
+    return rows.labels
+
+
 def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
-    """Scores (examples, outputs): each class's share of the training rows, the same for every example."""
+    """Always the class that is most frequent in the training rows: the score to beat first.
+
+    Returns: (examples, outputs), each class's share of the training rows, the same for every example.
+    """
     if outputs < 2:
         raise NotDefined("numbers and texts have no most frequent class, and a constant guess tells nothing")
     if train.labels is None or len(train) == 0:
@@ -80,24 +61,31 @@ def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
 
 
 def majority_by_word(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
-    """The guessed ids of each text's tags (texts,) of arrays. Of equally frequent tags the one with the smaller id."""
-    known: Any = getattr(train, "words", None)
-    asked: Any = getattr(evaluation, "words", None)
-    if known is None or asked is None:
+    """Each word's most frequent tag in the training rows, of unknown words the most frequent of all.
+
+    The baseline of part-of-speech tagging since Charniak et al. 1993, "Equations for Part-of-Speech Tagging", section
+    3: about nine of ten English words are right. For entities see Tjong Kim Sang & De Meulder 2003, section 3. Of
+    equally frequent tags the one with the smaller id is taken.
+
+    Returns: (texts,), the ids of each text's tags.
+    """
+    train_words: Any = getattr(train, "words", None)
+    texts: Any = getattr(evaluation, "words", None)
+    if train_words is None or texts is None:
         raise NotDefined("only words with a tag each have a most frequent tag")
     if train.labels is None or len(train) == 0:
         raise NotDefined("the training rows have no tags to count")
     of_word: dict[str, Counter[int]] = {}
     every: Counter[int] = Counter()
     tagged: Any = train.labels
-    for words, tags in zip(known, tagged, strict=True):
+    for words, tags in zip(train_words, tagged, strict=True):
         every.update(tags)
         for word, tag in zip(words, tags, strict=True):
             of_word.setdefault(word, Counter())[tag] += 1
     usual = _most(every)
     best = {word: _most(counter) for word, counter in of_word.items()}
     guesses = np.empty(len(evaluation), dtype=object)
-    guesses[:] = [np.array([best.get(word, usual) for word in words], dtype=np.int64) for words in asked]
+    guesses[:] = [np.array([best.get(word, usual) for word in words], dtype=np.int64) for words in texts]
     return guesses
 
 
@@ -112,12 +100,27 @@ NEVER = -1e30
 
 
 def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
-    """Joint log probabilities (examples, outputs) after counting the words of `train`."""
-    return by_counts(train, evaluation, outputs, longest=1)
+    """Naive Bayes over word counts: what the words alone give away, in any order.
+
+    The multinomial model with add-one smoothing of McCallum & Nigam 1998, "A Comparison of Event Models for Naive
+    Bayes Text Classification", section 2.2, by scikit-learn. The two texts of a pair are counted together.
+
+    Returns: joint log probabilities (examples, outputs).
+    """
+    return _by_counts(train, evaluation, outputs, longest=1)
 
 
-def by_counts(train: Rows, evaluation: Rows, outputs: int, longest: int) -> NDArray[Any]:
-    """The same for runs of up to `longest` neighbouring words."""
+def naive_bayes_pairs(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
+    """Naive Bayes over words and pairs of neighbouring words: what local word order gives away.
+
+    Wang & Manning 2012, "Baselines and Bigrams", section 2.1, aclanthology.org/P12-2018, found that word pairs help
+    naive Bayes on every task they tried.
+    """
+    return _by_counts(train, evaluation, outputs, longest=2)
+
+
+def _by_counts(train: Rows, evaluation: Rows, outputs: int, longest: int) -> NDArray[Any]:
+    """Joint log probabilities (examples, outputs) after counting runs of up to `longest` words of `train`."""
     if outputs < 2:
         raise NotDefined("naive Bayes tells classes apart; a task with numbers or texts for answers has none")
     if train.labels is None or len(train) == 0:
@@ -142,20 +145,25 @@ def _documents(rows: Rows) -> list[str]:
     return [f"{text} {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]
 
 
-def naive_bayes_pairs(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
-    """Joint log probabilities (examples, outputs) after counting the words and word pairs of `train`."""
-    return by_counts(train, evaluation, outputs, longest=2)
-
-
 def copy_source(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
-    """The sources themselves, as texts (examples,)."""
+    """Leave a text that is to be rewritten as it is: what names, numbers and punctuation give away to a metric.
+
+    Returns: the sources (examples,).
+    """
     if not train.labels or not isinstance(train.labels[0], str):
         raise NotDefined("only a text that is to become another text can be copied")
     return np.asarray(evaluation.texts, dtype=object)
 
 
 def longer(train: Any, evaluation: Any, outputs: int) -> NDArray[np.float64]:
-    """The longer answer is the better one: scores (pairs, 2), the chosen answer's first."""
+    """The longer of two answers is the better one: what a reward model must beat to have learnt more.
+
+    People and judges prefer longer answers (Singhal et al. 2023, "A Long Way to Go: Investigating Length Correlations
+    in RLHF", arxiv.org/abs/2310.03716), or shorter ones where long ones do harm. Lengths are counted in letters; equal
+    ones count half.
+
+    Returns: scores (pairs, 2), the chosen answer's first.
+    """
     return _lengths(evaluation)
 
 

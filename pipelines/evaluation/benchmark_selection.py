@@ -9,14 +9,12 @@ own checkpoint, which may have been fine-tuned elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import Task
-from pipelines.core.recipe import START, Recipe, Stage
+from pipelines.core.recipe import START, Recipe, Stage, trained_by
 from pipelines.core.registry import TASKS, nearest
-from pipelines.tasks.scoring import same_classes
+from pipelines.tasks.evaluation import BenchmarkChoice, same_classes
 
 WRITTEN = ("seq2seq", "causal", "instruction_pairs")
 """Kinds of tasks whose answers are texts."""
@@ -29,81 +27,30 @@ OTHERS = {
 """What the answers to other kinds of tasks without classes are."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One benchmark and the model that is scored on it."""
-
-    name: str
-    """`glue/mrpc`, or the id of the stage that describes an inline task: the key in `metrics.json`."""
-    task: Any
-    """The benchmark as a recipe writes it: a name, or the block of an inline task."""
-    model: str
-    """Id of the stage whose model is scored, `stage/task` where it trained several, or `model` for the recipe's own."""
-    owner: str | None
-    """Id of the model that was trained on the benchmark's task, if there is one."""
-    subject: Any = None
-    """What that model learnt, as its stage says it: `task`, `max_train_samples` and so on."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of the task, in the words of the TASK_KINDS table."""
-        if getattr(self.subject, "as_text", False):
-            return "seq2seq"
-        found: str = TASKS.load(self.task).kind if isinstance(self.task, str) else self.task.kind
-        return found
-
-    def trained_length(self, recipe: Recipe) -> int | None:
-        """`max_source_length` or `max_length` of the stage that trained the model; None for the recipe's own model."""
-        return self._trained(recipe, "max_source_length") or self._trained(recipe, "max_length")
-
-    def trained_stride(self, recipe: Recipe) -> int | None:
-        """`doc_stride` of the stage that trained the model."""
-        return self._trained(recipe, "doc_stride")
-
-    def trained_target_length(self, recipe: Recipe) -> int | None:
-        """The same for the texts that the model learnt to write."""
-        return self._trained(recipe, "max_target_length") or self._trained(recipe, "max_length")
-
-    def _trained(self, recipe: Recipe, key: str) -> int | None:
-        length: int | None = getattr(trained_by(recipe.stages).get(self.model), key, None)
-        return length
-
-    def open_task(self) -> Task:
-        """The task itself, ready to be read."""
-        from pipelines.tasks.base import resolve
-        from pipelines.tasks.text_to_text import AsText
-
-        found = resolve(self.task, self.name)
-        return AsText(found) if getattr(self.subject, "as_text", False) else found
-
-
-def choose(recipe: Recipe, stage: Stage, benchmarks: Sequence[str] | None) -> tuple[list[Choice], list[ConfigIssue]]:
+def choose(
+    recipe: Recipe, stage: Stage, benchmarks: Sequence[str] | None
+) -> tuple[list[BenchmarkChoice], list[ConfigIssue]]:
     """What `stage` scores, and what is wrong with asking for it. Places of mistakes are relative to the stage."""
     earlier = recipe.stages[: recipe.stages.index(stage)]
     trained = trained_by(earlier)
-    found = _unfit_source(recipe, stage, earlier, trained)
-    if found:
-        return [], found
+    issues = _unfit_source(recipe, stage, earlier, trained)
+    if issues:
+        return [], issues
     if benchmarks is None:
         return _everything(recipe, stage, trained)
-    choices: list[Choice] = []
+    choices: list[BenchmarkChoice] = []
     for position, name in enumerate(benchmarks):
         choice = _one(name, recipe, stage, trained)
-        if isinstance(choice, Choice):
+        if isinstance(choice, BenchmarkChoice):
             choice = _unfit(choice, trained) or choice
         if isinstance(choice, str):
-            found.append((("benchmarks", position), choice))
+            issues.append((("benchmarks", position), choice))
         elif choice.name in (each.name for each in choices):
             again = f"'{name}' scores '{choice.name}' a second time; use another evaluate stage to compare two models"
-            found.append((("benchmarks", position), again))
+            issues.append((("benchmarks", position), again))
         else:
             choices.append(choice)
-    return choices, found
-
-
-def trained_by(stages: Sequence[Stage]) -> dict[str, Any]:
-    """What each model learnt that these stages trained on a task, by the model's id."""
-    return {model: subject for stage in stages for model, subject in stage.subjects().items()}
+    return choices, issues
 
 
 def _task_name(subject: Any, model: str) -> str:
@@ -111,8 +58,8 @@ def _task_name(subject: Any, model: str) -> str:
     return subject.task if isinstance(subject.task, str) else model
 
 
-def _choice(owner: str, subject: Any, model: str) -> Choice:
-    return Choice(_task_name(subject, owner), subject.task, model, owner, subject)
+def _choice(owner: str, subject: Any, model: str) -> BenchmarkChoice:
+    return BenchmarkChoice(_task_name(subject, owner), subject.task, model, owner, subject)
 
 
 def _of(source: str | None, trained: dict[str, Any]) -> list[str]:
@@ -146,7 +93,9 @@ def _answers_already(named: Stage, stage: Stage) -> bool:
     return decoder and bool(asked) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in asked)
 
 
-def _everything(recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> tuple[list[Choice], list[ConfigIssue]]:
+def _everything(
+    recipe: Recipe, stage: Stage, trained: dict[str, Any]
+) -> tuple[list[BenchmarkChoice], list[ConfigIssue]]:
     """Every task trained before, each by the latest stage that trained it."""
     if models := _of(stage.source, trained):
         return [_choice(model, trained[model], model) for model in models], []
@@ -164,7 +113,7 @@ def _everything(recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> tuple[
     ]
 
 
-def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Choice | str:
+def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> BenchmarkChoice | str:
     """The choice for one named benchmark, or what is wrong with it."""
     models = _of(stage.source, trained)
     if name in trained:
@@ -192,11 +141,11 @@ def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Ch
     owner = fitting[-1] if fitting else None
     subject = trained[owner] if owner else None
     if stage.source is not None and len(models) <= 1:
-        return Choice(name, name, models[0] if models else stage.source, owner, subject)
+        return BenchmarkChoice(name, name, models[0] if models else stage.source, owner, subject)
     if owner is not None:
-        return Choice(name, name, owner, owner, subject)
+        return BenchmarkChoice(name, name, owner, owner, subject)
     if recipe.model.checkpoint is not None:
-        return Choice(name, name, START, None)
+        return BenchmarkChoice(name, name, START, None)
     names = dict.fromkeys(_task_name(each, model) for model, each in trained.items())
     others = f"; trained before: {', '.join(names)}" if trained else ""
     return (
@@ -205,19 +154,24 @@ def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Ch
     )
 
 
-def _unfit(choice: Choice, trained: dict[str, Any]) -> str | None:
+def _unfit(choice: BenchmarkChoice, trained: dict[str, Any]) -> str | None:
     """Why a model that was trained on another task cannot be scored on this one, as far as no data need be read."""
     subject = trained.get(choice.model)
     if subject is None or _task_name(subject, choice.model) == choice.name:
         return None
-    learnt: Any = _choice(choice.model, subject, choice.model).open_task()
-    asked: Any = choice.open_task()
-    known = learnt.labels and asked.labels  # otherwise the training rows tell them, when the model is opened
-    if learnt.kind == asked.kind and (not known or same_classes(learnt.labels, asked.labels)):
+    trained_task: Any = _choice(choice.model, subject, choice.model).open_task()
+    asked_task: Any = choice.open_task()
+    both_known = (
+        trained_task.labels and asked_task.labels
+    )  # otherwise the training rows tell them, when the model is opened
+    if trained_task.kind == asked_task.kind and (
+        not both_known or same_classes(trained_task.labels, asked_task.labels)
+    ):
         return None
     return (
-        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt '{_task_name(subject, choice.model)}' "
-        f"({_outputs(learnt)}, needed: {_outputs(asked)}); name a stage that was trained on it in 'from'"
+        f"'{choice.name}' cannot be scored with the model of '{choice.model}', which learnt "
+        f"'{_task_name(subject, choice.model)}' "
+        f"({_outputs(trained_task)}, needed: {_outputs(asked_task)}); name a stage that was trained on it in 'from'"
     )
 
 

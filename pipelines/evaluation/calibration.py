@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 BINS = 15
 """Of equal width. Guo et al. use 15."""
@@ -22,12 +22,12 @@ FEWEST = 20
 Floats = NDArray[np.float64]
 
 
-def softmax(logits: Any, temperature: float = 1.0) -> Floats:
-    """Probabilities of the classes (examples, classes)."""
+def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    """Probabilities along the last axis."""
     scaled = np.asarray(logits, dtype=np.float64) / temperature
-    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    found: Floats = powers / powers.sum(axis=1, keepdims=True)
-    return found
+    powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    probabilities: Floats = powers / powers.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 def reliability(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> list[dict[str, float]]:
@@ -55,7 +55,7 @@ def expected_error(confidence: Floats, right: NDArray[np.bool_], bins: int = BIN
     return sum(part["examples"] * abs(part["confidence"] - part["accuracy"]) for part in each) / len(confidence)
 
 
-def calibration(logits: Any, labels: Any) -> dict[str, Any]:
+def calibration(logits: ArrayLike, labels: ArrayLike) -> dict[str, Any]:
     """Everything about logits (examples, classes) and true classes (examples,), as it stands in `details.json`."""
     logits, labels = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     chances = softmax(logits)
@@ -87,7 +87,7 @@ def _scaled(logits: Floats, labels: NDArray[Any]) -> dict[str, float]:
     }
 
 
-def best_temperature(logits: Any, labels: Any) -> float:
+def best_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """The temperature with the least negative log-likelihood, to three digits: it has one minimum, found by golden
     section.
 

@@ -1,24 +1,17 @@
 """Overlap of what is evaluated with what led to the model: exact duplicates, and runs of words that both have.
 
-Texts as hashed words, and runs of words as hashes, a hundred megabytes in seconds.
-
-A word is a run of ASCII letters and digits and of characters beyond ASCII, in lower case; everything else separates
-words. All words of many texts are hashed at once: the hash of a run of bytes is a polynomial in them, so each is a
-difference of two running sums (Karp and Rabin 1987, "Efficient randomized pattern-matching algorithms"), modulo 2^64
-and then mixed. Two different runs get the same 64-bit hash about once in 10^19 pairs.
-
-Overlap of what is evaluated with what was trained on: exact duplicates, and runs of words that both have.
-
 Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C, arxiv.org/abs/2005.14165: an example counts as
 seen when a run of N of its words stands in the training text, where N is the 5th percentile of the examples' lengths,
 but at least 8 and at most 13 words. Shorter examples are compared as wholes only. Texts are compared by their words
-alone, in lower case and without punctuation.
+alone: a word is a run of ASCII letters and digits and of characters beyond ASCII, in lower case.
 
-What the overlap check says about a benchmark: everything that led to the model is looked through, and kept by content.
+All words of many texts are hashed at once, a hundred megabytes in seconds: the hash of a run of bytes is a polynomial
+in them, so each is a difference of two running sums (Karp and Rabin 1987, "Efficient randomized pattern-matching
+algorithms"), modulo 2^64 and then mixed. Two different runs get the same 64-bit hash about once in 10^19 pairs.
 
 The training rows of every stage before, pretraining text included, are compared with the rows that are scored. What a
-checkpoint learnt before this recipe is not known here, and said so. What was found is kept in `FINERY_HOME/data`
-under a name made from the content of both sides, so that the cells of a study look once.
+checkpoint learnt before this recipe is not known here, and the report says so. What was found is kept in
+`FINERY_HOME/data` under a name made from the content of both sides, so that the cells of a study look once.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ ENDS = "\0"
 
 
 @dataclass(frozen=True)
-class Words:
+class HashedWords:
     """The words of some texts, one after another."""
 
     hashes: Hashes
@@ -78,10 +71,10 @@ class Words:
         return _mixed(found), first
 
 
-def words_of(texts: Sequence[str]) -> Words:
+def words_of(texts: Sequence[str]) -> HashedWords:
     """The words of the texts."""
     if not texts:
-        return Words(np.zeros(0, dtype=np.uint64), np.zeros(1, dtype=np.int64))
+        return HashedWords(np.zeros(0, dtype=np.uint64), np.zeros(1, dtype=np.int64))
     joined = ENDS.join(text.replace(ENDS, " ") for text in texts).lower().encode("utf-8", "replace")
     raw = np.frombuffer(joined, dtype=np.uint8)
     inside = _word_bytes()[raw]
@@ -90,7 +83,7 @@ def words_of(texts: Sequence[str]) -> Words:
     hashes = _mixed(_sums(raw.astype(np.uint64) + np.uint64(1), begins, ends))
     borders = np.flatnonzero(raw == 0)
     starts = np.concatenate([[0], np.searchsorted(begins, borders), [len(begins)]])
-    return Words(hashes, starts.astype(np.int64))
+    return HashedWords(hashes, starts.astype(np.int64))
 
 
 def batched(texts: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
@@ -325,25 +318,25 @@ def overlap_of(context: Context, model: str, rows: Any) -> Overlap | None:
         return None
     examined = Examined(fields_of(rows), answers_of(rows))
     key = _key(context, stages, examined)
-    place = context.cache / f"overlap-{key}.json"
-    kept = _read(place)
-    if kept is None:
-        kept = _look(context, stages, examined)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_json(place, kept)
+    path = context.cache / f"overlap-{key}.json"
+    record = _read(path)
+    if record is None:
+        record = _look(context, stages, examined)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
     return Overlap(
-        kept["run"],
-        kept["sources"],
-        np.array(kept["exact"], dtype=np.int64),
-        np.array(kept["partly"], dtype=np.int64),
-        kept["short"],
-        kept["share"],
-        kept["found"],
+        record["run"],
+        record["sources"],
+        np.array(record["exact"], dtype=np.int64),
+        np.array(record["partly"], dtype=np.int64),
+        record["short"],
+        record["share"],
+        record["found"],
     )
 
 
-def checked(
-    context: Context, model: str, rows: Any, score: Score | None = None, said: Any = None, labels: Any = None
+def overlap_report(
+    context: Context, model: str, rows: Any, score: Score | None = None, answers: Any = None, labels: Any = None
 ) -> dict[str, Any] | None:
     """The check as it stands in `details.json`; None where this recipe trained nothing that could overlap.
 
@@ -353,20 +346,20 @@ def checked(
         overlap = overlap_of(context, model, rows)
     except DataError as error:
         return {"unchecked": str(error)}
-    return None if overlap is None else told(overlap, rows, score, said, labels, unknown_of(context))
+    return None if overlap is None else overlap_details(overlap, rows, score, answers, labels, unknown_of(context))
 
 
-def told(
-    overlap: Overlap, rows: Any, score: Score | None, said: Any, labels: Any, unknown: str | None
+def overlap_details(
+    overlap: Overlap, rows: Any, score: Score | None, answers: Any, labels: Any, unknown: str | None
 ) -> dict[str, Any]:
     """As it stands in `details.json`, with the scores of the examples that do not overlap."""
     fields = fields_of(rows)
     seen = overlap.seen
     clean = np.setdiff1d(np.arange(len(rows)), seen)
     scores: dict[str, float] = {}
-    if score is not None and said is not None and labels is not None and len(seen) and len(clean) >= FEWEST:
+    if score is not None and answers is not None and labels is not None and len(seen) and len(clean) >= FEWEST:
         try:
-            scores = score(said[clean], labels[clean])
+            scores = score(answers[clean], labels[clean])
         except (DataError, ValueError):  # a score that these examples do not define
             scores = {}
     return {
@@ -389,7 +382,7 @@ def told(
     }
 
 
-def doubt(name: str, split: str, overlap: Mapping[str, Any]) -> str | None:
+def overlap_warning(name: str, split: str, overlap: Mapping[str, Any]) -> str | None:
     """A sentence where more than a twentieth of the examples were seen in training."""
     if "unchecked" in overlap:
         return f"{name}: whether '{split}' overlaps with the training data could not be checked: {overlap['unchecked']}"
@@ -399,7 +392,8 @@ def doubt(name: str, split: str, overlap: Mapping[str, Any]) -> str | None:
     clean = ", ".join(f"{metric} {value:.3f}" for metric, value in overlap["clean"]["scores"].items())
     without = f"; without them: {clean}" if clean else ""
     return (
-        f"{name}: {overlap['seen']:,} of {overlap['examples']:,} examples of '{split}' overlap with what was trained on ({stages}): "
+        f"{name}: {overlap['seen']:,} of {overlap['examples']:,} examples of '{split}' overlap with what was "
+        f"trained on ({stages}): "
         f"{overlap['exact']:,} as a whole, {overlap['partly']:,} in a run of {overlap['run']} words{without}"
     )
 
@@ -439,7 +433,7 @@ def _look(context: Context, stages: list[Any], examined: Examined) -> dict[str, 
     exact, partly = examined.exact, examined.partly
     whole, part = np.flatnonzero(exact >= 0), np.flatnonzero(partly >= 0)
     first = [*whole.tolist(), *(at for at in part.tolist() if exact[at] < 0)][:SHOWN]
-    found = [
+    shown = [
         {
             "position": at,
             "stage": stages[int(exact[at] if exact[at] >= 0 else partly[at])].id,
@@ -455,7 +449,7 @@ def _look(context: Context, stages: list[Any], examined: Examined) -> dict[str, 
         "partly": part.tolist(),
         "short": int(examined.short.sum()),
         "share": examined.share(),
-        "found": found,
+        "found": shown,
     }
 
 
@@ -473,7 +467,7 @@ def _key(context: Context, stages: list[Any], examined: Examined) -> str:
 
 def _read(place: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(place.read_text())
+        record: dict[str, Any] = json.loads(place.read_text())
     except (OSError, ValueError):
         return None
-    return found
+    return record

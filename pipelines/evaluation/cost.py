@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.costs import BYTES_PER_TOKEN, ModelSize, Planning, StagePlan
@@ -15,8 +15,8 @@ from pipelines.tasks.known import head_without_rows, task_rows
 
 if TYPE_CHECKING:
     from pipelines.core.decoding import Generation
-    from pipelines.evaluation.benchmark_selection import Choice
     from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.tasks.evaluation import BenchmarkChoice
 
 DEFAULT_LENGTH = 128
 """Tokens of an evaluated sequence where no stage says."""
@@ -53,9 +53,12 @@ def evaluation_cost(stage: Evaluate, planning: Planning) -> StagePlan:
     )
 
 
-def _benchmark(stage: Evaluate, planning: Planning, choice: Choice, notes: list[str]) -> tuple[int, int] | None:
+def _benchmark(
+    stage: Evaluate, planning: Planning, choice: BenchmarkChoice, notes: list[str]
+) -> tuple[int, int] | None:
     """(tokens, operations) of scoring a benchmark; None, and a note, when its rows cannot be counted."""
-    task, model = choice.open_task(), planning.model
+    task: Any = choice.open_task()  # or its wrapper that asks it as text
+    model = planning.model
     head = head_without_rows(task, notes)
     trained = next((each for each in planning.recipe.stages if each.id == choice.model), None)
     length = stage.max_length or getattr(trained, "max_length", None) or DEFAULT_LENGTH

@@ -25,13 +25,13 @@ from pipelines.core.registry import BASELINES, EXAMINERS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
-from pipelines.evaluation.benchmark_selection import WRITTEN, Choice, choose
+from pipelines.evaluation.benchmark_selection import WRITTEN, choose
 from pipelines.evaluation.cost import evaluation_cost
 from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
 from pipelines.tasks import evaluation
-from pipelines.tasks.evaluation import EvaluationRequest
+from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest
 
 if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
@@ -82,7 +82,7 @@ class Evaluate(PolicyKeys, Stage):
     and classes."""
     few_shot: FewShot | None = None
     """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See
-    docs/few-shot.md."""
+    docs/how-to/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         if policy.asked(self):
@@ -112,7 +112,8 @@ class Evaluate(PolicyKeys, Stage):
             found = [
                 (
                     ("spans",),
-                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; leave it out",
+                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; "
+                    "leave it out",
                 )
             ]
         found = [*found, *evaluation.mistakes(self, choices, recipe)]
@@ -131,7 +132,8 @@ class Evaluate(PolicyKeys, Stage):
             found.append(
                 (
                     ("baselines",),
-                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model; leave it out",
+                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram "
+                    "model; leave it out",
                 )
             )
         if self.datasets:
@@ -140,7 +142,7 @@ class Evaluate(PolicyKeys, Stage):
             found.append((("stride",), "moves windows over held-out text, but no 'datasets' are named; leave it out"))
         return found
 
-    def choices(self, recipe: Recipe) -> tuple[list[Choice], list[ConfigIssue]]:
+    def choices(self, recipe: Recipe) -> tuple[list[BenchmarkChoice], list[ConfigIssue]]:
         """Which model scores which benchmark, and what is wrong with asking for it. None where only text is
         measured."""
         if self.prompts is not None or self.few_shot is not None or (self.datasets and self.benchmarks is None):
@@ -254,7 +256,7 @@ class Evaluate(PolicyKeys, Stage):
             if context.world.is_main:
                 report.add_text(name, reference, chosen, found, self.stride, started)
 
-    def _ask(self, choice: Choice, task: Task, context: Context) -> Predictions:
+    def _ask(self, choice: BenchmarkChoice, task: Task, context: Context) -> Predictions:
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
         asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))

@@ -1,13 +1,8 @@
 """Each evaluated example as people read it, and the worst mistakes of a split: `mistakes.jsonl`.
 
-Each evaluated example as people read it: what was asked, what is right, what was said, how sure the model was, how
-bad it is.
-
-The worst mistakes, to be read: `mistakes.jsonl`, one JSON object a line, the worst first within each split.
-
-Keys: benchmark, split, index (row in the split), text, text_pair (null for single texts), gold, said, confidence
-(null where the model tells none), badness and what it is. Of numbers every row is there by its distance; of texts
-those that differ.
+`mistakes.jsonl` holds one JSON object a line, the worst first within each split. Keys: benchmark, split, index (row in
+the split), text, text_pair (null for single texts), gold, said, confidence (null where the model tells none), badness
+and what it is. Of numbers every row is there by its distance; of texts those that differ.
 """
 
 from __future__ import annotations
@@ -15,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +18,8 @@ from numpy.typing import NDArray
 
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
-from pipelines.core.registry import METRICS
 from pipelines.evaluation.calibration import softmax
+from pipelines.metrics.base import counted_metric
 from pipelines.tasks.causal.evaluation import Completed, graded
 from pipelines.tasks.extractive_qa.evaluation import Spanned
 from pipelines.tasks.multiple_choice.evaluation import Chosen
@@ -42,7 +36,7 @@ MOST_CLASSES = 30
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class ScoredExamples:
     """The examples of a split that has public labels."""
 
     gold: Sequence[str]
@@ -63,11 +57,11 @@ class Outcomes:
     """Names of the classes, for a confusion matrix; empty where the classes mean something else in each example."""
 
 
-def outcomes_of(said: SplitPredictions, task: Task) -> Outcomes | None:
+def scored_examples(predictions: SplitPredictions, task: Task) -> ScoredExamples | None:
     """What became of each example; None where labels are not public, or the kind of answer is not known here."""
-    if said.labels is None:
+    if predictions.labels is None:
         return None
-    kinds: dict[type, Callable[[Any, Any], Outcomes | None]] = {
+    kinds: dict[type, Callable[[Any, Any], ScoredExamples | None]] = {
         Predicted: _predicted,
         Chosen: _chosen,
         Spanned: _spanned,
@@ -76,16 +70,16 @@ def outcomes_of(said: SplitPredictions, task: Task) -> Outcomes | None:
         Completed: _completed,
         Compared: _preferred,
     }
-    read = next((kinds[kind] for kind in type(said).__mro__ if kind in kinds), None)
-    return None if read is None else read(said, task)
+    read = next((kinds[kind] for kind in type(predictions).__mro__ if kind in kinds), None)
+    return None if read is None else read(predictions, task)
 
 
-def _predicted(said: Predicted, task: Task) -> Outcomes:
-    labels, names = np.asarray(said.labels), task.head.labels
-    if said.logits.shape[1] == 1:
-        answers = decide(said.logits)
+def _predicted(predictions: Predicted, task: Task) -> ScoredExamples:
+    labels, names = np.asarray(predictions.labels), task.head.labels
+    if predictions.logits.shape[1] == 1:
+        answers = decide(predictions.logits)
         error = np.abs(answers - labels).astype(np.float64)
-        return Outcomes(
+        return ScoredExamples(
             [f"{value:g}" for value in labels],
             [f"{value:.3g}" for value in answers],
             np.ones(len(labels), dtype=bool),
@@ -93,31 +87,37 @@ def _predicted(said: Predicted, task: Task) -> Outcomes:
             "distance from the right number",
         )
     return _decided(
-        said.logits, labels, [names[label] for label in labels], [names[at] for at in decide(said.logits)], names
+        predictions.logits,
+        labels,
+        [names[label] for label in labels],
+        [names[at] for at in decide(predictions.logits)],
+        names,
     )
 
 
-def _chosen(said: Chosen, task: Task) -> Outcomes:
-    labels, options = np.asarray(said.labels), said.rows.options  # type: ignore[attr-defined]
+def _chosen(predictions: Chosen, task: Task) -> ScoredExamples:
+    labels, options = np.asarray(predictions.labels), predictions.rows.options  # type: ignore[attr-defined]
 
     def named(numbers: Any) -> list[str]:
         return [f"{LETTERS[number]}: {row[number]}" for number, row in zip(numbers, options, strict=True)]
 
-    return _decided(said.logits, labels, named(labels), named(said.logits.argmax(axis=1)), ())
+    return _decided(predictions.logits, labels, named(labels), named(predictions.logits.argmax(axis=1)), ())
 
 
-def _preferred(said: Compared, task: Task) -> Outcomes:
-    sides = said.rows.chosen, said.rows.rejected  # type: ignore[attr-defined]
-    preferred = [sides[side][at].completion for at, side in enumerate(said.logits.argmax(axis=1))]
-    return _decided(said.logits, np.asarray(said.labels), [each.completion for each in sides[0]], preferred, ())
+def _preferred(predictions: Compared, task: Task) -> ScoredExamples:
+    sides = predictions.rows.chosen, predictions.rows.rejected  # type: ignore[attr-defined]
+    preferred = [sides[side][at].completion for at, side in enumerate(predictions.logits.argmax(axis=1))]
+    return _decided(
+        predictions.logits, np.asarray(predictions.labels), [each.completion for each in sides[0]], preferred, ()
+    )
 
 
 def _decided(
     logits: NDArray[Any], labels: NDArray[Any], gold: Sequence[str], said: Sequence[str], names: Sequence[str]
-) -> Outcomes:
+) -> ScoredExamples:
     chances = softmax(logits)
     confidence = chances.max(axis=1)
-    return Outcomes(
+    return ScoredExamples(
         gold,
         said,
         logits.argmax(axis=1) != labels,
@@ -130,15 +130,17 @@ def _decided(
     )
 
 
-def _spanned(said: Spanned, task: Task) -> Outcomes:
-    answers, texts = said.labels, said.said
+def _spanned(predictions: Spanned, task: Task) -> ScoredExamples:
+    answers, texts = predictions.labels, predictions.said
     assert answers is not None
     counted = _each(task.metrics[0], texts, answers)
-    confidence = np.array([_sure(each, text, said.may_be_none) for each, text in zip(said.found, texts, strict=True)])
+    confidence = np.array(
+        [_sure(each, text, predictions.may_be_none) for each, text in zip(predictions.found, texts, strict=True)]
+    )
     gold = [" / ".join(dict.fromkeys(each)) or NO_ANSWER for each in answers]
     wrong = counted[:, 0] == 0
     # an answer that shares no word is worse than one that is a word too long
-    return Outcomes(
+    return ScoredExamples(
         gold,
         [text or NO_ANSWER for text in texts],
         wrong,
@@ -148,86 +150,94 @@ def _spanned(said: Spanned, task: Task) -> Outcomes:
     )
 
 
-def _sure(found: Any, text: str, may_be_none: bool) -> float:
+def _sure(answer: Any, text: str, may_be_none: bool) -> float:
     """The probability of what was said among the best spans, as the official n-best files have it, and "no answer"."""
-    scores = [span.score for span in found.best] + ([found.null_score] if may_be_none or not found.best else [])
-    names = [span.text for span in found.best] + ([""] if may_be_none or not found.best else [])
+    scores = [span.score for span in answer.best] + ([answer.null_score] if may_be_none or not answer.best else [])
+    names = [span.text for span in answer.best] + ([""] if may_be_none or not answer.best else [])
     if text not in names:
         return 0.0
     return float(softmax(np.array([scores]))[0, names.index(text)])
 
 
-def _tagged(said: Tagged, task: Task) -> Outcomes:
-    labels, answers, names = said.labels, said.said, said.names
+def _tagged(predictions: Tagged, task: Task) -> ScoredExamples:
+    labels, answers, names = predictions.labels, predictions.said, predictions.names
     assert labels is not None
-    gold, spoken, wrong = [], [], []
-    for words, true, given in zip(said.rows.words, labels, answers, strict=True):  # type: ignore[attr-defined]
-        bad = [place for place, (one, other) in enumerate(zip(true, given, strict=True)) if one != other]
+    gold, predicted, wrong = [], [], []
+    for words, true, tags in zip(predictions.rows.words, labels, answers, strict=True):  # type: ignore[attr-defined]
+        bad = [place for place, (one, other) in enumerate(zip(true, tags, strict=True)) if one != other]
         gold.append(", ".join(f"{words[place]}: {names[true[place]]}" for place in bad))
-        spoken.append(
-            ", ".join(f"{words[place]}: {names[given[place]] if given[place] >= 0 else '?'}" for place in bad)
+        predicted.append(
+            ", ".join(f"{words[place]}: {names[tags[place]] if tags[place] >= 0 else '?'}" for place in bad)
         )
         wrong.append(len(bad))
-    logits = np.concatenate([np.asarray(each) for each in said.logits])
+    logits = np.concatenate([np.asarray(each) for each in predictions.logits])
     flat = np.concatenate([np.asarray(each) for each in labels])
     read = ~np.isnan(logits).any(axis=1)
     count = np.array(wrong, dtype=np.float64)
-    return Outcomes(gold, spoken, count > 0, count, "words with a wrong tag", None, logits[read], flat[read], names)
+    return ScoredExamples(
+        gold, predicted, count > 0, count, "words with a wrong tag", None, logits[read], flat[read], names
+    )
 
 
-def _written(said: Written, task: Task) -> Outcomes:
-    references = [str(each) for each in np.asarray(said.labels)]
-    texts = [str(each) for each in said.texts]
+def _written(predictions: Written, task: Task) -> ScoredExamples:
+    references = [str(each) for each in np.asarray(predictions.labels)]
+    texts = [str(each) for each in predictions.texts]
     if isinstance(task, AsText):
-        predictions, labels, _ = task.read(texts, references)
+        answers, labels, _ = task.read(texts, references)
         if task.task.kind == "regression":
-            error = np.abs(np.array(predictions, dtype=np.float64) - np.array(labels, dtype=np.float64))
-            return Outcomes(references, texts, error > 0, error, "distance from the right number")
-        wrong = np.array(predictions) != np.array(labels)
-        return Outcomes(references, texts, wrong, wrong.astype(np.float64), "order of the file")
+            error = np.abs(np.array(answers, dtype=np.float64) - np.array(labels, dtype=np.float64))
+            return ScoredExamples(references, texts, error > 0, error, "distance from the right number")
+        wrong = np.array(answers) != np.array(labels)
+        return ScoredExamples(references, texts, wrong, wrong.astype(np.float64), "order of the file")
     return _compared(texts, references, texts, references, task.metrics)
 
 
-def _completed(said: Completed, task: Task) -> Outcomes | None:
-    if said.texts is None or not task.metrics:
+def _completed(predictions: Completed, task: Task) -> ScoredExamples | None:
+    if predictions.texts is None or not task.metrics:
         return None
-    texts, references = [str(each) for each in said.texts], [str(each) for each in said.labels]
+    texts, references = [str(each) for each in predictions.texts], [str(each) for each in predictions.labels]
     return _compared(texts, references, graded(task, texts), graded(task, references), task.metrics)
 
 
-def _compared(texts: list[str], references: list[str], judged: Any, right: Any, metrics: Sequence[str]) -> Outcomes:
+def _compared(
+    texts: list[str], references: list[str], compared_texts: Any, compared_references: Any, metrics: Sequence[str]
+) -> ScoredExamples:
     """Texts in words: the worst is the one that scores least by itself, by the last metric, as BLEU is none of
     single sentences."""
-    module = import_module(METRICS.module(metrics[-1]))
-    scores = np.array([next(iter(module.of_counts(row).values())) for row in module.counts(judged, right)])
-    same = np.array([str(one).strip() == str(other).strip() for one, other in zip(judged, right, strict=True)])
-    return Outcomes(references, texts, ~same, -scores, f"{metrics[-1]} of the single text")
+    metric = counted_metric(metrics[-1])
+    scores = np.array(
+        [next(iter(metric.of_counts(row).values())) for row in metric.counts(compared_texts, compared_references)]
+    )
+    same = np.array(
+        [str(one).strip() == str(other).strip() for one, other in zip(compared_texts, compared_references, strict=True)]
+    )
+    return ScoredExamples(references, texts, ~same, -scores, f"{metrics[-1]} of the single text")
 
 
-def _each(metric: str, said: Any, right: Any) -> NDArray[np.float64]:
-    return np.asarray(import_module(METRICS.module(metric)).counts(said, right), dtype=np.float64)
+def _each(metric: str, predictions: Any, references: Any) -> NDArray[np.float64]:
+    return np.asarray(counted_metric(metric).counts(predictions, references), dtype=np.float64)
 
 
 MOST = 200
 """Of each split."""
 
 
-def mistakes(said: SplitPredictions, found: Outcomes) -> list[dict[str, Any]]:
+def mistakes(predictions: SplitPredictions, examples: ScoredExamples) -> list[dict[str, Any]]:
     """The worst of a split, the worst first; of equal ones the earlier."""
-    order = [int(at) for at in np.argsort(-found.badness, kind="stable") if found.wrong[at]][:MOST]
-    pairs = said.rows.pairs
+    order = [int(at) for at in np.argsort(-examples.badness, kind="stable") if examples.wrong[at]][:MOST]
+    pairs = predictions.rows.pairs
     return [
         {
-            "benchmark": said.benchmark,
-            "split": said.split,
-            "index": int(said.rows.index[at]),
-            "text": said.rows.texts[at],
+            "benchmark": predictions.benchmark,
+            "split": predictions.split,
+            "index": int(predictions.rows.index[at]),
+            "text": predictions.rows.texts[at],
             "text_pair": None if pairs is None else pairs[at],
-            "gold": found.gold[at],
-            "said": found.said[at],
-            "confidence": None if found.confidence is None else round(float(found.confidence[at]), 6),
-            "badness": round(float(found.badness[at]), 6),
-            "by": found.order,
+            "gold": examples.gold[at],
+            "said": examples.said[at],
+            "confidence": None if examples.confidence is None else round(float(examples.confidence[at]), 6),
+            "badness": round(float(examples.badness[at]), 6),
+            "by": examples.order,
         }
         for at in order
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,9 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.core.recipe import START, Recipe, Stage
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.language_modeling import Measured, Reader
+    from transformers import PreTrainedTokenizerBase
+
+    from pipelines.evaluation.language_modeling import HeldOutModel, HeldOutScores
     from pipelines.evaluation.ngrams import NGrams
 
 
@@ -32,7 +33,8 @@ def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[ConfigIssue]]:
         return None, [
             (
                 ("datasets",),
-                "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, …} before it",
+                "measure the model of a pretrain stage, but no earlier stage is one; add {stage: pretrain, "
+                "…} before it",
             )
         ]
     chosen = next((each for each in known if each.id == stage.source), None)
@@ -56,14 +58,16 @@ def _unfit(stage: Any, chosen: Any) -> list[ConfigIssue]:
         found.append(
             (
                 ("stride",),
-                f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; leave it out",
+                f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; "
+                "leave it out",
             )
         )
     elif stage.stride is not None and stage.stride > chosen.block_size:
         found.append(
             (
                 ("stride",),
-                f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': windows would leave tokens out",
+                f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': "
+                "windows would leave tokens out",
             )
         )
     return found
@@ -87,9 +91,9 @@ def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
+def read_by(context: Context, stage: Any, chosen: Any) -> HeldOutModel:
     """The chosen stage's model, ready to be asked."""
-    from pipelines.evaluation.language_modeling import MASK_SEED, Reader
+    from pipelines.evaluation.language_modeling import MASK_SEED, HeldOutModel
     from pipelines.models.predict import device
 
     objective, tokenizer = chosen.objective, context.open_tokenizer()
@@ -97,7 +101,7 @@ def read_by(context: Context, stage: Any, chosen: Any) -> Reader:
     collate = chosen.collator(tokenizer, MASK_SEED, model.config)
     if "replaced" in objective.label_names:
         model = objective.prepare(model, tokenizer, lambda head, **_: _generator(context, chosen, head))
-    return Reader(
+    return HeldOutModel(
         model,
         tokenizer,
         objective,
@@ -118,12 +122,15 @@ def _generator(context: Context, chosen: Any, head: Head) -> Any:
     place = next((each for each in places if each.is_dir()), None)
     if place is None:
         raise ModelError(
-            f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; train it again"
+            f"stage '{chosen.id}' left no generator beside its model, which fills in the tokens to be judged; "
+            "train it again"
         )
-    return import_module("pipelines.models.opening").open_folder(place, head, context.seed, trained_head=True)
+    from pipelines.models.opening import open_folder
+
+    return open_folder(place, head, context.seed, trained_head=True)
 
 
-def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
+def peers(context: Context, chosen: Any, tokenizer: PreTrainedTokenizerBase) -> NGrams:
     """The models of one and of two tokens, fitted on the rows that the chosen stage read; kept between runs."""
     from pipelines.data.documents import token_streams
     from pipelines.data.packing import end_of_text
@@ -147,7 +154,9 @@ def peers(context: Context, chosen: Any, tokenizer: Any) -> NGrams:
     return fitted()
 
 
-def measured(context: Context, stage: Any, reader: Reader, reference: Any, ngrams: NGrams | None) -> Measured:
+def measured(
+    context: Context, stage: Any, reader: HeldOutModel, reference: Any, ngrams: NGrams | None
+) -> HeldOutScores:
     """The figures of one data set."""
     from pipelines.evaluation.language_modeling import measure
 
@@ -156,7 +165,7 @@ def measured(context: Context, stage: Any, reader: Reader, reference: Any, ngram
     return measure(reader, texts, ngrams, context.cache, key, context.seed)
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """What tells two tokenizers apart."""
     backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
     return hashlib.sha256(backend.encode()).hexdigest()

@@ -1,12 +1,4 @@
-"""Held-out text through the objective that a model was pretrained with, every token predicted once.
-
-Held-out documents as windows in which every token is predicted exactly once.
-
-A window is as long as what the model was trained on. It reads the token before each one that it predicts, and for the
-first of a document the end of another. The next window moves on by `stride` tokens and predicts those only: a smaller
-stride shows them more of what came before, and costs more windows.
-
-Held-out text through the objective that a model was pretrained with, beside models of one and two tokens.
+"""Held-out text through the objective that a model was pretrained with, beside models of one and two tokens.
 
 What can be said depends on the objective:
 
@@ -22,6 +14,10 @@ that a hidden span ends (span_corruption), a token is judged given that text goe
 tokens are not asked where spans end either. Where a part of the text is predicted, a token counts with the bytes that
 its kind has on average in the measured text, which for tokenizers that keep the text is exact. Masks and orders are
 drawn with MASK_SEED, whatever seed the model was trained with.
+
+A window of causal_lm is as long as what the model was trained on. It reads the token before each one that it predicts,
+and for the first of a document the end of another. The next window moves on by `stride` tokens and predicts those only:
+a smaller stride shows them more of what came before, and costs more windows.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +37,18 @@ from pipelines.data.documents import Documents, read_documents
 from pipelines.evaluation.ngrams import NGrams
 from pipelines.metrics.perplexity import Sums, Tally, detection, hidden, likelihood
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 IGNORED = -100
 """The label of a position that is not asked for."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class WindowBatch:
     """Some windows, filled up on the right."""
 
     input_ids: Ints
@@ -63,7 +64,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Windows:
+class TokenWindows:
     """All windows of some documents."""
 
     stream: Ints
@@ -80,7 +81,7 @@ class Windows:
     def __len__(self) -> int:
         return len(self.first)
 
-    def batch(self, low: int, high: int, padding: int) -> Batch:
+    def batch(self, low: int, high: int, padding: int) -> WindowBatch:
         """The windows from `low` to `high`."""
         first, last = self.first[low:high, None], self.last[low:high, None]
         place = first + np.arange((last - first).max())[None, :]
@@ -88,7 +89,7 @@ class Windows:
         asked = real & (place >= last - self.asked[low:high, None])
         place = np.minimum(place, len(self.stream) - 2)
         documents = self.documents[low:high]
-        return Batch(
+        return WindowBatch(
             np.where(real, self.stream[place], padding),
             real,
             np.where(asked, self.stream[place + 1], IGNORED),
@@ -97,7 +98,7 @@ class Windows:
         )
 
 
-def rolling(documents: Documents, length: int, stride: int, end: int) -> Windows:
+def rolling(documents: Documents, length: int, stride: int, end: int) -> TokenWindows:
     """Windows of at most `length` tokens, `stride` apart. `end` stands before each document."""
     stream = np.insert(documents.tokens, documents.starts[:-1], end)
     sizes = np.diff(documents.starts)
@@ -108,7 +109,7 @@ def rolling(documents: Documents, length: int, stride: int, end: int) -> Windows
     until = np.minimum(length + number * stride, size)
     asked = until - np.where(number > 0, length + (number - 1) * stride, 0)
     base = documents.starts[document] + document
-    return Windows(stream, base + np.maximum(until - length, 0), base + until, asked, document)
+    return TokenWindows(stream, base + np.maximum(until - length, 0), base + until, asked, document)
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,6 @@ def pieces(documents: Documents, length: int, end: int) -> Pieces:
     return Pieces(stream[: count * length].reshape(count, length), before, np.searchsorted(ends, begins, side="right"))
 
 
-IntsLanguageModeling = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
 MASK_SEED = 20_181_011
 """What is hidden of a text is the same for every model."""
 WHOLE_TEXT = ("causal_lm",)
@@ -149,7 +147,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Measured:
+class HeldOutScores:
     """The figures of one data set."""
 
     metrics: dict[str, float]
@@ -161,7 +159,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Marks:
+class SpecialTokens:
     """The tokens of a vocabulary that stand for no text."""
 
     special: npt.NDArray[np.bool_]
@@ -172,7 +170,7 @@ class Marks:
     """The token between documents."""
 
     @classmethod
-    def of(cls, tokenizer: Any, end: int) -> Marks:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, end: int) -> SpecialTokens:
         """Those of a tokenizer."""
         special, sentinel = (np.zeros(len(tokenizer), dtype=np.bool_) for _ in range(2))
         special[[each for each in tokenizer.all_special_ids if each != tokenizer.unk_token_id]] = True
@@ -182,18 +180,18 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Reader:
+class HeldOutModel:
     """A model, and everything it takes to ask it about text."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     objective: Any
     collate: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
     """The objective's own, drawing with MASK_SEED."""
     block_size: int
     stride: int
     batch_size: int
-    device: Any
+    device: torch.device
     world: World
     gather: Callable[[Any], list[Any]]
     progress: Progress | None = None
@@ -206,16 +204,18 @@ class Reader:
         return end_of_text(self.tokenizer)
 
     @cached_property
-    def marks(self) -> Marks:
+    def marks(self) -> SpecialTokens:
         """The special tokens."""
-        return Marks.of(self.tokenizer, self.end)
+        return SpecialTokens.of(self.tokenizer, self.end)
 
     def examples_at_once(self) -> int:
         """Windows of a batch."""
         return max(1, min(self.batch_size, MOST_LOGITS // (self.block_size * len(self.tokenizer))))
 
 
-def measure(reader: Reader, texts: Iterable[str], ngrams: NGrams | None, cache: Path, key: str, seed: int) -> Measured:
+def measure(
+    reader: HeldOutModel, texts: Iterable[str], ngrams: NGrams | None, cache: Path, key: str, seed: int
+) -> HeldOutScores:
     """The figures of some texts; `key` names them and the tokenizer. Without `ngrams` there are no peers."""
     import torch
 
@@ -233,7 +233,7 @@ def measure(reader: Reader, texts: Iterable[str], ngrams: NGrams | None, cache: 
 
 def _in_words_of(
     compute: Callable[[Sums], dict[str, float]], tally: Tally, seed: int, ngrams: NGrams | None
-) -> Measured:
+) -> HeldOutScores:
     """The tally as figures: the model's own, then how much they stand on, then the peers'."""
     metrics = tally.figures(compute)
     around = tally.intervals(compute, seed)
@@ -257,37 +257,37 @@ def _in_words_of(
         for name, value in figures.items()
         if name != "perplexity"
     }
-    return Measured(metrics | counts | beside, around, peers, len(tally.documents))
+    return HeldOutScores(metrics | counts | beside, around, peers, len(tally.documents))
 
 
 @dataclass(frozen=True)
-class Answers:
+class TokenPredictions:
     """What the model says about the tokens that a batch asks for, in the order of rows and positions."""
 
-    row: IntsLanguageModeling
+    row: Ints
     """The row of the batch that each one stands in (asked,)."""
-    token: IntsLanguageModeling
+    token: Ints
     """The right answer (asked,)."""
-    left: IntsLanguageModeling
+    left: Ints
     """The token before it in the text (asked,)."""
     bits: Floats
     """-log2 of its probability (asked,)."""
     right: npt.NDArray[np.bool_]
     """Whether it is what the model finds most probable (asked,)."""
-    places: IntsLanguageModeling | None = None
+    places: Ints | None = None
     """Which token of the documents it is, where that is known (asked,)."""
-    pairs: tuple[IntsLanguageModeling, npt.NDArray[np.bool_]] | None = None
+    pairs: tuple[Ints, npt.NDArray[np.bool_]] | None = None
     """(rows, whether their pair was judged rightly) of objectives on pairs."""
 
 
-def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, int], Answers], IntsLanguageModeling]:
+def _windows(reader: HeldOutModel, documents: Documents) -> tuple[int, Callable[[int, int], TokenPredictions], Ints]:
     """(how many windows there are, what the model says about some of them, the document of each)."""
     import torch
 
     windows = rolling(documents, reader.block_size, reader.stride, reader.end)
     padding = reader.tokenizer.pad_token_id or 0
 
-    def ask(low: int, high: int) -> Answers:
+    def ask(low: int, high: int) -> TokenPredictions:
         batch = windows.batch(low, high, padding)
         inputs = {
             "input_ids": torch.from_numpy(batch.input_ids),
@@ -296,12 +296,12 @@ def _windows(reader: Reader, documents: Documents) -> tuple[int, Callable[[int, 
         wanted = batch.labels != IGNORED
         bits, right, _ = _asked(reader, inputs, batch.labels, wanted)
         row = np.nonzero(wanted)[0]
-        return Answers(row, batch.labels[wanted], batch.input_ids[wanted], bits, right, batch.places[wanted])
+        return TokenPredictions(row, batch.labels[wanted], batch.input_ids[wanted], bits, right, batch.places[wanted])
 
     return len(windows), ask, windows.documents
 
 
-def _answers(reader: Reader, examples: Any, before: IntsLanguageModeling, low: int, high: int) -> Answers:
+def _answers(reader: HeldOutModel, examples: Any, before: Ints, low: int, high: int) -> TokenPredictions:
     """What the model says about the examples from `low` to `high`, damaged as the objective does."""
     drawn = [{**examples[position], "draw": position} for position in range(low, high)]
     batch = reader.collate(drawn)
@@ -325,13 +325,13 @@ def _answers(reader: Reader, examples: Any, before: IntsLanguageModeling, low: i
         if name != "labels":
             judged = outputs["seq_relationship_logits"].argmax(-1).cpu() == batch[name]
             pairs = np.arange(high - low), judged.numpy()
-    return Answers(np.nonzero(wanted)[0], labels[wanted], left[wanted], bits, right, pairs=pairs)
+    return TokenPredictions(np.nonzero(wanted)[0], labels[wanted], left[wanted], bits, right, pairs=pairs)
 
 
 def _asked(
-    reader: Reader,
+    reader: HeldOutModel,
     inputs: Mapping[str, Any],
-    labels: IntsLanguageModeling,
+    labels: Ints,
     wanted: npt.NDArray[np.bool_],
     never: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Floats, npt.NDArray[np.bool_], Any]:
@@ -359,12 +359,12 @@ def _asked(
 
 def left_neighbours(
     batch: Mapping[str, npt.NDArray[Any]],
-    before: IntsLanguageModeling,
-    marks: Marks,
+    before: Ints,
+    marks: SpecialTokens,
     *,
     next_token: bool,
     wrapped: bool,
-) -> IntsLanguageModeling:
+) -> Ints:
     """The token before each label in the true text, in the shape of the labels.
 
     `before` is the token before each example (batch,), `next_token` whether labels are the tokens that follow in the
@@ -386,11 +386,11 @@ def left_neighbours(
     return left
 
 
-def _shifted(ids: IntsLanguageModeling, before: IntsLanguageModeling) -> IntsLanguageModeling:
+def _shifted(ids: Ints, before: Ints) -> Ints:
     return np.concatenate([before[:, None], ids[:, :-1]], axis=1)
 
 
-def _behind_sentinels(ids: IntsLanguageModeling, written: IntsLanguageModeling, marks: Marks) -> IntsLanguageModeling:
+def _behind_sentinels(ids: Ints, written: Ints, marks: SpecialTokens) -> Ints:
     """What the decoder has read, each sentinel replaced by the token before it in the input."""
     row, place = np.nonzero(marks.sentinel[ids[:, 1:]])
     table = np.full((len(ids), len(marks.special)), marks.end, dtype=np.int64)
@@ -399,8 +399,8 @@ def _behind_sentinels(ids: IntsLanguageModeling, written: IntsLanguageModeling, 
 
 
 def _laid_out(
-    reader: Reader, documents: Documents, texts: Iterable[str], cache: Path, key: str
-) -> tuple[Any, IntsLanguageModeling, IntsLanguageModeling]:
+    reader: HeldOutModel, documents: Documents, texts: Iterable[str], cache: Path, key: str
+) -> tuple[Any, Ints, Ints]:
     """(examples, the document of each, the token before each) as for training. Raises DataError without one."""
     layout, length = reader.objective.layout, reader.objective.raw_length(reader.block_size)
     if layout == "sentences":
@@ -424,11 +424,11 @@ def _laid_out(
 
 
 def _tally(
-    reader: Reader,
+    reader: HeldOutModel,
     documents: Documents,
     count: int,
-    ask: Callable[[int, int], Answers],
-    owners: IntsLanguageModeling,
+    ask: Callable[[int, int], TokenPredictions],
+    owners: Ints,
     ngrams: NGrams | None,
 ) -> Tally:
     """Everything that is added up, by document."""
@@ -456,7 +456,7 @@ def _tally(
     return _gathered(reader, parts)
 
 
-def _judged(reader: Reader, examples: Any, owners: IntsLanguageModeling) -> Tally:
+def _judged(reader: HeldOutModel, examples: Any, owners: Ints) -> Tally:
     """How well replaced tokens are told from original ones, by document. The generator fills in what is judged."""
     import torch
 
@@ -483,7 +483,7 @@ def _judged(reader: Reader, examples: Any, owners: IntsLanguageModeling) -> Tall
     return _gathered(reader, parts)
 
 
-def _shares(reader: Reader, count: int) -> Iterator[tuple[int, int]]:
+def _shares(reader: HeldOutModel, count: int) -> Iterator[tuple[int, int]]:
     """(low, high) of this process's batches. The batches do not depend on the number of processes."""
     size = reader.examples_at_once()
     for number, low in enumerate(range(0, count, size)):
@@ -493,7 +493,7 @@ def _shares(reader: Reader, count: int) -> Iterator[tuple[int, int]]:
             reader.progress(min(low + size, count), count)
 
 
-def _gathered(reader: Reader, parts: list[dict[str, npt.NDArray[Any]]]) -> Tally:
+def _gathered(reader: HeldOutModel, parts: list[dict[str, npt.NDArray[Any]]]) -> Tally:
     """The parts of all processes as one tally, in the order of the batches."""
     by_rank = reader.gather(parts)
     ordered = [by_rank[number % len(by_rank)][number // len(by_rank)] for number in range(sum(map(len, by_rank)))]

@@ -1,8 +1,8 @@
-"""What an evaluate stage is asked about a model that writes: how a reward likes its completions.
+"""The keys of an evaluate stage about a model that writes, and what is wrong with them.
 
 `{stage: evaluate, prompts: {path: …}, reward: {from: reward}, against: sft}` samples one completion of each prompt
-from the model and from that of `against`. The keys stand here, with what is wrong with them; `policy_asking` does the
-work.
+from the model and from that of `against`, and scores both by the reward: `policy_completions` does the work. Imports
+without numpy: checks of recipes need it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipelines.core.recipe import START, Recipe, RewardField, Stage
 from pipelines.core.registry import nearest
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
+from pipelines.tasks.evaluation import BenchmarkChoice
 
 NAME = "policy"
 """The key in `metrics.json`."""
@@ -61,7 +62,7 @@ class PolicyKeys(Block):
 
     prompts: Prompts | None = None
     """Has the model go on from prompts, for `reward` to score: `{path: reviews.jsonl, text: text, max_length:
-    16}`. See docs/rewards.md."""
+    16}`. See docs/how-to/rewards.md."""
     reward: RewardField = Field(None, validate_default=False)
     """What the completions are worth: `{from: STAGE}`, `{checkpoint: …}`, or `{name: keyword, words: [good]}`."""
     against: str | None = None
@@ -102,9 +103,7 @@ def writes(recipe: Recipe, model: str) -> str | None:
         return f"was pretrained with {objective.name}, after which a model writes no texts"
     subject: Any = stage.subjects().get(model)
     if stage.stage in ("supervised", "multi_task") and subject is not None:
-        from pipelines.evaluation.benchmark_selection import Choice
-
-        kind = Choice(model, subject.task, model, model, subject).kind
+        kind = BenchmarkChoice(model, subject.task, model, model, subject).kind
         if kind not in WRITING:
             return f"learnt a task of the kind {kind}, whose answers are no texts"
     return None
@@ -124,7 +123,8 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterator[ConfigIssue]:
     if stage.reward is None:
         yield (
             ("reward",),
-            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: keyword, words: […]}",
+            "is missing: say what a completion is worth, such as reward: {from: STAGE} or reward: {name: "
+            "keyword, words: […]}",
         )
     else:
         yield from reward_mistakes(stage.reward, recipe, stage)
@@ -149,7 +149,8 @@ def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) ->
     elif (why := writes(recipe, stage.against)) is not None:
         yield (
             ("against",),
-            f"'{stage.against}' {why}. Allowed: {', '.join(each for each in known if each not in (model, stage.against))}",
+            f"'{stage.against}' {why}. Allowed: "
+            f"{', '.join(each for each in known if each not in (model, stage.against))}",
         )
 
 

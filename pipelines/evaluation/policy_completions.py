@@ -1,18 +1,12 @@
 """Completions of a policy and of another model, sampled alike, scored by a reward, and compared.
 
-How completions compare: wins, the divergence from another model, and how varied they are. Pure functions of arrays.
-
-Estimates of the KL divergence from samples of the first model, with d = log p - log q of what was sampled: k1 = d has
-no bias, k3 = exp(-d) - 1 + d has none either, is never below zero and varies less (Schulman 2020, "Approximating KL
-Divergence", joschu.net/blog/kl-approx.html). Both are summed over the tokens of a completion, by the chain rule: nats
-a completion.
-
-The completions of prompts and what is measured of each, as rows of `predictions.parquet`.
-
-Sampling completions from a model, and from another with the same prompts and the same chances, and scoring both.
-
 One model lies in memory at a time. A completion depends on the model, its prompt and the stage's seed alone: row 17
 draws the same chances under both models, so that what differs between them is the models.
+
+Estimates of the KL divergence come from samples of the first model, with d = log p - log q of what was sampled: k1 = d
+has no bias, k3 = exp(-d) - 1 + d has none either, is never below zero and varies less (Schulman 2020, "Approximating
+KL Divergence", joschu.net/blog/kl-approx.html). Both are summed over the tokens of a completion, by the chain rule:
+nats a completion.
 """
 
 from __future__ import annotations
@@ -36,6 +30,9 @@ from pipelines.models.sampling import complete
 from pipelines.tasks.predictions import Written
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.data.prompts import PromptRows
     from pipelines.evaluation.evaluate import Evaluate
     from pipelines.evaluation.report import Report
@@ -89,9 +86,6 @@ def paired_intervals(columns: dict[str, Floats], seed: int) -> dict[str, tuple[f
     return intervals(lambda rows, _: dict(zip(names, rows.mean(axis=0).tolist(), strict=True)), table, table, seed)
 
 
-FloatsPolicySaid = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Sampled:
     """One completion of each prompt by one model."""
@@ -101,18 +95,16 @@ class Sampled:
     texts: list[str]
     ended: NDArray[np.bool_]
     """Which came to their end (prompts,)."""
-    scores: FloatsPolicySaid
+    scores: Floats
     """What the reward gives (prompts,)."""
 
-    def measured(self) -> dict[str, FloatsPolicySaid]:
+    def measured(self) -> dict[str, Floats]:
         """What is known of each completion (prompts,), by the name of its mean."""
         lengths = np.array([len(each) for each in self.tokens], dtype=np.float64)
         return {"reward": self.scores, "length": lengths, "ended": self.ended.astype(np.float64)}
 
 
-def measured(
-    own: Sampled, other: Sampled | None, kl: tuple[FloatsPolicySaid, FloatsPolicySaid] | None
-) -> dict[str, FloatsPolicySaid]:
+def measured(own: Sampled, other: Sampled | None, kl: tuple[Floats, Floats] | None) -> dict[str, Floats]:
     """The same of both models' completions, with who wins and the estimates k1 and k3 of the divergence in nats."""
     found = own.measured()
     if other is not None:
@@ -122,16 +114,16 @@ def measured(
 
 
 @dataclass(frozen=True)
-class Completed(Written):
+class PolicyPredictions(Written):
     """Completions of one set of prompts. Beside the columns of written answers stand `hypothesis_against` and what
     is measured of each."""
 
     against: list[str] | None = None
     """The other model's completions."""
-    of_each: dict[str, FloatsPolicySaid] = field(default_factory=dict)
+    of_each: dict[str, Floats] = field(default_factory=dict)
     """What is measured of each prompt (prompts,), by the name of its mean in `metrics.json`."""
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         found = super().table()
@@ -142,7 +134,7 @@ class Completed(Written):
         return found
 
 
-def of_each_prompt(path: Path, names: Any) -> dict[str, FloatsPolicySaid]:
+def of_each_prompt(path: Path, names: Any) -> dict[str, Floats]:
     """What `predictions.parquet` says of each prompt (prompts,), by the name of its mean: those of `names` that
     are there."""
     import pyarrow.parquet as pq
@@ -161,12 +153,13 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     assert stage.prompts is not None
     chosen = policy.model_of(context.recipe, stage)
     tokenizer = context.open_tokenizer(None if chosen == START else chosen)
-    writer = Writer(stage, context, chosen, tokenizer)
+    writer = PolicyModel(stage, context, chosen, tokenizer)
     prompts = stage.prompts.read(tokenizer, writer.encoder_decoder)
     if prompts.left_out and context.world.is_main:
         context.events.emit(
             "warning",
-            message=f"{len(prompts.left_out)} of {len(prompts) + len(prompts.left_out)} prompts are too long and left out; prompts.max_length sets the limit",
+            message=f"{len(prompts.left_out)} of {len(prompts) + len(prompts.left_out)} prompts are too long and left "
+            "out; prompts.max_length sets the limit",
         )
     written = writer.sample(prompts)
     compared = stage.against is not None and stage.temperature > 0
@@ -175,7 +168,7 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     beside = None
     other_likely: list[Any] = []
     if stage.against is not None:
-        rival = Writer(stage, context, stage.against, tokenizer)
+        rival = PolicyModel(stage, context, stage.against, tokenizer)
         beside = rival.sample(prompts)
         other_likely = rival.likelihoods(prompts, written) if compared else []
         del rival
@@ -195,10 +188,10 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     )
 
 
-class Writer:
+class PolicyModel:
     """A model that goes on from prompts, shared between the processes of the stage."""
 
-    def __init__(self, stage: Evaluate, context: Context, model_id: str, tokenizer: Any) -> None:
+    def __init__(self, stage: Evaluate, context: Context, model_id: str, tokenizer: PreTrainedTokenizerBase) -> None:
         self.stage, self.context, self.model_id, self.tokenizer = stage, context, model_id, tokenizer
         self.model = context.open_model(None, stage_id=model_id, trained_head=True)
 
@@ -281,7 +274,7 @@ def _keep(
     report.metrics[policy.NAME] = {name: scores[name] for name in policy.names(stage)}
     rows = Rows(prompts.texts, None, None, prompts.index)
     split = stage.prompts.split
-    said = Completed(
+    said = PolicyPredictions(
         policy.NAME,
         split,
         "",
@@ -313,7 +306,8 @@ def _keep(
     if len(own.texts) > 1 and len(set(own.texts)) == 1:
         context.events.emit(
             "warning",
-            message=f"policy: '{own.texts[0][:60]}' stands behind every one of the {len(prompts)} prompts: the model writes one text whatever it reads",
+            message=f"policy: '{own.texts[0][:60]}' stands behind every one of the {len(prompts)} prompts: the model "
+            "writes one text whatever it reads",
         )
 
 

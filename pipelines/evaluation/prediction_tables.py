@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipelines.core.errors import CommandError
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
+from pipelines.evaluation.calibration import softmax
 from pipelines.tasks.causal.evaluation import Completed
 from pipelines.tasks.extractive_qa.evaluation import Spanned
 from pipelines.tasks.multiple_choice.evaluation import Chosen
@@ -31,76 +32,71 @@ ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
 Columns = dict[str, list[Any]]
 
 
-def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Probabilities along the last axis."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    found: NDArray[np.float64] = shifted / shifted.sum(axis=-1, keepdims=True)
-    return found
-
-
-def columns_of(said: Any, task: Task) -> Columns:
+def columns_of(predictions: Any, task: Task) -> Columns:
     """The columns of a split's predictions: `index`, what was read, `prediction`, and probabilities. Raises
     ModelError."""
-    rows = said.rows
-    found: Columns = {"index": [int(each) for each in rows.index]}
-    if isinstance(said, Tagged):
-        found["tokens"] = [list(words) for words in rows.words]
+    rows = predictions.rows
+    columns: Columns = {"index": [int(each) for each in rows.index]}
+    if isinstance(predictions, Tagged):
+        columns["tokens"] = [list(words) for words in rows.words]
     else:
-        found["text"] = list(rows.texts)
+        columns["text"] = list(rows.texts)
         if rows.pairs is not None:
-            found["text_pair"] = list(rows.pairs)
-    return found | _answers(said, task)
+            columns["text_pair"] = list(rows.pairs)
+    return columns | _answers(predictions, task)
 
 
-def _answers(said: Any, task: Task) -> Columns:
-    if isinstance(said, Predicted):
-        return _classes(said, task)
-    if isinstance(said, Chosen):
-        options = [list(row) for row in said.rows.options]  # type: ignore[attr-defined]
-        return {"options": options} | _decided(said.logits, list(LETTERS[: said.logits.shape[1]]))
-    if isinstance(said, Tagged):
-        likely = [softmax(np.nan_to_num(row)).max(axis=-1) for row in said.logits]
-        unread = [np.isnan(row[:, 0]) for row in said.logits]  # words behind the cut
+def _answers(predictions: Any, task: Task) -> Columns:
+    if isinstance(predictions, Predicted):
+        return _classes(predictions, task)
+    if isinstance(predictions, Chosen):
+        options = [list(row) for row in predictions.rows.options]  # type: ignore[attr-defined]
+        return {"options": options} | _decided(predictions.logits, list(LETTERS[: predictions.logits.shape[1]]))
+    if isinstance(predictions, Tagged):
+        likely = [softmax(np.nan_to_num(row)).max(axis=-1) for row in predictions.logits]
+        unread = [np.isnan(row[:, 0]) for row in predictions.logits]  # words behind the cut
         return {
-            "prediction": in_words(said.said, said.names),
+            "prediction": in_words(predictions.said, predictions.names),
             "probabilities": [
                 [None if out else float(value) for value, out in zip(*pair, strict=True)]
                 for pair in zip(likely, unread, strict=True)
             ],
         }
-    if isinstance(said, Spanned):
-        return _spans(said)
-    if isinstance(said, Written | Completed):
-        return {"prediction": [] if said.texts is None else [str(text) for text in said.texts]}
-    raise AssertionError(f"no table for {type(said).__name__}")
+    if isinstance(predictions, Spanned):
+        return _spans(predictions)
+    if isinstance(predictions, Written | Completed):
+        return {"prediction": [] if predictions.texts is None else [str(text) for text in predictions.texts]}
+    raise AssertionError(f"no table for {type(predictions).__name__}")
 
 
-def _classes(said: Predicted, task: Task) -> Columns:
+def _classes(predictions: Predicted, task: Task) -> Columns:
     names = task.head.labels
-    logits = checked_logits(said.logits, len(names) or 1, task.name)
+    logits = checked_logits(predictions.logits, len(names) or 1, task.name)
     return _decided(logits, list(names)) if names else {"prediction": [float(value) for value in logits[:, 0]]}
 
 
 def _decided(logits: NDArray[Any], names: Sequence[str]) -> Columns:
     likely = softmax(logits)
     chosen = logits.argmax(axis=1)
-    found: Columns = {
+    columns: Columns = {
         "prediction": [names[at] for at in chosen],
         "probability": [float(row[at]) for row, at in zip(likely, chosen, strict=True)],
     }
-    return found | {f"probability_{name}": [float(value) for value in likely[:, at]] for at, name in enumerate(names)}
+    return columns | {f"probability_{name}": [float(value) for value in likely[:, at]] for at, name in enumerate(names)}
 
 
-def _spans(said: Spanned) -> Columns:
-    answers = [str(text) for text in said.said]
+def _spans(predictions: Spanned) -> Columns:
+    answers = [str(text) for text in predictions.said]
     likely: list[float | None] = []
     starts: list[int | None] = []
-    for answer, found in zip(answers, said.found, strict=True):
-        scores = [span.score for span in found.best] + ([found.null_score] if said.may_be_none else [])
+    for answer, spans in zip(answers, predictions.found, strict=True):
+        scores = [span.score for span in spans.best] + ([spans.null_score] if predictions.may_be_none else [])
         place = 0 if answer else len(scores) - 1
-        likely.append(float(softmax(np.array(scores))[place]) if scores and (answer or said.may_be_none) else None)
-        starts.append(found.best[0].answer_start if answer and found.best else None)
-    return {"id": list(said.ids), "prediction": answers, "probability": likely, "answer_start": starts}
+        likely.append(
+            float(softmax(np.array(scores))[place]) if scores and (answer or predictions.may_be_none) else None
+        )
+        starts.append(spans.best[0].answer_start if answer and spans.best else None)
+    return {"id": list(predictions.ids), "prediction": answers, "probability": likely, "answer_start": starts}
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:

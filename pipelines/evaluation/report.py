@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Context, Task
-from pipelines.core.registry import METRICS
 from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.examples import write_mistakes
-from pipelines.evaluation.official.glue import KEY as GLUE
-from pipelines.evaluation.official.glue import glue_score
+from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
+from pipelines.metrics.base import signatures
 from pipelines.tasks import scoring
-from pipelines.tasks.evaluation import Predictions
-from pipelines.tasks.predictions import (
-    SplitPredictions,
-    no_better_than_majority,
-    no_better_than_ngrams,
-    trained_on,
-    write_predictions,
-)
+from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
+from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.language_modeling import Measured
+    from pipelines.evaluation.language_modeling import HeldOutScores
 
 
 class Report:
@@ -45,7 +36,7 @@ class Report:
         self.predicted: list[SplitPredictions] = []
         self.measured = 0
 
-    def add(self, choice: Choice, task: Task, answers: Predictions, started: float) -> None:
+    def add(self, choice: BenchmarkChoice, task: Task, answers: Predictions, started: float) -> None:
         """Score what the model said about each split of one benchmark. `started` is when its prediction began."""
         predicted = answers.predicted
         labelled = [(each, each.labels) for each in predicted if each.labels is not None]
@@ -54,12 +45,12 @@ class Report:
         if labelled:
             score = scoring.score(task)
             for each, labels in labelled:
-                given = score(each.said, labels)
+                split_scores = score(each.said, labels)
                 around = each.around(task, score, self.context.seed)
-                scores |= {f"{name}{each.suffix}": value for name, value in given.items()}
+                scores |= {f"{name}{each.suffix}": value for name, value in split_scores.items()}
                 ranges |= {f"{name}{each.suffix}": value for name, value in around.items()}
             self.metrics[choice.name] = scores
-        guessed, skipped = self._guess(choice, task, [each for each, _ in labelled])
+        baselines, skipped = self._guess(choice, task, [each for each, _ in labelled])
         self.predicted += predicted
         self.details[choice.name] = {
             "model": choice.model,
@@ -69,63 +60,70 @@ class Report:
             "columns": answers.columns,
             "precision": "no",
             "intervals": ranges,
-            "baselines": guessed,
+            "baselines": baselines,
             **(
                 {"percent": percent}
                 if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED))
                 else {}
             ),
             **answers.details,
-            **({"generation": answers.generation, "signatures": _signatures(task)} if answers.generation else {}),
+            **(
+                {"generation": answers.generation, "signatures": signatures(task.metrics)} if answers.generation else {}
+            ),
             **({"skipped": skipped} if skipped else {}),
             "seconds": round(time.monotonic() - started, 3),
         }
         self._analyse(choice, task, predicted)
         self._warn(
-            choice.name, task, predicted, scores, ranges, guessed.get("majority") or guessed.get("majority_by_word", {})
+            choice.name,
+            task,
+            predicted,
+            scores,
+            ranges,
+            baselines.get("majority") or baselines.get("majority_by_word", {}),
         )
 
-    def _analyse(self, choice: Choice, task: Task, predicted: Sequence[SplitPredictions]) -> None:
+    def _analyse(self, choice: BenchmarkChoice, task: Task, predicted: Sequence[SplitPredictions]) -> None:
         """Put what stands behind the scores into the details."""
         columns = {
             each.split: columns_of(task, each.split, each.rows.index, self.slices)
             for each in predicted
             if each.labels is not None
         }
-        found = analysed(self.context, choice.model, task, predicted, scoring.score(task), columns)
-        self.details[choice.name] |= found.details
-        self.mistakes += found.mistakes
-        for doubt in found.doubts:
-            self.context.events.emit("warning", message=doubt)
+        analysis = analysed(self.context, choice.model, task, predicted, scoring.score(task), columns)
+        self.details[choice.name] |= analysis.details
+        self.mistakes += analysis.mistakes
+        for warning in analysis.warnings:
+            self.context.events.emit("warning", message=warning)
 
     def add_text(
-        self, name: str, reference: Any, chosen: Any, found: Measured, stride: int | None, started: float
+        self, name: str, reference: Any, chosen: Any, scores: HeldOutScores, stride: int | None, started: float
     ) -> None:
         """Keep what was measured about one held-out text with the model of the pretrain stage `chosen`."""
-        self.metrics[name] = found.metrics
+        self.metrics[name] = scores.metrics
         self.details[name] = {
             "model": chosen.id,
-            "examples": {reference.split: found.documents},
+            "examples": {reference.split: scores.documents},
             "splits": {"": reference.split},
             "objective": chosen.objective.name,
             "block_size": chosen.block_size,
             **({"stride": stride} if stride else {}),
             "precision": "no",
-            "intervals": found.intervals,
-            "baselines": found.peers,
+            "intervals": scores.intervals,
+            "baselines": scores.peers,
             "seconds": round(time.monotonic() - started, 3),
         }
-        self.measured += found.documents
-        doubts = [
+        self.measured += scores.documents
+        warnings = [
             trained_on(name, reference, chosen),
-            no_better_than_ngrams(name, found.metrics, found.intervals, found.peers),
+            no_better_than_ngrams(name, scores.metrics, scores.intervals, scores.peers),
         ]
-        for doubt in doubts:
-            if doubt is not None:
-                self.context.events.emit("warning", message=doubt)
+        for warning in warnings:
+            if warning is not None:
+                self.context.events.emit("warning", message=warning)
 
     def _guess(
-        self, choice: Choice, task: Task, labelled: Sequence[SplitPredictions]
+        self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions]
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """The baselines, fitted on the rows that the model was fine-tuned on."""
         if not labelled or not self.baselines:
@@ -149,16 +147,16 @@ class Report:
         majority: dict[str, float],
     ) -> None:
         hidden = [each.split for each in predicted if each.labels is None]
-        doubts = [each.doubt(task) for each in predicted]
+        warnings = [each.doubt(task) for each in predicted]
         guess = {"guess": "giving each word its most frequent tag"} if task.head.kind == "token_classification" else {}
-        doubts.append(no_better_than_majority(name, scores, ranges, majority, **guess))
+        warnings.append(no_better_than_majority(name, scores, ranges, majority, **guess))
         if hidden:
-            doubts.append(
+            warnings.append(
                 f"{name}: the labels of '{', '.join(hidden)}' are not public: predictions are written, without a score"
             )
-        for doubt in doubts:
-            if doubt is not None:
-                self.context.events.emit("warning", message=doubt)
+        for warning in warnings:
+            if warning is not None:
+                self.context.events.emit("warning", message=warning)
 
     def write(self) -> None:
         """Predictions first, `metrics.json` last: whoever finds the scores finds everything they stand on."""
@@ -167,13 +165,13 @@ class Report:
         write_predictions(folder / "predictions.parquet", self.predicted)
         for each in self.predicted:
             each.write_beside(folder)
-        for doubt in look_for_overlap(self.context, self.predicted, self.details):
-            self.context.events.emit("warning", message=doubt)
+        for warning in look_for_overlap(self.context, self.predicted, self.details):
+            self.context.events.emit("warning", message=warning)
         write_mistakes(folder / "mistakes.jsonl", self.mistakes)
         average, stands_on = glue_score(self.metrics)
         if stands_on:
-            self.details[GLUE] = stands_on
-            self.metrics |= {GLUE: average} if average else {}
+            self.details[GLUE_SCORE] = stands_on
+            self.metrics |= {GLUE_SCORE: average} if average else {}
         write_json(folder / "details.json", self.details)
         write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
@@ -182,7 +180,55 @@ class Report:
         )
 
 
-def _signatures(task: Task) -> dict[str, str]:
-    """How each metric of texts was computed, as publications state it."""
-    modules = {metric: import_module(METRICS.module(metric)) for metric in task.metrics}
-    return {metric: module.signature() for metric, module in modules.items() if hasattr(module, "signature")}
+def no_better_than_majority(
+    benchmark: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    majority: Mapping[str, float],
+    guess: str = "always guessing the most frequent class",
+) -> str | None:
+    """A sentence where a score's interval contains, or lies below, what always guessing one class scores."""
+    within = [name for name in scores if name in majority and intervals[name][0] <= majority[name]]
+    if not within:
+        return None
+    listed = ", ".join(
+        f"{name} {scores[name]:.3f} [{intervals[name][0]:.3f}, {intervals[name][1]:.3f}] against {majority[name]:.3f}"
+        for name in within
+    )
+    return f"{benchmark}: not shown to be better than {guess}: {listed}"
+
+
+def no_better_than_ngrams(
+    name: str,
+    scores: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    peers: Mapping[str, Mapping[str, float]],
+) -> str | None:
+    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens
+    needs."""
+    for metric in ("bits_per_byte", "hidden_bits_per_byte"):
+        better = [
+            f"{peer} {peers[peer][metric]:.3f}"
+            for peer in peers
+            if metric in scores and intervals[metric][1] >= peers[peer][metric]
+        ]
+        if better:
+            low, high = intervals[metric]
+            what = metric.replace("_", " ")
+            return (
+                f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} "
+                f"[{low:.3f}, {high:.3f}] against {', '.join(better)}"
+            )
+    return None
+
+
+def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
+    """A sentence where the text that should be held out is what the model was pretrained on."""
+    same = [
+        each
+        for each in chosen.datasets
+        if (each.path, each.name, each.split) == (reference.path, reference.name, reference.split)
+    ]
+    if not same:
+        return None
+    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"

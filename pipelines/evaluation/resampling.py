@@ -1,7 +1,5 @@
 """Scores on resampled examples and seeds: intervals of means over seeds, and paired differences.
 
-How far a mean over seeds, and the difference of two such means, can be trusted.
-
 Two things could have come out otherwise: which examples were in the test, and which seeds the training had. Examples
 are drawn again with replacement, the same ones for both methods (the paired bootstrap of Efron and Tibshirani 1993,
 chapter 8, and of Koehn 2004, aclanthology.org/W04-3250). Seeds are too few to draw from: three of them drawn with
@@ -9,10 +7,9 @@ replacement give intervals that are much too narrow. The mean over S seeds is in
 with S - 1 degrees of freedom times its standard error, sd / sqrt(S), which for a test without chance of its own is
 exactly Student's interval. With a single seed the interval knows only of the examples.
 
-Predictions on the disk, scored again: on drawn examples, or with the answers of two models mixed.
-
-Where a score is computed from sums over the examples (accuracy of answers, BLEU, entities), each example is counted
-once and only the sums are taken again; other scores are computed anew each time.
+Predictions on the disk are scored again on drawn examples, or with the answers of two models mixed. Where a score is
+computed from sums over the examples (accuracy of answers, BLEU, entities), each example is counted once and only the
+sums are taken again; other scores are computed anew each time.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.registry import METRICS
+from pipelines.metrics.base import CountedMetric, counted_metric, load_metric
+from pipelines.metrics.seqeval import Seqeval
 from pipelines.metrics.statistics import p_of_draws
 from pipelines.tasks.scoring import decide, score
 
@@ -131,7 +128,7 @@ CLOSE = 1e-6
 
 
 @dataclass(frozen=True)
-class Counted:
+class ScoredCounts:
     """Answers whose scores follow from sums: one table of counts a metric."""
 
     tables: Mapping[str, NDArray[Any]]
@@ -149,7 +146,7 @@ class Counted:
             [self._of(sums) for sums in zip(*(times @ table for table in self.tables.values()), strict=True)]
         )
 
-    def mixed(self, other: Counted, swapped: NDArray[np.bool_]) -> dict[str, float]:
+    def mixed(self, other: ScoredCounts, swapped: NDArray[np.bool_]) -> dict[str, float]:
         """The scores with the other's answers where `swapped` (examples,)."""
         return self._of(
             [
@@ -162,12 +159,12 @@ class Counted:
         return {
             name: value
             for metric, each in zip(self.tables, sums, strict=True)
-            for name, value in import_module(METRICS.module(metric)).of_counts(each).items()
+            for name, value in counted_metric(metric).of_counts(each).items()
         }
 
 
 @dataclass(frozen=True)
-class Decided:
+class ScoredLogits:
     """Answers that are classes, options or numbers: scored by a function of logits and labels."""
 
     scored: Any
@@ -182,13 +179,13 @@ class Decided:
         """By score, its values on each draw of examples (draws, examples)."""
         return _stacked([self.scored(self.logits[taken], self.labels[taken]) for taken in draws])
 
-    def mixed(self, other: Decided, swapped: NDArray[np.bool_]) -> dict[str, float]:
+    def mixed(self, other: ScoredLogits, swapped: NDArray[np.bool_]) -> dict[str, float]:
         """The scores with the other's answers where `swapped` (examples,)."""
         found: dict[str, float] = self.scored(np.where(swapped[:, None], other.logits, self.logits), self.labels)
         return found
 
 
-Rescored = Counted | Decided
+Rescored = ScoredCounts | ScoredLogits
 
 
 def rescored(task: Any, part: Mapping[str, Any], reported: Mapping[str, float]) -> Rescored | None:
@@ -206,11 +203,12 @@ def rescored(task: Any, part: Mapping[str, Any], reported: Mapping[str, float]) 
     return found if agrees and all(agrees) else None
 
 
-def _counted(metrics: Sequence[str], said: Any, references: Any) -> Counted | None:
-    modules = {metric: import_module(METRICS.module(metric)) for metric in metrics}
-    if not modules or not all(hasattr(module, "counts") for module in modules.values()):
+def _counted(metrics: Sequence[str], said: Any, references: Any) -> ScoredCounts | None:
+    loaded = {name: load_metric(name) for name in metrics}
+    counted = {name: metric for name, metric in loaded.items() if isinstance(metric, CountedMetric)}
+    if not counted or len(counted) < len(loaded):
         return None
-    return Counted({metric: np.asarray(module.counts(said, references)) for metric, module in modules.items()})
+    return ScoredCounts({name: metric.counts(said, references) for name, metric in counted.items()})
 
 
 def _of_texts(task: Any, part: Mapping[str, Any]) -> Rescored | None:
@@ -228,16 +226,16 @@ def _of_texts(task: Any, part: Mapping[str, Any]) -> Rescored | None:
 def _read_as_classes(task: Any, said: NDArray[Any], labels: NDArray[Any]) -> Rescored:
     classes = () if task.task.kind == "regression" else task.task.head.labels
     settings = {"classes": len(classes)} if classes else {}
-    modules = [import_module(METRICS.module(metric)) for metric in task.metrics]
+    metrics = [load_metric(name) for name in task.metrics]
 
     def scored(answers: NDArray[Any], truth: NDArray[Any]) -> dict[str, float]:
         return {
             name: value
-            for module in modules
-            for name, value in module.compute(answers[:, 0], truth, **settings).items()
+            for metric in metrics
+            for name, value in metric.compute(answers[:, 0], truth, **settings).items()
         }
 
-    return Decided(scored, said[:, None], labels, said == labels if classes else None)
+    return ScoredLogits(scored, said[:, None], labels, said == labels if classes else None)
 
 
 def _of_spans(task: Any, part: Mapping[str, Any]) -> Rescored | None:
@@ -250,8 +248,7 @@ def _of_spans(task: Any, part: Mapping[str, Any]) -> Rescored | None:
 def _of_tags(task: Any, part: Mapping[str, Any]) -> Rescored | None:
     if "tokens" not in part or any(tags is None for tags in part["tags"]):
         return None
-    module = import_module(METRICS.module("seqeval"))
-    return Counted({"seqeval": np.asarray(module.counts(part["predicted_tags"], part["tags"]))})
+    return ScoredCounts({"seqeval": Seqeval().counts(part["predicted_tags"], part["tags"])})
 
 
 def _of_logits(task: Any, part: Mapping[str, Any]) -> Rescored | None:
@@ -259,7 +256,7 @@ def _of_logits(task: Any, part: Mapping[str, Any]) -> Rescored | None:
         return None
     logits, labels = part["logits"], part["label"]
     classes = logits.shape[1] > 1
-    return Decided(score(task), logits, labels, decide(logits) == labels if classes else None)
+    return ScoredLogits(score(task), logits, labels, decide(logits) == labels if classes else None)
 
 
 def _stacked(rows: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
     from pipelines.feedback.judges.judge import Verdict
-    from pipelines.feedback.pairs import Judged, Pair
+    from pipelines.feedback.pairs import JudgedPrompt, Pair
 
 SHOWN = 8
 """Examples of each kind."""
@@ -25,7 +25,7 @@ def audit_page(
     recipe: str,
     stage_id: str,
     stage: Feedback,
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedPrompt],
     preferences: Sequence[Mapping[str, Any]],
     revised: Sequence[Any],
     details: Mapping[str, Any],
@@ -50,7 +50,7 @@ def audit_page(
     )
 
 
-def _groups(judged: Sequence[Judged]) -> list[dict[str, Any]]:
+def _groups(judged: Sequence[JudgedPrompt]) -> list[dict[str, Any]]:
     """Examples where the judge is sure, torn, of two minds, or silent."""
     rows = [(own, pair, verdict) for own in judged for pair, verdict in own.verdicts.items()]
     decided = [each for each in rows if each[2].decided]
@@ -64,7 +64,7 @@ def _groups(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     return [{"title": title, "examples": [_example(*each) for each in found]} for title, found in kinds if found]
 
 
-def _example(own: Judged, pair: Pair, verdict: Verdict) -> dict[str, Any]:
+def _example(own: JudgedPrompt, pair: Pair, verdict: Verdict) -> dict[str, Any]:
     told = [f"P(A is better) = {verdict.probability:.3f}"]
     if verdict.shown_first is not None and verdict.shown_second is not None:
         told.append(f"{verdict.shown_first:.3f} with A first, {verdict.shown_second:.3f} with A second")

@@ -1,16 +1,10 @@
 """A constitution: principles that a judge compares by, and that critiques and revisions are asked for by.
 
-A constitution: principles that a judge compares by, and that critiques and revisions are asked for by.
-
 Bai et al. 2022, "Constitutional AI: Harmlessness from AI Feedback", sections 3.1 and 4.1, arxiv.org/abs/2212.08073: a
 principle is drawn anew for every critique and every comparison. Here the draw depends on the seed and on the
 comparison's own number alone. A file of principles becomes part of the resolved recipe, so that a resume does not
-need it.
-
-Critique and revision: a model finds fault with a completion by a principle, and writes it anew.
-
-Bai et al. 2022, section 3.1, arxiv.org/abs/2212.08073. The last revision of each completion is what a supervised
-stage then learns. A revision that is empty leaves the completion as it was, and its row out.
+need it. The last revision of each completion is what a supervised stage then learns. A revision that is empty leaves
+the completion as it was, and its row out.
 """
 
 from __future__ import annotations

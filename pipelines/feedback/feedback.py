@@ -1,15 +1,11 @@
 """Feedback: a model's own completions, compared by a judge, become preferences.
 
-Feedback: a model's own completions, compared by a judge, become preferences.
-
 Reinforcement learning from AI feedback: Bai et al. 2022, "Constitutional AI", section 4.1, arxiv.org/abs/2212.08073;
 Lee et al. 2023, "RLAIF vs. RLHF", section 2, arxiv.org/abs/2309.00267. The stage samples several completions of each
 prompt from the model it reads, asks the judge about pairs of them, and leaves in its folder `preferences.jsonl` (read
 by `datasets: [{from: ID}]`), `labelled.jsonl` (every completion with its score), `revisions.jsonl` where completions
 are revised, `metrics.json` and `details.json` (how far the judge can be trusted), and `audit.html` with examples to
 look at. It trains nothing.
-
-The work of a feedback stage, in the order it happens: sample, judge, revise, look at the judge, write down.
 
 Each step goes through the prompts in parts that are kept when they are done, and every draw is a function of the seed
 and of the prompt's number, so that a run that is killed and resumed writes the same files.
@@ -38,9 +34,8 @@ from pipelines.data.row_counts import prompt_rows
 from pipelines.feedback import pairs as pairing
 from pipelines.feedback.constitution import Constitution, Revise, drawn, revise, row_of
 from pipelines.feedback.judges.judge import Judge, JudgeField, Spent
-from pipelines.feedback.pairs import Judged, Way, column_of, judged_of, verdict_of
-from pipelines.feedback.progress import Progress, write_lines
-from pipelines.models.generate import Writer, open_writer
+from pipelines.feedback.pairs import JudgedPrompt, Way, column_of, judged_of, verdict_of
+from pipelines.feedback.progress import FeedbackProgress, write_lines
 from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.preference.task import PreferenceReference
 
@@ -48,6 +43,7 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning
     from pipelines.core.interfaces import Context
     from pipelines.data.prompts import PromptRows
+    from pipelines.models.generate import Writer
 
 
 def _revise(value: Any) -> Any:
@@ -111,7 +107,8 @@ class Feedback(Stage):
         if usable and self.revise is None and not self.judge.reads_principles:
             yield (
                 ("constitution",),
-                f"is for judges that read principles, and '{self.judge.name}' does not; leave it out, or use local or endpoint",
+                f"is for judges that read principles, and '{self.judge.name}' does not; leave it out, or use "
+                "local or endpoint",
             )
         if usable and self.revise is None and self.by == "comparisons" and not any(each.comparison for each in usable):
             yield (
@@ -130,7 +127,8 @@ class Feedback(Stage):
             if not any(each.critique for each in usable):
                 yield (
                     ("revise",),
-                    "needs a constitution that has principles with a 'critique' and a 'revision', such as constitution: default",
+                    "needs a constitution that has principles with a 'critique' and a 'revision', such as "
+                    "constitution: default",
                 )
         if self.human is None and "max_human_samples" in self.model_fields_set:
             yield ("max_human_samples",), "counts the rows of 'human', and none is named; leave it out"
@@ -199,7 +197,7 @@ class Feedback(Stage):
 
     def run(self, context: Context) -> None:
 
-        Collecting(self, context).do()
+        FeedbackRun(self, context).do()
 
 
 PART = 32
@@ -208,12 +206,12 @@ SHOWN = 3
 """Pairs that the events show."""
 
 
-class Collecting:
+class FeedbackRun:
     """One feedback stage at work."""
 
     def __init__(self, stage: Feedback, context: Context) -> None:
         self.stage, self.context = stage, context
-        self.progress = Progress(context.folder, self._kept)
+        self.progress = FeedbackProgress(context.folder, self._kept)
         self.spent = Spent()
         self.steps = 0
         self._policy: Writer | None = None
@@ -226,15 +224,15 @@ class Collecting:
         self.steps = len(parts) * (3 if self.stage.revise is not None else 2)
         sampled = self._in_parts(parts, 0, "sampling", lambda part: self._sample(rows, part))
         self._let_go()
-        said = self._in_parts(parts, 1, "judging", lambda part: self._ask(rows, part, [sampled[at] for at in part]))
-        judged = [judged_of(rows, at, sampled[at], said[at]) for at in range(len(rows))]
+        verdicts = self._in_parts(parts, 1, "judging", lambda part: self._ask(rows, part, [sampled[at] for at in part]))
+        judged = [judged_of(rows, at, sampled[at], verdicts[at]) for at in range(len(rows))]
         revised = []
         if self.stage.revise is not None:
             revised = self._in_parts(parts, 2, "revising", lambda part: self._revise(judged, part))
         last = len(parts) * 3
         again = self._once(last + 1, lambda: self._repeat(judged))
-        held = self._once(last + 2, self._hold)
-        self._write(judged, revised, again, held)
+        human = self._once(last + 2, self._hold)
+        self._write(judged, revised, again, human)
         self.progress.clear()
 
     # -- the steps
@@ -243,6 +241,8 @@ class Collecting:
     def policy(self) -> Writer:
         """The model that is sampled from, opened when it is first needed."""
         if self._policy is None:
+            from pipelines.models.generate import open_writer
+
             self._policy = open_writer(self.context)
         return self._policy
 
@@ -254,13 +254,14 @@ class Collecting:
         return self._judge
 
     def _prompts(self) -> PromptRows:
-        found = self.stage.prompts.read(self.policy.tokenizer, self.policy.encoder_decoder)
-        if found.left_out:
+        rows = self.stage.prompts.read(self.policy.tokenizer, self.policy.encoder_decoder)
+        if rows.left_out:
             self.context.events.emit(
                 "warning",
-                message=f"{len(found.left_out)} prompts are longer than prompts.max_length and are left out (rows {_rows(found.left_out)})",
+                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out (rows "
+                f"{_rows(rows.left_out)})",
             )
-        return found
+        return rows
 
     def _sample(self, rows: PromptRows, part: range) -> list[Any]:
         from pipelines.models.sampling import complete
@@ -300,10 +301,10 @@ class Collecting:
             [texts[at][two] for at, (_, two) in pairs],
             questions,
         )
-        found: dict[int, list[Any]] = {at: [] for at in part}
+        verdicts_of: dict[int, list[Any]] = {at: [] for at in part}
         for (at, pair), verdict, principle in zip(pairs, verdicts, ids, strict=True):
-            found[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
-        return self._with_costs([{"verdicts": found[at]} for at in part])
+            verdicts_of[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
+        return self._with_costs([{"verdicts": verdicts_of[at]} for at in part])
 
     def _rate(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
         flat = [
@@ -313,12 +314,12 @@ class Collecting:
             if text.strip()
         ]
         ratings = self.judge.rate([rows.texts[at] for at, _, _ in flat], [text for _, _, text in flat])
-        found: dict[int, list[float | None]] = {
+        scores_of: dict[int, list[float | None]] = {
             at: [None] * len(own["texts"]) for at, own in zip(part, sampled, strict=True)
         }
         for (at, place, _), rating in zip(flat, ratings, strict=True):
-            found[at][place] = rating.score
-        return self._with_costs([{"scores": found[at]} for at in part])
+            scores_of[at][place] = rating.score
+        return self._with_costs([{"scores": scores_of[at]} for at in part])
 
     def _principles(self, numbers: Sequence[tuple[int, ...]]) -> tuple[list[str | None], list[str | None]]:
         """(the ids of the principles that comparisons are made by, their questions), drawn by the comparisons'
@@ -328,7 +329,7 @@ class Collecting:
             None if each is None else each.comparison for each in chosen
         ]
 
-    def _revise(self, judged: Sequence[Judged], part: range) -> list[Any]:
+    def _revise(self, judged: Sequence[JudgedPrompt], part: range) -> list[Any]:
         """The first completion of each prompt that says something, revised."""
         settings, rules = self.stage.revise, self.stage.constitution
         assert settings is not None
@@ -346,28 +347,28 @@ class Collecting:
             self.context.seed,
             [at for at, _ in own],
         )
-        found: dict[int, Any] = {at: {"row": None} for at in part}
+        revision_of: dict[int, Any] = {at: {"row": None} for at in part}
         for (at, text), rounds in zip(own, done, strict=True):
-            found[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
-        return self._with_costs([found[at] for at in part])
+            revision_of[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
+        return self._with_costs([revision_of[at] for at in part])
 
-    def _repeat(self, judged: Sequence[Judged]) -> list[Any]:
+    def _repeat(self, judged: Sequence[JudgedPrompt]) -> list[Any]:
         """The first comparisons asked anew, for a judge with chance in it."""
         if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
             return []
-        asked = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
-        _, questions = self._principles([(at, *pair) for at, pair in asked])
+        repeated = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
+        _, questions = self._principles([(at, *pair) for at, pair in repeated])
         verdicts = self.judge.compare(
-            [judged[at].prompt for at, _ in asked],
-            [judged[at].texts[one] for at, (one, _) in asked],
-            [judged[at].texts[two] for at, (_, two) in asked],
+            [judged[at].prompt for at, _ in repeated],
+            [judged[at].texts[one] for at, (one, _) in repeated],
+            [judged[at].texts[two] for at, (_, two) in repeated],
             questions,
             draw=1,
         )
         return self._with_costs(
             [
                 {"at": at, "pair": list(pair), "verdict": vars(verdict)}
-                for (at, pair), verdict in zip(asked, verdicts, strict=True)
+                for (at, pair), verdict in zip(repeated, verdicts, strict=True)
             ]
         )
 
@@ -379,7 +380,8 @@ class Collecting:
         rows = self.stage.human.rows(self.context.stage_folders, skip_bad_rows=True, limit=self.stage.max_human_samples)
         if not isinstance(rows, PreferenceRows):
             raise DataError(
-                "'human' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected)"
+                "'human' has single answers (prompt, completion, label), and pairs are needed (prompt, "
+                "chosen, rejected)"
             )
         chosen, rejected = [each.completion for each in rows.chosen], [each.completion for each in rows.rejected]
         turned = [Random(f"human\x1f{self.context.seed}\x1f{at}").random() < 0.5 for at in range(len(rows))]
@@ -403,12 +405,12 @@ class Collecting:
 
     def _in_parts(self, parts: Sequence[range], step: int, what: str, make: Callable[[range], list[Any]]) -> list[Any]:
         """The rows of all parts of a step, in order; `make` is called for those that are not there yet."""
-        found: list[Any] = []
+        rows: list[Any] = []
         for number, part in enumerate(parts):
             self._look_for_stop()
-            found += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
+            rows += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
             self.context.events.emit("progress", step=step * len(parts) + number + 1, total=self.steps, what=what)
-        return found
+        return rows
 
     def _once(self, number: int, make: Callable[[], list[Any]]) -> list[Any]:
         self._look_for_stop()
@@ -441,20 +443,28 @@ class Collecting:
     # -- what is left
 
     def _write(
-        self, judged: Sequence[Judged], revised: Sequence[Any], again: Sequence[Any], held: Sequence[Any]
+        self, judged: Sequence[JudgedPrompt], revised: Sequence[Any], again: Sequence[Any], human: Sequence[Any]
     ) -> None:
         from pipelines.feedback.audit import audit_page
-        from pipelines.feedback.results import details_of, labelled_rows, metrics_of, preference_rows, told, trouble
+        from pipelines.feedback.results import (
+            details_of,
+            labelled_rows,
+            metrics_of,
+            preference_rows,
+            summary_of,
+            warnings_of,
+        )
 
         folder, stage = self.context.folder, self.stage
         policy = self.context.recipe.model_of(self.context.recipe.stage(self.context.stage_id))
         preferences = preference_rows(judged, stage, policy)
-        details = details_of(judged, preferences, again, held, self.spent)
+        details = details_of(judged, preferences, again, human, self.spent)
         if not preferences:
             raise DataError(
-                f"the judge left no preference to learn from: {told(details)}; give it more to choose from, lower min_margin, or choose another judge"
+                f"the judge left no preference to learn from: {summary_of(details)}; give it more to choose from, "
+                "lower min_margin, or choose another judge"
             )
-        for message in trouble(details):
+        for message in warnings_of(details):
             self.context.events.emit("warning", message=message)
         for row in preferences[:SHOWN]:
             self.context.events.emit(

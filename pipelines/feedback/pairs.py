@@ -1,12 +1,8 @@
 """Which completions of a prompt are compared, what a judge says of them, and which pairs become preferences.
 
-Which completions of a prompt are compared, and which pairs become preferences.
-
 `all`: every pair is compared, and every decided one is a preference. `best_worst`: every pair is compared, and the
 completion that wins most against the one that wins least is the preference. `random`: the completions are drawn into
 pairs, half as many as there are completions.
-
-The completions of one prompt, and what a judge says of them.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Preference:
+class PreferencePair:
     """Two completions of one prompt of which one is better, by their places among the completions."""
 
     chosen: int
@@ -71,7 +67,7 @@ def win_rates(count: int, verdicts: Mapping[Pair, Verdict]) -> list[float | None
     return [total / times if times else None for total, times in zip(sums, seen, strict=True)]
 
 
-def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict], way: Way) -> list[Preference]:
+def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict], way: Way) -> list[PreferencePair]:
     """The preferences among the completions of one prompt, by the verdicts; scores choose between pairs for
     `best_worst`."""
     if way == "best_worst":
@@ -85,7 +81,7 @@ def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict]
     return [found for pair in verdicts if (found := _preference(pair, verdicts)) is not None]
 
 
-def _preference(pair: Pair, verdicts: Mapping[Pair, Verdict]) -> Preference | None:
+def _preference(pair: Pair, verdicts: Mapping[Pair, Verdict]) -> PreferencePair | None:
     """The preference between two completions, whichever way round they were compared; None for a tie or an
     abstention."""
     turned = pair not in verdicts
@@ -95,9 +91,9 @@ def _preference(pair: Pair, verdicts: Mapping[Pair, Verdict]) -> Preference | No
     probability = 1 - verdict.probability if turned else verdict.probability
     first, second = pair
     return (
-        Preference(first, second, probability)
+        PreferencePair(first, second, probability)
         if preferred(probability) > 0
-        else Preference(second, first, 1 - probability)
+        else PreferencePair(second, first, 1 - probability)
     )
 
 
@@ -122,7 +118,7 @@ def _number(value: float | None) -> float:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedPrompt:
     """The completions of one prompt and what the judge says of them."""
 
     prompt: Prompt
@@ -137,19 +133,19 @@ class Judged:
     """Id of the principle each pair was compared by."""
 
 
-def judged_of(rows: PromptRows, at: int, sampled: Any, said: Any) -> Judged:
+def judged_of(rows: PromptRows, at: int, sampled: Any, said: Any) -> JudgedPrompt:
     """What was kept of one prompt, put together."""
     texts = sampled["texts"]
     if "scores" in said:
         verdicts = {
             pair: verdict_of(said["scores"][pair[0]], said["scores"][pair[1]]) for pair in compared(texts, "all", 0, at)
         }
-        return Judged(
+        return JudgedPrompt(
             rows.texts[at], rows.index[at], texts, sampled["ended"], said["scores"], verdicts, dict.fromkeys(verdicts)
         )
     verdicts = {tuple(each["pair"]): Verdict(**each["verdict"]) for each in said["verdicts"]}
     principles = {tuple(each["pair"]): each["principle"] for each in said["verdicts"]}
-    return Judged(
+    return JudgedPrompt(
         rows.texts[at], rows.index[at], texts, sampled["ended"], win_rates(len(texts), verdicts), verdicts, principles
     )
 

@@ -17,7 +17,7 @@ MARKER = "complete.json"
 ROWS = "rows.jsonl"
 
 
-class Progress:
+class FeedbackProgress:
     """The parts of one stage."""
 
     def __init__(self, folder: Path, tell: Callable[[int, Path], None]) -> None:

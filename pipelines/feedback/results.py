@@ -1,14 +1,10 @@
-"""What a feedback stage leaves in numbers and rows, and how far its judge can be trusted.
+"""What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far its judge can be trusted.
 
-How far a judge can be trusted: what it gives to a place and to length, whether it says the same twice, and what
-people say.
-
-Wang et al. 2023, "Large Language Models are not Fair Evaluators", arxiv.org/abs/2305.17926, for the place; Zheng et
-al. 2023, "Judging LLM-as-a-Judge", section 3.3, arxiv.org/abs/2306.05685, for length. Shares come with Wilson's
-interval (Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference", equation 1), which
-holds for few comparisons too.
-
-What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far the judge can be trusted.
+A judge is measured by what it gives to the place of a completion (Wang et al. 2023, "Large Language Models are not Fair
+Evaluators", arxiv.org/abs/2305.17926) and to its length (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3,
+arxiv.org/abs/2306.05685), by whether it says the same twice, and by what people say. Shares come with Wilson's interval
+(Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference", equation 1), which holds for few
+comparisons too.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from pipelines.feedback.judges.judge import Spent, Verdict, preferred
 
 if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
-    from pipelines.feedback.pairs import Judged
+    from pipelines.feedback.pairs import JudgedPrompt
 
 
 Z = 1.959963984540054
@@ -135,7 +131,7 @@ LITTLE_CONSISTENCY = 0.7
 SHARES = ("order_consistency", "position_bias", "self_consistency", "transitivity", "human_agreement")
 
 
-def preference_rows(judged: Sequence[Judged], stage: Feedback, policy: str) -> list[dict[str, Any]]:
+def preference_rows(judged: Sequence[JudgedPrompt], stage: Feedback, policy: str) -> list[dict[str, Any]]:
     """The rows of `preferences.jsonl`. `margin` is the difference of the two probabilities, 2P - 1."""
     found = []
     for own in judged:
@@ -177,7 +173,7 @@ def _answer(text: str, in_turns: bool) -> Any:
     return [{"role": "assistant", "content": text}] if in_turns else text
 
 
-def labelled_rows(judged: Sequence[Judged], policy: str) -> list[dict[str, Any]]:
+def labelled_rows(judged: Sequence[JudgedPrompt], policy: str) -> list[dict[str, Any]]:
     """The rows of `labelled.jsonl`: every completion with its score; one that another repeats has the score of the
     first."""
     found = []
@@ -200,7 +196,7 @@ def labelled_rows(judged: Sequence[Judged], policy: str) -> list[dict[str, Any]]
 
 
 def details_of(
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedPrompt],
     preferences: Sequence[Mapping[str, Any]],
     again: Sequence[Any],
     held: Sequence[Any],
@@ -264,15 +260,16 @@ def metrics_of(details: Mapping[str, Any]) -> dict[str, float]:
     return found | {key: value for key, value in details["spent"].items() if key != "cost" or value}
 
 
-def told(details: Mapping[str, Any]) -> str:
+def summary_of(details: Mapping[str, Any]) -> str:
     """What became of the comparisons, in words."""
     return (
-        f"of {details['completions']} completions {details['empty']} were empty and {details['repeated']} repeated others; of {details['comparisons']} "
+        f"of {details['completions']} completions {details['empty']} were empty and {details['repeated']} "
+        f"repeated others; of {details['comparisons']} "
         f"comparisons {details['abstentions']} were abstentions and {details['ties']} ties"
     )
 
 
-def trouble(details: Mapping[str, Any]) -> list[str]:
+def warnings_of(details: Mapping[str, Any]) -> list[str]:
     """Warnings about a judge whose labels may not mean what they seem to."""
     found = []
     count, consistency, place, length = (
@@ -283,20 +280,24 @@ def trouble(details: Mapping[str, Any]) -> list[str]:
     )
     if count and details["abstentions"] / count > MANY_ABSTENTIONS:
         found.append(
-            f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for what it said"
+            f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for "
+            "what it said"
         )
     if consistency["count"] and consistency["high"] < LITTLE_CONSISTENCY:
         found.append(
-            f"the judge prefers the same completion in both orders in {consistency['value']:.0%} of the pairs only: its labels are mostly noise or place"
+            f"the judge prefers the same completion in both orders in {consistency['value']:.0%} of the pairs "
+            "only: its labels are mostly noise or place"
         )
     if place["count"] and not place["low"] <= 0.5 <= place["high"]:
         which = "first" if place["value"] > 0.5 else "second"
         found.append(
-            f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the showings); both orders were averaged"
+            f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the "
+            "showings); both orders were averaged"
         )
     if length["count"] and not length["low"] <= 0.5 <= length["high"] and abs(length["value"] - 0.5) > 0.15:
         which = "longer" if length["value"] > 0.5 else "shorter"
         found.append(
-            f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of the pairs: a policy may learn length"
+            f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of "
+            "the pairs: a policy may learn length"
         )
     return found

@@ -1,77 +1,126 @@
-"""What every metric is, as an `evaluate.Metric`, and the checks of what it is given.
+"""What every metric is: pure functions of predictions and references, and the same as an `evaluate.Metric`.
 
-A pure metric function as an `evaluate.Metric`, for `add_batch`, `compute` and `evaluate.combine`.
-
-`evaluate.load` fetches metric scripts over the network; these classes need none. Importing `evaluate` takes five
-seconds, so each metric's module makes its class only when somebody asks for it by name.
-
-Predictions and references, checked once for every metric: two lists of the same length, finite, not empty.
-
-Hypotheses and references, checked once for every metric of texts.
-
-The confusion matrix: how often each class was taken for each other one.
+A metric is a class of the METRICS table that takes no settings; `load_metric` makes it. `compute` gives its scores.
+The scores of many metrics follow from sums over the examples (`CountedMetric`): `counts` gives what each example adds,
+and `of_counts` the scores of a sum, so that resampling counts each example once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipelines.core.registry import METRICS
 
-def metric_module(
-    module: str,
-    name: str,
-    compute: Callable[..., dict[str, float]],
-    values: Literal["int64", "float64", "string", "answers", "tags"],
-    description: str,
-) -> type:
-    """The class `name` of `module`: an `evaluate.Metric` over `compute(predictions, references, **options)`.
+if TYPE_CHECKING:
+    import evaluate
 
-    `values` are what both hold: numbers or texts; `answers` are a text and a list of right ones, `tags` two lists of
-    texts.
-    """
+Column = Sequence[Any] | NDArray[Any]
+"""What predictions or references hold, one value an example."""
+Values = Literal["classes", "numbers", "texts", "answers", "tags"]
+"""What predictions and references hold: class ids, numbers, texts, texts against lists of right ones, or lists of
+tags."""
+
+
+class Metric:
+    """A metric. Its class stands in METRICS and is made without arguments."""
+
+    values: ClassVar[Values]
+    best: ClassVar[float] = 1.0
+    """What perfect predictions score."""
+
+    def compute(self, predictions: Column, references: Column, classes: int | None = None) -> dict[str, float]:
+        """Its scores by name, as plain floats. Raises ValueError where nothing can be scored.
+
+        Parameters: classes: how many classes the task has, for metrics of classes.
+        """
+        raise NotImplementedError
+
+    def signature(self) -> str | None:
+        """How the score was computed, as publications of scores of texts state it."""
+        return None
+
+    @classmethod
+    @cache
+    def as_evaluate(cls) -> type[evaluate.Metric]:
+        """The same as a class of `evaluate`, for `add_batch`, `compute` and `evaluate.combine`.
+
+        `evaluate.load` fetches metric scripts over the network; these classes need none.
+        """
+        return _evaluate_metric(cls)
+
+
+class CountedMetric(Metric):
+    """A metric of a corpus whose scores follow from sums over its examples."""
+
+    def counts(self, predictions: Column, references: Column) -> NDArray[Any]:
+        """What each example adds (examples, counts)."""
+        raise NotImplementedError
+
+    def of_counts(self, sums: NDArray[Any]) -> dict[str, float]:
+        """The scores of a corpus whose counts have these sums (counts,)."""
+        raise NotImplementedError
+
+    def compute(self, predictions: Column, references: Column, classes: int | None = None) -> dict[str, float]:
+        return self.of_counts(self.counts(predictions, references).sum(axis=0))
+
+
+@cache
+def load_metric(name: str) -> Metric:
+    """The metric of that name, made once. Raises UnknownName."""
+    metric: Metric = METRICS.load(name)()
+    return metric
+
+
+def counted_metric(name: str) -> CountedMetric:
+    """The same for a metric that must follow from sums."""
+    metric = load_metric(name)
+    assert isinstance(metric, CountedMetric), name
+    return metric
+
+
+def signatures(names: Iterable[str]) -> dict[str, str]:
+    """How each of these metrics was computed, where it says so."""
+    found = {name: load_metric(name).signature() for name in names}
+    return {name: signature for name, signature in found.items() if signature is not None}
+
+
+def _evaluate_metric(cls: type[Metric]) -> type[evaluate.Metric]:
     import datasets
     import evaluate
 
     text, texts = datasets.Value("string"), datasets.Sequence(datasets.Value("string"))
-    one, other = {"answers": (text, texts), "tags": (texts, texts)}.get(values) or (
-        datasets.Value(values),
-        datasets.Value(values),
-    )
+    columns: dict[Values, tuple[Any, Any]] = {
+        "classes": (datasets.Value("int64"), datasets.Value("int64")),
+        "numbers": (datasets.Value("float64"), datasets.Value("float64")),
+        "texts": (text, text),
+        "answers": (text, texts),
+        "tags": (texts, texts),
+    }
+    assert set(columns) == set(get_args(Values))
+    predicted, true = columns[cls.values]
+    metric = cls()
 
-    class ProjectMetric(evaluate.Metric):  # type: ignore[misc]
-        def _info(self) -> Any:
+    class EvaluateMetric(evaluate.Metric):  # type: ignore[misc]
+        def _info(self) -> evaluate.MetricInfo:
             return evaluate.MetricInfo(
-                description=description,
+                description=cls.__doc__ or "",
                 citation="",
-                inputs_description=compute.__doc__ or "",
-                features=datasets.Features({"predictions": one, "references": other}),
+                inputs_description=metric.compute.__doc__ or "",
+                features=datasets.Features({"predictions": predicted, "references": true}),
             )
 
         def _compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-            return compute(predictions, references, **options)
+            return metric.compute(predictions, references, **options)
 
     # `evaluate` names a metric, and its cache folder, after its class
-    ProjectMetric.__module__, ProjectMetric.__name__, ProjectMetric.__qualname__ = module, name, name
-    ProjectMetric.__doc__ = description
-    return ProjectMetric
-
-
-def on_demand(module: str, name: str, *rest: Any) -> Callable[[str], type]:
-    """The `__getattr__` of a metric's module: it knows one name, that of the class made by `metric_module(module,
-    name, *rest)`."""
-    made = cache(lambda: metric_module(module, name, *rest))
-
-    def get(wanted: str) -> type:
-        if wanted == name:
-            return made()
-        raise AttributeError(f"module '{module}' has no attribute '{wanted}'")
-
-    return get
+    EvaluateMetric.__module__, EvaluateMetric.__doc__ = cls.__module__, cls.__doc__
+    EvaluateMetric.__name__ = EvaluateMetric.__qualname__ = cls.__name__
+    return EvaluateMetric
 
 
 def paired_labels(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -105,7 +154,7 @@ def _paired(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any]
     return predicted, true
 
 
-def paired_texts(predictions: Any, references: Any) -> tuple[Sequence[str], Sequence[str]]:
+def paired_texts(predictions: Column, references: Column) -> tuple[Sequence[str], Sequence[str]]:
     """Both as lists of texts. Raises ValueError where they are no texts, differ in length, or are empty."""
     written, true = list(predictions), list(references)
     if len(written) != len(true):
@@ -117,21 +166,3 @@ def paired_texts(predictions: Any, references: Any) -> tuple[Sequence[str], Sequ
         if wrong:
             raise ValueError(f"{name} must be texts, found {wrong[0]}")
     return written, true
-
-
-def confusion(
-    predictions: NDArray[np.int64], references: NDArray[np.int64], classes: int | None = None
-) -> NDArray[np.int64]:
-    """Counts of shape (true class, predicted class).
-
-    With `classes`, rows and columns are the ids 0 … classes - 1 (ValueError for any other id); without, they are the
-    ids that occur in either list, in ascending order.
-    """
-    if classes is None:
-        known, both = np.unique(np.concatenate([predictions, references]), return_inverse=True)
-        predictions, references = both[: len(predictions)], both[len(predictions) :]
-        classes = len(known)
-    elif min(predictions.min(), references.min()) < 0 or max(predictions.max(), references.max()) >= classes:
-        raise ValueError(f"a class id lies outside 0 … {classes - 1}")
-    cells: NDArray[np.int64] = np.bincount(references * classes + predictions, minlength=classes * classes)
-    return cells.reshape(classes, classes)

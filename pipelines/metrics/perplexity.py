@@ -62,7 +62,8 @@ def likelihood(sums: Sums) -> dict[str, float]:
 
 def hidden(sums: Sums) -> dict[str, float]:
     """Bits per byte of the hidden tokens, the share of them that was named, and of the pairs that were judged
-    rightly."""
+    rightly.
+    """
     found = {"hidden_bits_per_byte": sums["bits"] / sums["bytes"], "accuracy": sums["right"] / sums["tokens"]}
     return found | ({"pair_accuracy": sums["pairs_right"] / sums["pairs"]} if sums.get("pairs") else {})
 

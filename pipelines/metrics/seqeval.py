@@ -9,13 +9,41 @@ mode read them: `I-X` behind something other than `B-X` or `I-X` begins an entit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.metrics.base import Column, CountedMetric
+
 OUTSIDE = "O"
+
+
+class Seqeval(CountedMetric):
+    """Entities: `{"f1": …, "precision": …, "recall": …, "accuracy": …}` in 0 … 1, of lists of tags, one list a text."""
+
+    values = "tags"
+
+    def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
+        """(texts, 5): right entities, predicted ones, true ones, right tags, tags."""
+        predicted, true = _paired(predictions, references)
+        return np.array([_counts_of(one, other) for one, other in zip(predicted, true, strict=True)], dtype=np.int64)
+
+    def of_counts(self, sums: NDArray[np.int64]) -> dict[str, float]:
+        """The scores of texts whose counts have these sums (5,). What divides by nothing is 0, as in seqeval."""
+        both, predicted, true, right, tags = (float(each) for each in sums)
+        return {
+            "f1": 2 * both / (predicted + true) if predicted + true else 0.0,
+            "precision": both / predicted if predicted else 0.0,
+            "recall": both / true if true else 0.0,
+            "accuracy": right / tags,
+        }
+
+
+def _counts_of(predicted: Sequence[str], true: Sequence[str]) -> tuple[int, int, int, int, int]:
+    predicted_entities, true_entities = entities(predicted), entities(true)
+    same = sum(one == other for one, other in zip(predicted, true, strict=True))
+    both = len(predicted_entities & true_entities)
+    return both, len(predicted_entities), len(true_entities), same, len(true)
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
@@ -33,60 +61,18 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-def counts(predictions: Any, references: Any) -> NDArray[np.int64]:
-    """(texts, 5): right entities, predicted ones, true ones, right tags, tags. A corpus scores by their sums."""
-    said, right = _paired(predictions, references)
-    return np.array([_one(predicted, true) for predicted, true in zip(said, right, strict=True)], dtype=np.int64)
-
-
-def _one(predicted: Sequence[str], true: Sequence[str]) -> tuple[int, int, int, int, int]:
-    found, there = entities(predicted), entities(true)
-    same = sum(one == other for one, other in zip(predicted, true, strict=True))
-    return len(found & there), len(found), len(there), same, len(true)
-
-
-def of_counts(sums: NDArray[np.int64]) -> dict[str, float]:
-    """The scores of texts whose counts have these sums (5,). What divides by nothing is 0, as in seqeval."""
-    both, said, true, right, tags = (float(each) for each in sums)
-    return {
-        "f1": 2 * both / (said + true) if said + true else 0.0,
-        "precision": both / said if said else 0.0,
-        "recall": both / true if true else 0.0,
-        "accuracy": right / tags,
-    }
-
-
-def compute(predictions: Any, references: Any, classes: int | None = None) -> dict[str, float]:
-    """`{"f1": …, "precision": …, "recall": …, "accuracy": …}` in 0 … 1, of lists of tags, one list a text."""
-    return of_counts(counts(predictions, references).sum(axis=0))
-
-
-def _paired(predictions: Any, references: Any) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-    said, right = list(predictions), list(references)
-    if len(said) != len(right):
-        raise ValueError(f"predictions and references must be as many, found {len(said)} and {len(right)}")
-    if not said:
+def _paired(predictions: Column, references: Column) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
+    predicted, true = list(predictions), list(references)
+    if len(predicted) != len(true):
+        raise ValueError(f"predictions and references must be as many, found {len(predicted)} and {len(true)}")
+    if not predicted:
         raise ValueError("there is no text to score")
-    for one, other in zip(said, right, strict=True):
+    for one, other in zip(predicted, true, strict=True):
         for tags in (one, other):
             if isinstance(tags, str) or not hasattr(tags, "__len__") or not all(isinstance(tag, str) for tag in tags):
                 raise ValueError(f"predictions and references must be lists of tags, found {str(tags)[:40]}")
         if len(one) != len(other):
             raise ValueError(f"a text has {len(one)} predicted tags but {len(other)} true ones; they must be as many")
-    if not any(len(tags) for tags in right):
+    if not any(len(tags) for tags in true):
         raise ValueError("there is no tag to score")
-    return said, right
-
-
-@cache
-def _metric() -> type:
-    from pipelines.metrics.base import metric_module
-
-    return metric_module(__name__, "Seqeval", compute, "tags", __doc__)
-
-
-def __getattr__(name: str) -> Any:
-    """`Seqeval`, the same as an `evaluate.Metric`."""
-    if name == "Seqeval":
-        return _metric()
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return predicted, true

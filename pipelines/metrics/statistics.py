@@ -1,40 +1,8 @@
 """How far a score can be trusted: bootstrap intervals, tests of a difference, corrections for many tests.
 
-How far a score can be trusted: percentile bootstrap intervals.
-
-Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3: draw as many examples as there are, with
-replacement, score them, and repeat; the middle 95 % of those scores is the interval. It says what another sample of
-test examples might have given, not what another training run might.
-
-The p-value of a difference, from the draws of a bootstrap.
-
-A 95 % interval leaves out zero when fewer than 2.5 % of the draws lie on the other side of it. Twice the share of
-draws there is therefore the p-value that goes with the interval (Efron and Tibshirani 1993, "An Introduction to the
-Bootstrap", section 15.4, "achieved significance level"). A thousand draws cannot count a share below a thousandth;
-where fewer than ten lie beyond zero, the tail is that of the normal distribution with the draws' standard deviation
-(chapter 13), and never more than what ten draws would give.
-
-McNemar's test: do two models err on different numbers of the same examples?
-
-McNemar 1947, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12; for
-comparing classifiers Dietterich 1998, "Approximate statistical tests", section 3.1. Only the examples that exactly
-one of the two gets right say anything. If the models were equally good, each of those would fall to either side like
-a fair coin, so their split is binomial: exact for every number of examples, where the chi-squared form needs many.
-
-Approximate randomisation: would the difference be as large if the two models' answers were shuffled between them?
-
-Noreen 1989, "Computer-Intensive Methods for Testing Hypotheses", chapter 2; for scores of whole test sets, such as
-F1, Yeh 2000, "More accurate tests for the statistical significance of result differences", aclanthology.org/C00-2137.
-If the models were equally good, it would not matter which of them gave which of the two answers to an example. So the
-answers to each example are swapped by the toss of a coin, both sides are scored again, and that many times; the
-p-value is the share of the tosses whose difference is at least as large as the real one, which counts as one of them.
-Any score will do.
-
-Corrections for making many comparisons: one of twenty useless methods would look better at p < 0.05.
-
-Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6: keeps the
-chance of even one false claim among all at the level. Benjamini and Hochberg 1995, "Controlling the false discovery
-rate", JRSS B 57, section 3: keeps the expected share of false claims among the claims at the level, which finds more.
+Intervals say what another sample of test examples might have given, not what another training run might. The tests say
+whether a difference between two models is more than chance; many tests together need a correction. Holm's and Benjamini
+and Hochberg's corrections are ten lines each and stay here, so that no further library is needed for them.
 """
 
 from __future__ import annotations
@@ -42,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipelines.core.interfaces import Score
-from pipelines.core.registry import METRICS
+from pipelines.metrics.base import Column, counted_metric
 
 RESAMPLES = 1000
 LEVEL = 0.95
+"""Of an interval."""
 
 
 def intervals(
@@ -63,7 +31,11 @@ def intervals(
     resamples: int = RESAMPLES,
     level: float = LEVEL,
 ) -> dict[str, tuple[float, float]]:
-    """Lower and upper end of the interval of each score that `score` gives, the same for the same seed."""
+    """Lower and upper end of the percentile bootstrap interval of each score, the same for the same seed.
+
+    Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3: draw as many examples as there are,
+    with replacement, score them, and repeat; the middle 95 % of those scores is the interval.
+    """
     random = np.random.default_rng(seed)
     draws: dict[str, list[float]] = {}
     for _ in range(resamples):
@@ -76,7 +48,12 @@ def intervals(
 
 
 def corpus_intervals(
-    metrics: Iterable[str], texts: Any, references: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+    metrics: Iterable[str],
+    texts: Column,
+    references: Column,
+    seed: int,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
 ) -> dict[str, tuple[float, float]]:
     """The same for metrics of whole corpora, such as BLEU, which are computed from sums of counts.
 
@@ -88,8 +65,8 @@ def corpus_intervals(
     tail = (1 - level) / 2
     ends: dict[str, tuple[float, float]] = {}
     for metric in metrics:
-        module = import_module(METRICS.module(metric))
-        drawn_scores = [module.of_counts(sums) for sums in times @ module.counts(texts, references)]
+        counted = counted_metric(metric)
+        drawn_scores = [counted.of_counts(sums) for sums in times @ counted.counts(texts, references)]
         for name in drawn_scores[0]:
             low, high = np.quantile([scores[name] for scores in drawn_scores], [tail, 1 - tail])
             ends[name] = float(low), float(high)
@@ -100,8 +77,15 @@ COUNTABLE = 10
 """Draws on the other side of zero from which on their share is taken as it is."""
 
 
-def p_of_draws(draws: Any, observed: float) -> float:
-    """Two-sided p-value of the difference `observed`, whose resampled values are `draws` (resamples,)."""
+def p_of_draws(draws: ArrayLike, observed: float) -> float:
+    """Two-sided p-value of the difference `observed`, whose bootstrap draws are `draws` (resamples,).
+
+    A 95 % interval leaves out zero when fewer than 2.5 % of the draws lie on the other side of it. Twice the share of
+    draws there is therefore the p-value that goes with the interval (Efron and Tibshirani 1993, section 15.4,
+    "achieved significance level"). A thousand draws cannot count a share below a thousandth; where fewer than ten lie
+    beyond zero, the tail is that of the normal distribution with the draws' standard deviation (chapter 13), and never
+    more than what ten draws would give.
+    """
     values = np.asarray(draws, dtype=np.float64)
     beyond = (values <= 0).sum() if observed > 0 else (values >= 0).sum()
     if observed == 0:
@@ -117,7 +101,14 @@ def p_of_draws(draws: Any, observed: float) -> float:
 
 @dataclass(frozen=True)
 class McNemar:
-    """The counts and the two p-values, both two-sided."""
+    """McNemar's test: do two models err on different numbers of the same examples? Both p-values are two-sided.
+
+    McNemar 1947, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12; for
+    comparing classifiers Dietterich 1998, "Approximate statistical tests", section 3.1. Only the examples that exactly
+    one of the two gets right say anything. If the models were equally good, each of those would fall to either side
+    like a fair coin, so their split is binomial: exact for every number of examples, where the chi-squared form needs
+    many.
+    """
 
     only_first: int
     """Examples that the first model alone gets right."""
@@ -131,7 +122,7 @@ class McNemar:
     Fagerland, Lydersen and Laake 2013, "The McNemar test for binary matched-pairs data", section 2.4."""
 
 
-def mcnemar(first: Any, second: Any) -> McNemar:
+def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     """The test on which examples each model got right, both (examples,) of truth values. Raises ValueError."""
     one, two = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
     if one.shape != two.shape or one.ndim != 1:
@@ -164,7 +155,14 @@ TOLERANCE = 1e-12
 def randomisation(
     examples: int, scored: Callable[[NDArray[np.bool_]], tuple[Scores, Scores]], seed: int, rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Two-sided p-values, by score.
+    """Two-sided p-values, by score: would the difference be as large with the models' answers shuffled between them?
+
+    Noreen 1989, "Computer-Intensive Methods for Testing Hypotheses", chapter 2; for scores of whole test sets, such as
+    F1, Yeh 2000, "More accurate tests for the statistical significance of result differences",
+    aclanthology.org/C00-2137. If the models were equally good, it would not matter which of them gave which of the two
+    answers to an example. So the answers to each example are swapped by the toss of a coin, both sides are scored
+    again, and that many times; the p-value is the share of the tosses whose difference is at least as large as the real
+    one, which counts as one of them.
 
     `scored(swapped)` gives the scores of both models when their answers to the examples where `swapped` (examples,) is
     true have changed places. The same for the same seed.
@@ -185,7 +183,7 @@ Correction = Literal["holm", "bh", "none"]
 CORRECTIONS: tuple[Correction, ...] = ("holm", "bh", "none")
 NAMES = {"holm": "Holm", "bh": "Benjamini-Hochberg", "none": "no correction"}
 """How they are called where people read."""
-LEVEL_CORRECTIONS = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """Below this corrected p-value a difference is called more than noise."""
 
 
@@ -210,7 +208,11 @@ def corrected(p_values: Sequence[float], how: Correction) -> list[float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The smallest p-value times m, the next times m - 1, …; none smaller than the one before it, none above 1."""
+    """The smallest p-value times m, the next times m - 1, …; none smaller than the one before it, none above 1.
+
+    Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6: keeps
+    the chance of even one false claim among all at the level.
+    """
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
     found, largest = [0.0] * len(p_values), 0.0
     for rank, at in enumerate(order):
@@ -220,7 +222,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """The k-th smallest of m p-values times m / k; none larger than the one behind it."""
+    """The k-th smallest of m p-values times m / k; none larger than the one behind it.
+
+    Benjamini and Hochberg 1995, "Controlling the false discovery rate", JRSS B 57, section 3: keeps the expected share
+    of false claims among the claims at the level, which finds more.
+    """
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
     found, smallest = [0.0] * len(p_values), 1.0
     for rank in range(len(order), 0, -1):

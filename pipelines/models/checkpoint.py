@@ -6,20 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
 
-Family = Literal["encoder", "decoder", "encoder-decoder"]
-HEADS: dict[Family, Head] = {
-    "encoder": Head("masked_lm"),
-    "decoder": Head("causal_lm"),
-    "encoder-decoder": Head("seq2seq_lm"),
-}
-"""The language-modelling head of each family."""
 UNBOUNDED = ("alibi", "relative", "none")
 """Positions of our own family that go on for any length."""
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -64,7 +57,8 @@ def find(given: str) -> Checkpoint:
         or Path(given).parts[0] in ("runs", "registry")
     ):
         raise CommandError(
-            f"there is no folder '{given}'; give a folder with a checkpoint, a run folder such as runs/NAME, or a Hub id"
+            f"there is no folder '{given}'; give a folder with a checkpoint, a run folder such as runs/NAME, "
+            "or a Hub id"
         )
     return Checkpoint(given, given, given)
 
@@ -129,23 +123,6 @@ def config_of(checkpoint: Checkpoint) -> Any:
                 f"there is no folder '{checkpoint.given}', and the Hub gives no such model: {sentence[:300]}"
             ) from error
         raise ModelError(f"'{checkpoint.given}' has no readable config: {sentence[:300]}") from error
-
-
-def family_of(config: Any) -> Family:
-    """Encoder, decoder or encoder-decoder: by the config's own word, by its head, by what transformers opens it as."""
-    from transformers.models.auto import modeling_auto
-
-    own = getattr(config, "family", None)
-    if own in HEADS:
-        return own  # type: ignore[no-any-return]
-    if getattr(config, "is_encoder_decoder", False):
-        return "encoder-decoder"
-    heads = getattr(config, "architectures", None) or []
-    if getattr(config, "is_decoder", False) or any("CausalLM" in head or "LMHead" in head for head in heads):
-        return "decoder"
-    masked = config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return "decoder" if causal and not masked else "encoder"
 
 
 def text_ids(tokenizer: Any, text: str, stays_open: bool) -> list[int]:

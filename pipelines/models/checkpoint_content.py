@@ -54,15 +54,16 @@ def _commit_of(
         return _in_cache(source, revision, cached)
     api = HfApi(endpoint=endpoint)  # with the token, where the client may send one unasked
     try:
-        found = api.model_info(source, revision=revision)
-        if getattr(found, "gated", False):  # what it is, anybody may know; its files, only those who were let in
+        info = api.model_info(source, revision=revision)
+        if getattr(info, "gated", False):  # what it is, anybody may know; its files, only those who were let in
             api.auth_check(source)
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         if status in REFUSED:
             at = f" at {revision}" if revision else ""
             raise DataError(
-                f"'{source}'{at} was not found, or may not be read ({status} from the Hub); a private or gated one needs an HF_TOKEN that may"
+                f"'{source}'{at} was not found, or may not be read ({status} from the Hub); a private or "
+                "gated one needs an HF_TOKEN that may"
             ) from None
     except HFValidationError:
         return None
@@ -71,8 +72,8 @@ def _commit_of(
     except Exception:  # the client's transport errors have no common base
         pass
     else:
-        if isinstance(found.sha, str) and COMMIT.fullmatch(found.sha):
-            return found.sha
+        if isinstance(info.sha, str) and COMMIT.fullmatch(info.sha):
+            return info.sha
     return _in_cache(source, revision, cached)
 
 
@@ -82,7 +83,7 @@ def _in_cache(source: str, revision: str | None, cached: str) -> str | None:
     if revision is not None and COMMIT.fullmatch(revision):
         return revision if (place / "snapshots" / revision).is_dir() else None
     try:
-        found = (place / "refs" / (revision or "main")).read_text().strip()
+        commit = (place / "refs" / (revision or "main")).read_text().strip()
     except (OSError, ValueError):
         return None
-    return found if COMMIT.fullmatch(found) else None
+    return commit if COMMIT.fullmatch(commit) else None

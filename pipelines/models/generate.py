@@ -1,16 +1,10 @@
-"""Texts that a model writes: beam search or mask-predict for sources, continuations of prompts.
+"""Texts that a model writes: beam search or mask-predict for sources, continuations of prompts, and who opens the
+writer.
 
-The texts that a model writes for its sources, in the order of the sources.
-
-Sources are batched with others of their own length, the longest first, and shared by the processes as in `predict`.
-Models that were trained with mask-predict write all tokens at once, the others by beam search. Always fp32.
-
-The answers that a decoder writes to prompts, in the order of the prompts.
-
-Greedy unless the stage asks for beams. Prompts are batched with others of their own length and filled up on the left. A
-prompt too long for the model's positions loses its beginning, so that what asks for the answer stays. Always fp32.
-
-Opening the model that writes: the policy whose completions are judged, or a judge of its own.
+Sources and prompts are batched with others of their own length, the longest first, and shared by the processes as in
+`predict`; always in fp32. Models that were trained with mask-predict write all tokens at once, other encoder-decoders
+by beam search. Continuations are greedy unless the stage asks for beams; a prompt too long for the model's positions
+loses its beginning, so that what asks for the answer stays.
 """
 
 from __future__ import annotations
@@ -34,6 +28,8 @@ from pipelines.data.completions import opening_of, padding_token
 from pipelines.models.predict import Running, answers
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
 
 
@@ -42,8 +38,8 @@ MAX_TARGET_LENGTH = 128
 
 
 def write(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     rows: Rows,
     max_length: int,
     settings: Generation,
@@ -64,19 +60,23 @@ def write(
     return np.asarray(answers(model, examples.lengths.tolist(), answer, **running), dtype=object)
 
 
-def texts_of(tokenizer: Any, written: Any) -> list[str]:
+def texts_of(tokenizer: PreTrainedTokenizerBase, written: Any) -> list[str]:
     """Written ids (batch, target) as texts, without special tokens and space around them."""
     return [text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
 
 
-def decoder(model: Any, tokenizer: Any, settings: Generation, target_length: int | None) -> Callable[[Any, Any], Any]:
+def decoder(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation, target_length: int | None
+) -> Callable[[Any, Any], Any]:
     """A function from `input_ids` and `attention_mask` (batch, source) to written ids (batch, target)."""
     if getattr(model.config, "bidirectional_decoder", False):
         return _by_masks(model, tokenizer, settings)
     return _by_beams(model, tokenizer, settings, target_length)
 
 
-def _by_masks(model: Any, tokenizer: Any, settings: Generation) -> Callable[[Any, Any], Any]:
+def _by_masks(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation
+) -> Callable[[Any, Any], Any]:
     if tokenizer.mask_token_id is None:
         raise ModelError(
             "the model decodes by mask-predict, but the tokenizer has no mask token; use the one it was trained with"
@@ -95,7 +95,9 @@ def _by_masks(model: Any, tokenizer: Any, settings: Generation) -> Callable[[Any
     return decode
 
 
-def _by_beams(model: Any, tokenizer: Any, settings: Generation, target_length: int | None) -> Callable[[Any, Any], Any]:
+def _by_beams(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation, target_length: int | None
+) -> Callable[[Any, Any], Any]:
     config = deepcopy(model.generation_config)
     longest = settings.max_new_tokens or target_length or MAX_TARGET_LENGTH
     positions = positions_for_text(model)
@@ -127,7 +129,7 @@ def _first(model_config: Any, generation_config: Any, name: str, otherwise: Any)
 class How:
     """How answers are written."""
 
-    config: Any
+    config: PreTrainedConfig
     """transformers' GenerationConfig."""
     longest_prompt: int | None
     """Tokens of a prompt that leave room for an answer; None where there is no bound."""
@@ -141,10 +143,10 @@ class How:
         } | ({"length_penalty": self.config.length_penalty} if self.config.num_beams > 1 else {})
 
 
-def how(model: Any, tokenizer: Any, settings: Generation) -> How:
+def how(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation) -> How:
     """The model's own special tokens, with the stage's settings; greedy where the stage names no beams."""
     own: Any = model.generation_config
-    config: Any = deepcopy(own)
+    config: PreTrainedConfig = deepcopy(own)
     beams = settings.num_beams if "num_beams" in settings.model_fields_set else 1
     positions = positions_for_text(model)
     new = settings.max_new_tokens or MAX_TARGET_LENGTH
@@ -163,7 +165,11 @@ def how(model: Any, tokenizer: Any, settings: Generation) -> How:
 
 
 def continue_prompts(
-    model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], settings: How, **running: Unpack[Running]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues: Sequence[Dialogue],
+    settings: How,
+    **running: Unpack[Running],
 ) -> NDArray[Any]:
     """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises
     DataError."""
@@ -179,7 +185,7 @@ def continue_prompts(
     return np.asarray(answers(model, [len(each) for each in prompts], answer, **running), dtype=object)
 
 
-def prompt_ids(tokenizer: Any, dialogue: Dialogue) -> list[int]:
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> list[int]:
     """The tokens that ask for the last answer, as they stand before it in training."""
     ids: list[int] = tokenizer(prompt_of(tokenizer, dialogue), add_special_tokens=False, verbose=False)["input_ids"]
     return ids if dialogue.templated else [*opening_of(tokenizer), *ids]
@@ -198,8 +204,8 @@ def filled_on_the_left(rows: Sequence[Sequence[int]], fill: int) -> tuple[NDArra
 class Writer:
     """A language model, on the device where it computes, with its tokenizer."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
 
     @property
     def encoder_decoder(self) -> bool:

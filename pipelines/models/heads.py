@@ -1,30 +1,91 @@
-"""Heads: which one answers which kind of task, its Auto class and config, and which one an architecture writes with.
+"""Heads: the class that each kind is opened with, the head that a model was trained with, and the one that writes.
 
-The head that gives a text one number: our family's own class, and everywhere else a classifier with one output.
-
-The head with which an architecture writes texts, told by a recipe alone: a decoder's or an encoder-decoder's.
-
-Which head a model writes with: that of a decoder or that of an encoder-decoder.
+A kind of task names the head that answers it (`head_kind`); this table says which class of transformers that is, and
+what the head is to readers of a model card. A head that gives a text one number has no Auto class: `RewardHead`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import looks_back_only
 from pipelines.core.recipe import START
 from pipelines.models import remote_code
-from pipelines.models.checkpoint import family_of
-from pipelines.models.opening import saved_head
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
     from pipelines.core.recipe import Model, Recipe
+
+
+@dataclass(frozen=True)
+class HeadClass:
+    """What a kind of head is to transformers and to the Hub."""
+
+    auto_class: str
+    pipeline_tag: str
+    """The Hub's word for its task."""
+    description: str
+
+
+HEAD_CLASSES: dict[HeadKind, HeadClass] = {
+    "masked_lm": HeadClass("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
+    "pretraining": HeadClass(
+        "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
+    ),
+    "causal_lm": HeadClass("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
+    "seq2seq_lm": HeadClass("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
+    "sequence_classification": HeadClass(
+        "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
+    ),
+    "token_classification": HeadClass(
+        "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
+    ),
+    "question_answering": HeadClass(
+        "AutoModelForQuestionAnswering", "question-answering", "a model that finds the answer to a question in a text"
+    ),
+    "multiple_choice": HeadClass(
+        "AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"
+    ),
+}
+"""By kind of head: everything that a stage can train and transformers can open."""
+
+
+def auto_class(head: Head) -> type[PreTrainedModel]:
+    """The transformers Auto class for a head, our own family registered with it."""
+    import transformers
+
+    from pipelines.architectures.registration import register
+
+    register()
+    if head.kind == "reward":
+        return RewardHead
+    named: type[PreTrainedModel] = getattr(transformers, HEAD_CLASSES[head.kind].auto_class)
+    return named
+
+
+def head_settings(head: Head) -> dict[str, Any]:
+    """Config entries that a head needs."""
+    names = {
+        "id2label": dict(enumerate(head.labels)),
+        "label2id": {label: position for position, label in enumerate(head.labels)},
+    }
+    if head.kind == "token_classification":
+        return names
+    if head.kind == "reward":
+        return {"num_labels": 1}
+    if head.kind != "sequence_classification":
+        return {}
+    if not head.labels:
+        return {"num_labels": 1, "problem_type": "regression"}
+    return {**names, "problem_type": "single_label_classification"}
 
 
 WHERE = ("revision", "trust_remote_code", "code_revision")
@@ -36,7 +97,7 @@ class RewardHead:
     classifier."""
 
     @staticmethod
-    def from_config(config: Any, **keywords: Any) -> Any:
+    def from_config(config: PreTrainedConfig, **keywords: Any) -> PreTrainedModel:
         """A model with random weights."""
         if config.model_type == "finery":
             return _ours()._from_config(config, **_plain(keywords))
@@ -45,7 +106,7 @@ class RewardHead:
         return AutoModelForSequenceClassification.from_config(config, **keywords)
 
     @staticmethod
-    def from_pretrained(source: str, **keywords: Any) -> Any:
+    def from_pretrained(source: str, **keywords: Any) -> PreTrainedModel:
         """The model in a folder or on the Hub."""
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -61,16 +122,53 @@ def _plain(keywords: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keywords.items() if key not in WHERE[1:]}
 
 
-def _ours() -> Any:
+def _ours() -> type[PreTrainedModel]:
     from pipelines.architectures.modeling_finery_classification import FineryForReward
 
     return FineryForReward
 
 
+def saved_head(folder: Path) -> Head | None:
+    """The head that a stage's model was trained with, as it wrote it down beside the weights."""
+    path = folder / "head.json"
+    if not path.is_file():
+        return None
+    written = json.loads(path.read_text())
+    return Head(written["kind"], tuple(written["labels"]))
+
+
+# ---- heads that write ----------------------------------------------------------------------------------------------
+
+Family = Literal["encoder", "decoder", "encoder-decoder"]
+FAMILY_HEADS: dict[Family, Head] = {
+    "encoder": Head("masked_lm"),
+    "decoder": Head("causal_lm"),
+    "encoder-decoder": Head("seq2seq_lm"),
+}
+"""The language-modelling head of each family."""
+
+
+def family_of(config: PreTrainedConfig) -> Family:
+    """Encoder, decoder or encoder-decoder: by the config's own word, by its head, by what transformers opens it as."""
+    from transformers.models.auto import modeling_auto
+
+    own = getattr(config, "family", None)
+    if own in FAMILY_HEADS:
+        return own  # type: ignore[no-any-return]
+    if getattr(config, "is_encoder_decoder", False):
+        return "encoder-decoder"
+    heads = getattr(config, "architectures", None) or []
+    if getattr(config, "is_decoder", False) or any("CausalLM" in head or "LMHead" in head for head in heads):
+        return "decoder"
+    masked = config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return "decoder" if causal and not masked else "encoder"
+
+
 WRITERS = ("causal_lm", "seq2seq_lm")
 
 
-def of_shape(architecture: Mapping[str, Any]) -> Head | None:
+def writing_head_of(architecture: Mapping[str, Any]) -> Head | None:
     """The head with which an architecture of a recipe writes token by token; None where it cannot."""
     words, heads = architecture_fields.resolve(architecture), architecture_fields.heads(architecture)
     if looks_back_only(words) and "causal_lm" in heads:
@@ -80,7 +178,7 @@ def of_shape(architecture: Mapping[str, Any]) -> Head | None:
     return None
 
 
-HEADS = {"decoder": Head("causal_lm"), "encoder-decoder": Head("seq2seq_lm")}
+WRITING_HEADS: dict[Family, Head] = {family: head for family, head in FAMILY_HEADS.items() if family != "encoder"}
 
 
 def read_by(recipe: Recipe, source: str, folders: Mapping[str, Path]) -> Head:
@@ -96,14 +194,15 @@ def read_by(recipe: Recipe, source: str, folders: Mapping[str, Path]) -> Head:
 
 def of_stage(folder: Path, stage_id: str, start: Model | None = None) -> Head:
     """That of the model which a stage left in `folder`. Raises ModelError where it writes no texts."""
-    left = saved_head(folder)
-    if left is None:
+    head = saved_head(folder)
+    if head is None:
         return of_checkpoint(str(folder), start=start)
-    if left not in HEADS.values():
+    if head not in WRITING_HEADS.values():
         raise ModelError(
-            f"the model of '{stage_id}' writes no texts, its head is for {left.kind.replace('_', ' ')}; name a stage that leaves a language model"
+            f"the model of '{stage_id}' writes no texts, its head is for {head.kind.replace('_', ' ')}; "
+            "name a stage that leaves a language model"
         )
-    return left
+    return head
 
 
 def of_checkpoint(source: str, revision: str | None = None, start: Model | None = None) -> Head:
@@ -117,15 +216,15 @@ def of_checkpoint(source: str, revision: str | None = None, start: Model | None 
     try:
         if (folder / "adapter_config.json").is_file():
             beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
-            said = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-            return of_checkpoint(str(beside or said["base_model_name_or_path"]), said.get("revision"), start)
+            settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+            return of_checkpoint(str(beside or settings["base_model_name_or_path"]), settings.get("revision"), start)
         config = AutoConfig.from_pretrained(source, **remote_code.opening(source, revision, start))
     except (OSError, ValueError, KeyError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(
             remote_code.refusal(source, error) or f"'{source}' has no readable config: {sentence[:300]}"
         ) from error
-    head = HEADS.get(family_of(config))
+    head = WRITING_HEADS.get(family_of(config))
     if head is None:
         raise ModelError(f"'{source}' is an encoder, which writes no texts; name a decoder or an encoder-decoder")
     if getattr(config, "bidirectional_decoder", False):
@@ -138,9 +237,10 @@ def of_checkpoint(source: str, revision: str | None = None, start: Model | None 
 def of_architecture(architecture: Mapping[str, object]) -> Head:
     """That of a model from scratch. `architecture` is as it stands in the recipe. Raises ModelError."""
     known = architecture_fields.heads(architecture)
-    head = next((head for head in HEADS.values() if head.kind in known), None)
+    head = next((head for head in WRITING_HEADS.values() if head.kind in known), None)
     if head is None:
         raise ModelError(
-            f"model.architecture writes no texts (it has heads for {', '.join(known)}); choose a decoder or an encoder-decoder"
+            f"model.architecture writes no texts (it has heads for {', '.join(known)}); "
+            "choose a decoder or an encoder-decoder"
         )
     return head

@@ -1,62 +1,31 @@
-"""Logits and log-probabilities of the tokens that a batch names; the head sees no other position.
+"""Logits and log-probabilities of the tokens that a batch names, for encoders, decoders and encoder-decoders alike.
 
-Token prediction: cross-entropy summed over the positions that are asked for, whose head sees no other position.
-
-A mean per micro-batch is wrong as soon as batches are accumulated or shared by processes and hold different numbers
-of items. Every loss is a sum; the loop divides by the count over all micro-batches and processes.
-
-Log-probabilities of the tokens that a batch names, for decoders and encoder-decoders alike.
-
-Labels stand at the place from which they are named, as every collator here puts them: `labels[:, t]` is the token
-that the logits at `t` are about. The head therefore sees the named places alone, and logits over the vocabulary exist
-for these: (named, vocab), never (rows, length, vocab).
-
-How likely a model finds completions that are there already, token by token, in one pass a batch.
+Labels stand at the position that predicts them, as every collator here puts them: `labels[:, t]` is the token that the
+logits at `t` are about. The head sees these positions alone, so that logits over the vocabulary exist for these:
+(named, vocab), never (rows, length, vocab). Devlin et al. 2019, section 3.1: only masked tokens are predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipelines.data.completions import IGNORED as IGNORED_completions
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import Together, padding_token
 from pipelines.models.sampling import decoder_start, filled
 
-IGNORED = -100
-"""The label of a position that is not asked for."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
 
-def masked_token_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-    """Cross-entropy summed over the positions that have a label; the head sees no other position.
-
-    Devlin et al. 2019, section 3.1: only masked tokens are predicted, so logits over the vocabulary are computed for
-    these alone: (masked, vocab) instead of (batch, query, vocab).
-    """
-    inputs = dict(inputs)
-    labels = inputs.pop("labels")  # (batch, query)
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    return functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum"), outputs
-
-
-def pretraining_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-    """Cross-entropy of the hidden tokens and of the pairs, each summed (2,). `pair_labels` (batch,)."""
-    inputs = dict(inputs)
-    labels, pair_labels = inputs.pop("labels"), inputs.pop("pair_labels")
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    tokens = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
-    about = outputs["sop_logits" if "sop_logits" in outputs else "seq_relationship_logits"]
-    pairs = functional.cross_entropy(about.float(), pair_labels, reduction="sum", ignore_index=IGNORED)
-    return torch.stack([tokens, pairs]), outputs
-
-
-def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tuple[Any, Tensor]:
-    """(what the model said, its logits over the vocabulary at the `wanted` positions, (masked, vocab))."""
+def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tuple[ModelOutput, Tensor]:
+    """(the model's outputs, its logits over the vocabulary at the `wanted` positions, (masked, vocab))."""
     if narrowing_is_exact(model, inputs, wanted):
         with only_positions(model, wanted):
             outputs = model(**inputs)
@@ -66,7 +35,7 @@ def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tu
     return outputs, token_logits(outputs)[wanted]
 
 
-def token_logits(outputs: Any) -> Tensor:
+def token_logits(outputs: ModelOutput) -> Tensor:
     """The logits over the vocabulary: `prediction_logits` where a second head decides about the pair."""
     logits: Tensor = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
     return logits
@@ -78,9 +47,9 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
     True of heads that look at one position at a time, which is nearly all. Where it is not, all logits are computed.
     """
     bare = without_wrappers(model)
-    known: bool | None = getattr(bare, "finery_narrowing_is_exact", None)
-    if known is not None:
-        return known
+    remembered: bool | None = getattr(bare, "finery_narrowing_is_exact", None)
+    if remembered is not None:
+        return remembered
     rows = wanted.any(dim=1).nonzero().squeeze(1)[:2]
     if len(rows) == 0:
         return False
@@ -109,7 +78,7 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
     return exact
 
 
-def without_wrappers(model: nn.Module) -> Any:
+def without_wrappers(model: nn.Module) -> PreTrainedModel:
     """The transformers model inside DistributedDataParallel, torch.compile and PEFT."""
     bare: Any = model.module if hasattr(model, "module") else model
     bare = getattr(bare, "_orig_mod", bare)
@@ -139,7 +108,7 @@ MODEL_INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_att
 """What of a batch the model is given, where it is there."""
 
 
-class Named(NamedTuple):
+class TokenLogProbabilities(NamedTuple):
     """What a model says about the tokens that a batch names. Other places hold 0."""
 
     log_probabilities: Tensor
@@ -152,7 +121,7 @@ class Named(NamedTuple):
 
 def token_log_probabilities(
     model: nn.Module, inputs: dict[str, Tensor], *, temperature: float = 1.0, with_entropy: bool = False
-) -> Named:
+) -> TokenLogProbabilities:
     """log p(label | what comes before) of every label other than -100, in one pass.
 
     inputs: `input_ids` and `attention_mask` (rows, length), for encoder-decoders `decoder_input_ids` (rows, target)
@@ -165,9 +134,9 @@ def token_log_probabilities(
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
-    said = log_probabilities_of(logits, labels[mask])
+    named = log_probabilities_of(logits, labels[mask])
     entropies = spread(entropies_of(logits.detach()), mask) if with_entropy else None
-    return Named(spread(said, mask), mask, entropies)
+    return TokenLogProbabilities(spread(named, mask), mask, entropies)
 
 
 def log_probabilities_of(logits: Tensor, labels: Tensor) -> Tensor:
@@ -187,12 +156,12 @@ def spread(values: Tensor, mask: Tensor) -> Tensor:
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
 
-def sums(named: Named) -> tuple[Tensor, Tensor]:
+def sums(named: TokenLogProbabilities) -> tuple[Tensor, Tensor]:
     """(log-probability of each row's tokens together (rows,), their number (rows,))."""
     return named.log_probabilities.sum(dim=1), named.mask.sum(dim=1)
 
 
-def without_dropout(model: Any) -> Any:
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
     """`model` with every dropout set to nothing: what a step is compared with must not be drawn anew.
 
     Only the modules are changed, not the config that is saved with them.
@@ -207,8 +176,8 @@ def without_dropout(model: Any) -> Any:
 
 
 def completion_log_probabilities(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[int]],
     temperature: float = 1.0,
@@ -227,11 +196,11 @@ def completion_log_probabilities(
             "input_ids": sources,
             "attention_mask": real,
             "decoder_input_ids": torch.cat([start, targets[:, :-1]], dim=1),
-            "labels": targets.masked_fill(written == 0, IGNORED_completions),
+            "labels": targets.masked_fill(written == 0, IGNORED),
         }
     else:
         rows = [
-            {"input_ids": [*prompt, *completion], "labels": [*[IGNORED_completions] * len(prompt), *completion]}
+            {"input_ids": [*prompt, *completion], "labels": [*[IGNORED] * len(prompt), *completion]}
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         inputs = Together(pad)(rows)

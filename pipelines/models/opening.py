@@ -13,22 +13,12 @@ from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import quantization as quantizing
 from pipelines.models import remote_code
+from pipelines.models.heads import auto_class, head_settings, saved_head
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.recipe import Model
-
-AUTO_CLASSES = {
-    "masked_lm": "AutoModelForMaskedLM",
-    "pretraining": "AutoModelForPreTraining",
-    "causal_lm": "AutoModelForCausalLM",
-    "seq2seq_lm": "AutoModelForSeq2SeqLM",
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "token_classification": "AutoModelForTokenClassification",
-    "question_answering": "AutoModelForQuestionAnswering",
-    "multiple_choice": "AutoModelForMultipleChoice",
-}
-"""The transformers class that each kind of head is opened with."""
-
 
 MERGEABLE = ("LORA", "IA3")
 """PEFT's types of adapters that can be folded into the weights of their base."""
@@ -37,38 +27,7 @@ LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel"
 """How the names of classes end whose head is one that pretraining trains."""
 
 
-def auto_class(head: Head) -> Any:
-    """The transformers Auto class for a head, our own family registered with it."""
-    import transformers
-
-    from pipelines.architectures.registration import register
-
-    register()
-    if head.kind == "reward":
-        from pipelines.models.heads import RewardHead
-
-        return RewardHead
-    return getattr(transformers, AUTO_CLASSES[head.kind])
-
-
-def head_settings(head: Head) -> dict[str, Any]:
-    """Config entries that a head needs."""
-    names = {
-        "id2label": dict(enumerate(head.labels)),
-        "label2id": {label: position for position, label in enumerate(head.labels)},
-    }
-    if head.kind == "token_classification":
-        return names
-    if head.kind == "reward":
-        return {"num_labels": 1}
-    if head.kind != "sequence_classification":
-        return {}
-    if not head.labels:
-        return {"num_labels": 1, "problem_type": "regression"}
-    return {**names, "problem_type": "single_label_classification"}
-
-
-def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int) -> Any:
+def build(architecture: Mapping[str, Any], head: Head, tokenizer: PreTrainedTokenizerBase, seed: int) -> Any:
     """A model with random weights. `architecture` is resolved: `model_type` and its config's keys."""
     from transformers import AutoConfig
     from transformers.trainer_utils import set_seed
@@ -78,7 +37,8 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int
     words.setdefault("vocab_size", len(tokenizer))
     if words["vocab_size"] < len(tokenizer):
         raise ModelError(
-            f"model.architecture.vocab_size is {words['vocab_size']}, but the tokenizer has {len(tokenizer)} entries; leave it out"
+            f"model.architecture.vocab_size is {words['vocab_size']}, but the tokenizer has {len(tokenizer)} "
+            "entries; leave it out"
         )
     for name, token_id in _ends(tokenizer).items():
         words.setdefault(f"{name}_token_id", token_id)
@@ -96,17 +56,17 @@ def build(architecture: Mapping[str, Any], head: Head, tokenizer: Any, seed: int
     return model
 
 
-def _ends(tokenizer: Any) -> dict[str, int]:
+def _ends(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The ids of padding and of the tokens that a text begins and ends with: [CLS] and [SEP] where it has no others."""
-    found = {
+    ids = {
         "pad": tokenizer.pad_token_id,
         "bos": tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,
         "eos": tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id,
     }
-    return {name: token_id for name, token_id in found.items() if token_id is not None}
+    return {name: token_id for name, token_id in ids.items() if token_id is not None}
 
 
-def _mark_ends(config: Any, given: Mapping[str, Any]) -> None:
+def _mark_ends(config: PreTrainedConfig, given: Mapping[str, Any]) -> None:
     """The tokens that a decoder begins with, and is made to end with, where the recipe does not say.
 
     They are those that have the same part in the model type's own vocabulary: BART begins with its end, Marian with
@@ -200,9 +160,10 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
     from safetensors import SafetensorError
 
-    from pipelines.tuners import tuner
+    from pipelines.tuners import bottleneck, virtual_tokens
 
-    tuner.register()
+    bottleneck.register()
+    virtual_tokens.register()
     beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
     own = saved_head(folder) or head
     try:
@@ -210,7 +171,7 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
         place = str(beside or settings["base_model_name_or_path"])
         revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
         base = open_folder(place, own, seed, revision=revision, start=start)
-        model = tuner.opener(settings["peft_type"]).from_pretrained(base, str(folder))
+        model = virtual_tokens.opener(settings["peft_type"]).from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(f"the adapter in '{folder}' cannot be opened: {sentence[:400]}") from error
@@ -219,7 +180,8 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     if settings["peft_type"] not in MERGEABLE:
         if (own != head and not trained_head) or own.kind != head.kind:
             raise ModelError(
-                f"the adapter in '{folder}' cannot be merged into its base, so it serves only the {own.kind.replace('_', ' ')} "
+                f"the adapter in '{folder}' cannot be merged into its base, so it serves only the "
+                f"{own.kind.replace('_', ' ')} "
                 "head it was trained with; read the model that it was trained on instead"
             )
         model.finery_new_modules = []
@@ -240,7 +202,7 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     return merged
 
 
-def check_vocabulary(model: Any, tokenizer: Any) -> None:
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse a tokenizer whose ids go beyond the model's embeddings. Raises ModelError."""
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
@@ -250,7 +212,7 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
         )
 
 
-def _untie(model: Any) -> None:
+def _untie(model: PreTrainedModel) -> None:
     """An output matrix that was trained on its own is no longer the embeddings: let both be saved, and tie nothing."""
     from torch import nn
 
@@ -264,15 +226,6 @@ def _untie(model: Any) -> None:
             if id(weight) in seen:
                 setattr(module, name, nn.Parameter(weight.detach().clone()))
             seen.add(id(weight))
-
-
-def saved_head(folder: Path) -> Head | None:
-    """The head that a stage's model was trained with, as it wrote it down beside the weights."""
-    path = folder / "head.json"
-    if not path.is_file():
-        return None
-    said = json.loads(path.read_text())
-    return Head(said["kind"], tuple(said["labels"]))
 
 
 def _errors_only(record: logging.LogRecord) -> bool:
@@ -299,7 +252,7 @@ def _outermost(keys: Iterable[str]) -> list[str]:
     return sorted(name for name in modules if not any(name.startswith(f"{other}.") for other in modules))
 
 
-def _fresh_modules(model: Any) -> list[str]:
+def _fresh_modules(model: PreTrainedModel) -> list[str]:
     """Modules of a model from scratch that its pretraining would not have brought: its head and pooler.
 
     The same modules are trained whole by an adapter with and without pretraining, so that the two compare.

@@ -1,14 +1,9 @@
 """A model's outputs for batches of examples, on all processes, each example seen once, with progress events.
 
-A model's logits for labelled texts, in the order of the texts, each text seen once.
-
-Texts are tokenised once and batched with texts of their own length, the longest first, so that little is padded and a
-batch too large for the device fails at once. The batches do not depend on the number of processes: process r of n
-computes batches r, r + n, r + 2n, …, and all of them receive every result, so one process and many give the same
-bits. In fp32, whatever the model was trained with, unless bf16 is asked for: matrix products are then rounded to it,
-logits are not.
-
-How far predicting is, as events: a few a second at most, from one process.
+Examples are batched with others of their own length, the longest first, so that little is padded and a batch too large
+for the device fails at once. The batches do not depend on the number of processes: process r of n computes batches r,
+r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits. In fp32, whatever
+the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
 """
 
 from __future__ import annotations
@@ -26,6 +21,8 @@ from pipelines.core.interfaces import Rows, World
 from pipelines.core.model_types import positions_for_text
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
 
 
@@ -62,7 +59,9 @@ def device() -> Any:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def predict(model: Any, tokenizer: Any, rows: Rows, max_length: int, **running: Unpack[Running]) -> NDArray[np.float32]:
+def predict(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int, **running: Unpack[Running]
+) -> NDArray[np.float32]:
     """Logits (examples, outputs) of every row, on every process. Raises DataError without rows."""
     from pipelines.data.encoding import collate, encode
 
@@ -75,14 +74,15 @@ def _logits(outputs: Any, inputs: Any) -> NDArray[np.float32]:
     logits: NDArray[np.float32] = outputs.logits.float().cpu().numpy()
     if logits.ndim != 2 or len(logits) != len(inputs["input_ids"]):
         raise ModelError(
-            f"the model gives outputs of shape {logits.shape} for {len(inputs['input_ids'])} texts, where a classifier gives "
+            f"the model gives outputs of shape {logits.shape} for {len(inputs['input_ids'])} texts, where a "
+            "classifier gives "
             "(texts, outputs); evaluate a model with a sequence classification head"
         )
     return logits
 
 
 def forward(
-    model: Any,
+    model: PreTrainedModel,
     examples: Any,
     collate: Callable[[list[dict[str, Any]]], dict[str, Any]],
     read: Callable[[Any, dict[str, Any]], Any],
@@ -102,7 +102,7 @@ def forward(
 
 
 def answers(
-    model: Any,
+    model: PreTrainedModel,
     lengths: list[int],
     answer: Callable[[list[int], Any], Sequence[Any]],
     *,
@@ -137,14 +137,14 @@ def answers(
             if progress is not None:
                 progress(done, len(lengths))
     by_rank = gather(mine)
-    found: list[Any] = [None] * len(lengths)
+    outputs: list[Any] = [None] * len(lengths)
     for number, batch in enumerate(batches):
         for position, each in zip(batch, by_rank[number % len(by_rank)][number // len(by_rank)], strict=True):
-            found[position] = each
-    return found
+            outputs[position] = each
+    return outputs
 
 
-def usable_length(model: Any, tokenizer: Any, wanted: int | None) -> int:
+def usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
     """`wanted` tokens, or as many as the model has positions for and its tokenizer was made for."""
     limits = (wanted or MAX_LENGTH, positions_for_text(model), tokenizer.model_max_length)
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)

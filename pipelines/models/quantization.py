@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COMPUTE = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
 """What a product is computed in under each precision of a run."""
@@ -38,7 +41,7 @@ def loading(
     }
 
 
-def kept_whole(model: Any) -> list[str]:
+def kept_whole(model: PreTrainedModel) -> list[str]:
     """Modules that are not quantized: the head, whose weights a task learns, and a pooler, which a task may bring
     anew."""
     prefix = model.base_model_prefix

@@ -48,10 +48,10 @@ def refuse_elsewhere(source: str, revision: str | None, own: str) -> None:
     )
     for read in readers:
         try:
-            said = read()
+            config = read()
         except (OSError, ValueError):  # opening it says so
             continue
-        for target in named(said.get("auto_map")):
+        for target in named(config.get("auto_map")):
             owner = target.partition("--")[0] if "--" in target else source
             if owner not in (source, own):
                 raise ModelError(
@@ -97,7 +97,8 @@ def refusal(source: str, error: Exception) -> str | None:
     if not str(error).startswith("The repository") or "custom code" not in str(error):
         return None
     return (
-        f"'{source}' can only be opened with Python code of its own, which runs only where the recipe says so: read the code, then write "
+        f"'{source}' can only be opened with Python code of its own, which runs only where the recipe says "
+        "so: read the code, then write "
         "model: {checkpoint: …, trust_remote_code: true}, for the Hub with the full commit as revision"
     )
 

@@ -1,7 +1,5 @@
 """Completions sampled from a model, by transformers or by vLLM: every choice a function of seed, example and position.
 
-Completions sampled from a model: batches of similar length, keys and values kept, every choice a function of its place.
-
 Which token is drawn at place t of a completion depends on the model, the prompt and on (seed, draw, t), where the
 draw is the completion's own number. It depends neither on the prompts beside it, nor on how many processes share the
 work, nor on the state of a generator: a run that is killed and resumed writes the same texts. (Rounding in a batch of
@@ -13,11 +11,10 @@ uniform number. What is sampled from is the model's distribution at `temperature
 section 3.1, arxiv.org/abs/1904.09751). Nothing else that a checkpoint's own generation settings ask for is done
 (penalties, forced tokens): the log-probabilities that a trainer computes of these texts would not know of it.
 
-Completions written by vLLM instead of transformers: for one GPU, where the package is installed.
-
-The engine is opened once, with the policy as the stage found it, and given the policy's weights before every
-iteration. Each completion has a seed of its own, made of (seed, draw), so that it does not depend on its neighbours;
-vLLM's kernels do not promise the same bits twice. Log-probabilities are computed by the trainer as ever.
+vLLM's engine is for one GPU, where the package is installed. It is opened once, with the policy as the stage found it,
+and given the policy's weights before every iteration. Each completion has a seed of its own, made of (seed, draw), so
+that it does not depend on its neighbours; vLLM's kernels do not promise the same bits twice. Log-probabilities are
+computed by the trainer as ever.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -37,6 +34,9 @@ from pipelines.core.errors import DataError, IncompatibleError, ModelError
 from pipelines.core.model_types import positions_for_text
 from pipelines.data.completions import padding_token
 from pipelines.data.randomness import uniforms
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SAMPLING = 0x5A3D
 """The stream of the numbers that choose tokens."""
@@ -68,13 +68,13 @@ class Rollouts:
 
     def tokens(self, row: int) -> list[int]:
         """The tokens of one completion."""
-        found: list[int] = self.ids[row][self.mask[row]].tolist()
-        return found
+        tokens: list[int] = self.ids[row][self.mask[row]].tolist()
+        return tokens
 
 
 def complete(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
     *,
     seed: int,
@@ -115,7 +115,7 @@ def complete(
 
 
 def texts_behind(
-    tokenizer: Any, prompts: Sequence[Sequence[int]] | None, completions: Sequence[Sequence[int]]
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]] | None, completions: Sequence[Sequence[int]]
 ) -> list[str]:
     """The completions as people read them, so that prompt + completion is the text that the tokens of both stand for.
 
@@ -143,7 +143,7 @@ def until_the_end(ids: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor]:
     return before == 0, is_end.any(1)
 
 
-def ends_of(model: Any, tokenizer: Any) -> list[int]:
+def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens that end a text: the tokenizer's, and those that the model's own generation stops at."""
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = set(own) if isinstance(own, list | tuple) else {own}
@@ -151,11 +151,12 @@ def ends_of(model: Any, tokenizer: Any) -> list[int]:
     return sorted(int(end) for end in ends if end is not None)
 
 
-def refuse(model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+def refuse(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
     """Raise DataError or ModelError when `model` cannot write `max_new_tokens` behind one of the prompts."""
     if getattr(model.config, "bidirectional_decoder", False):
         raise ModelError(
-            "a decoder with bidirectional_decoder writes all tokens at once (mask-predict), so it cannot be sampled from token by token"
+            "a decoder with bidirectional_decoder writes all tokens at once (mask-predict), so it cannot be "
+            "sampled from token by token"
         )
     if not model.can_generate():
         raise ModelError(f"{type(model).__name__} writes no text; completions need a decoder or an encoder-decoder")
@@ -171,7 +172,8 @@ def refuse(model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int) ->
     read, written = (longest, max_new_tokens) if model.config.is_encoder_decoder else (longest + max_new_tokens, 0)
     if max(read, written) > positions:
         raise DataError(
-            f"prompts of {longest} tokens and completions of {max_new_tokens} do not fit into the model's {positions} positions; "
+            f"prompts of {longest} tokens and completions of {max_new_tokens} do not fit into the model's "
+            f"{positions} positions; "
             "lower prompts.max_length or the length of the completions (response_length)"
         )
 
@@ -191,8 +193,8 @@ class _Choosing:
         if self.temperature == 0:
             chosen = scores.argmax(-1, keepdim=True)
         else:
-            kept = restricted(scores.float() / self.temperature, self.top_p, self.top_k)
-            chosen = inverted(kept, self.chances[:, self.step].to(scores.device))
+            logits = restricted(scores.float() / self.temperature, self.top_p, self.top_k)
+            chosen = inverted(logits, self.chances[:, self.step].to(scores.device))
         self.step += 1
         return torch.full_like(scores, float("-inf")).scatter(-1, chosen, 0.0)
 
@@ -215,13 +217,13 @@ def inverted(logits: Tensor, chances: Tensor) -> Tensor:
     """The token at which the distribution function of `logits` (rows, vocab) first exceeds `chances` (rows,), as
     (rows, 1)."""
     summed = logits.double().softmax(-1).cumsum(-1)
-    found = torch.searchsorted(summed, (chances[:, None] * summed[:, -1:]).contiguous(), right=True)
-    return found.clamp(max=logits.shape[-1] - 1)
+    tokens = torch.searchsorted(summed, (chances[:, None] * summed[:, -1:]).contiguous(), right=True)
+    return tokens.clamp(max=logits.shape[-1] - 1)
 
 
 @contextmanager
 def _asked_plainly(
-    model: Any, tokenizer: Any, ends: Sequence[int], pad: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int], pad: int
 ) -> Iterator[Callable[[Sequence[Sequence[int]], _Choosing, int], Tensor]]:
     """A function that lets the model write behind a batch of prompts, by its own distribution and nothing else.
 
@@ -265,7 +267,7 @@ def _asked_plainly(
             holder.generation_config = own
 
 
-def decoder_start(model: Any, tokenizer: Any) -> int:
+def decoder_start(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that the decoder of an encoder-decoder begins with. Raises ModelError."""
     named = (
         getattr(model.config, "decoder_start_token_id", None),
@@ -304,7 +306,7 @@ class VLLMSampler:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         folder: Path,
         *,
         seed: int,
@@ -323,21 +325,23 @@ class VLLMSampler:
         """Tokens of the longest prompt."""
         self.engine: Any = None
 
-    def __call__(self, policy: Any, prompts: Sequence[Sequence[int]], draws: Sequence[int]) -> Rollouts:
+    def __call__(self, policy: PreTrainedModel, prompts: Sequence[Sequence[int]], draws: Sequence[int]) -> Rollouts:
         """One completion of each prompt by the policy as it is now."""
         from vllm import SamplingParams
 
         refuse(policy, prompts, self.max_new_tokens)
         ends = ends_of(policy, self.tokenizer)
         self._given(policy)
-        asked = [
+        settings = [
             SamplingParams(**self.how, max_tokens=self.max_new_tokens, seed=each, stop_token_ids=ends, detokenize=False)
             for each in seeds(self.seed, draws)
         ]
-        told = self.engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], asked, use_tqdm=False)
-        return self._rollouts(prompts, [list(each.outputs[0].token_ids) for each in told], ends)
+        outputs = self.engine.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts], settings, use_tqdm=False
+        )
+        return self._rollouts(prompts, [list(each.outputs[0].token_ids) for each in outputs], ends)
 
-    def _given(self, policy: Any) -> None:
+    def _given(self, policy: PreTrainedModel) -> None:
         """The engine with the policy's weights."""
         if self.engine is None:
             self.engine = self._opened(policy)
@@ -345,7 +349,7 @@ class VLLMSampler:
         model.load_weights([(name, weight.detach()) for name, weight in policy.named_parameters()])
         self.engine.reset_prefix_cache()
 
-    def _opened(self, policy: Any) -> Any:
+    def _opened(self, policy: PreTrainedModel) -> Any:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its model is reached in this process
         from vllm import LLM
 
@@ -384,7 +388,7 @@ def seeds(seed: int, draws: Sequence[int]) -> list[int]:
     return [int(chance * 2**31) for chance in uniforms(seed, SEEDS, list(draws), 1)[:, 0]]
 
 
-def unfit(model: Any, processes: int, adapts: bool) -> None:
+def unfit(model: PreTrainedModel, processes: int, adapts: bool) -> None:
     """Raise Misfit for a policy that the engine cannot be given."""
     why = None
     if model.config.is_encoder_decoder:

@@ -11,6 +11,8 @@ from pipelines.core.registry import TOKENIZERS
 from pipelines.models import remote_code
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.core.recipe import Model
 
 DEFAULT = "wordpiece"
@@ -67,7 +69,7 @@ def has_segments(shape: Mapping[str, Any]) -> bool:
     return (words["type_vocab_size"] or 0) > 1
 
 
-def without_segments(tokenizer: Any) -> Any:
+def without_segments(tokenizer: PreTrainedTokenizerBase) -> Any:
     """The tokenizer for a model without segments: it no longer gives `token_type_ids`, nor does what is saved of it."""
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != SEGMENTS]
     return tokenizer

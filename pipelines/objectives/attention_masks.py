@@ -1,12 +1,7 @@
-"""Who sees whom: ready attention masks (batch, 1, query, key), and which models can follow them.
+"""Who sees whom: which models an objective can teach, and ready attention masks (batch, 1, query, key).
 
-Which models see only what comes before a token, so that it can be named from there.
-
-Which models can be told who sees whom, by a ready mask of (batch, 1, query, key) and positions of each token.
-
-What a model must be to be taught token by token with the right beginning given to its decoder.
-
-Ready attention masks, (batch, 1, query, key): who sees whom, where a model has no words of its own for it.
+A ready mask is for what a model has no words of its own for: a prefix that is read both ways, documents of one block
+that must not see each other.
 """
 
 from __future__ import annotations
@@ -18,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.model_types import model_types
-from pipelines.objectives.batches import IGNORED
+from pipelines.objectives.batches import Flags, Ids
 
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 BOTH_WAYS = ("bert-generation", "xlnet")
 """Model types that see both ways although they have no masked-LM head."""
@@ -34,41 +29,48 @@ def sees_ahead(architecture: Mapping[str, Any]) -> str | None:
     model_type = architecture.get("model_type", "finery")
     if model_type == "finery":
         family = architecture.get("family", "encoder")
-        return (
-            None
-            if family == "decoder"
-            else f"needs a model that sees only what comes before: family decoder, not {family}"
-        )
-    known = model_types().get(model_type)
-    if known is None or architecture.get("is_decoder"):
+        if family == "decoder":
+            return None
+        return f"needs a model that sees only what comes before: family decoder, not {family}"
+    facts = model_types().get(model_type)
+    if facts is None or architecture.get("is_decoder"):
         return None
-    encoder = "masked_lm" in known.heads and "seq2seq_lm" not in known.heads
+    encoder = "masked_lm" in facts.heads and "seq2seq_lm" not in facts.heads
     if not encoder and model_type not in BOTH_WAYS:
         return None
-    instead = "set is_decoder: true, or " if "is_decoder" in known.keys else ""
-    return f"needs a model that sees only what comes before, but {model_type} sees both ways; {instead}use a decoder such as gpt2"
+    instead = "set is_decoder: true, or " if "is_decoder" in facts.keys else ""
+    return (
+        f"needs a model that sees only what comes before, but {model_type} sees both ways; "
+        f"{instead}use a decoder such as gpt2"
+    )
 
 
-TOLD = ("bert", "finery", "gpt2", "gpt_neox", "llama", "qwen2", "qwen3")
-"""Model types whose attention takes both as they are."""
+TAKE_MASKS = ("bert", "finery", "gpt2", "gpt_neox", "llama", "qwen2", "qwen3")
+"""Model types whose attention takes a ready mask, and a position for each token, as they are."""
 
 
 def takes_masks(architecture: Mapping[str, Any]) -> str | None:
     """Why a model of this resolved architecture does not take a ready mask, as a sentence without its subject."""
     model_type = architecture.get("model_type", "finery")
-    if model_type not in TOLD:
-        return f"needs attention that takes a mask for each pair of tokens, which {model_type} is not known for; known: {', '.join(TOLD)}"
+    if model_type not in TAKE_MASKS:
+        return (
+            f"needs attention that takes a mask for each pair of tokens, which {model_type} is not known for; "
+            f"known: {', '.join(TAKE_MASKS)}"
+        )
     if model_type == "finery" and architecture.get("attention_pattern") == "linear":
-        return "needs attention that takes a mask for each pair of tokens, which attention_pattern linear does not; use another pattern"
+        return (
+            "needs attention that takes a mask for each pair of tokens, which attention_pattern linear does not; "
+            "use another pattern"
+        )
     return None
 
 
-def misfit(architecture: Mapping[str, Any]) -> str | None:
-    """Why teacher forcing cannot teach this model; None if it can."""
+def decoder_sees_ahead(architecture: Mapping[str, Any]) -> str | None:
+    """Why teacher forcing cannot teach this encoder-decoder, as a sentence without its subject; None if it can."""
     if architecture.get("bidirectional_decoder"):
         return (
-            "needs a decoder that sees what is already written and no more, but bidirectional_decoder is true, so that it "
-            "would see the very token that it is asked for; leave bidirectional_decoder out, or use mask_predict"
+            "needs a decoder that sees what is already written and no more, but bidirectional_decoder is true, so that "
+            "it would see the very token that it is asked for; leave bidirectional_decoder out, or use mask_predict"
         )
     return None
 
@@ -77,40 +79,40 @@ HIDDEN = float(np.finfo(np.float32).min)
 """What is added to the score of a key that must not be seen."""
 
 
-def additive(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+def additive(allowed: Flags) -> npt.NDArray[np.float32]:
     """0 where a query may see a key and HIDDEN elsewhere, (batch, 1, query, key), of `allowed` (batch, query, key)."""
     return np.where(allowed, np.float32(0), np.float32(HIDDEN))[:, None]
 
 
-def earlier(length: int, prefix: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.bool_]:
+def earlier(length: int, prefix: Ids | None = None) -> Flags:
     """Queries see themselves and what is before them, and the first `prefix` (batch,) tokens see each other.
 
     Dong et al. 2019, "UniLM", section 2.3, arxiv.org/abs/1905.03197. Returns (batch, query, key), batch 1 without
     prefix.
     """
-    place = np.arange(length)
-    allowed: npt.NDArray[np.bool_] = (place[None, :] <= place[:, None])[None]
+    position = np.arange(length)
+    allowed: Flags = (position[None, :] <= position[:, None])[None]
     if prefix is not None:
-        allowed = allowed | (place[None, None, :] < prefix[:, None, None])
+        allowed = allowed | (position[None, None, :] < prefix[:, None, None])
     return allowed
 
 
-def documents(ids: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
+def documents(ids: Ids, end: int) -> Ids:
     """The number of the document that each token belongs to, (batch, length); a document's end is its last token."""
     ends = (ids == end).astype(np.int64)
-    before: npt.NDArray[np.int64] = np.cumsum(ends, axis=1) - ends
+    before: Ids = np.cumsum(ends, axis=1) - ends
     return before
 
 
-def restarted(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The place of each token within its document (batch, length), of the `documents` that tokens belong to."""
-    place = np.arange(numbers.shape[1])[None, :]
+def restarted(numbers: Ids) -> Ids:
+    """The position of each token within its document (batch, length), of the `documents` that tokens belong to."""
+    position = np.arange(numbers.shape[1])[None, :]
     begins = np.concatenate([np.ones((len(numbers), 1), dtype=np.bool_), np.diff(numbers, axis=1) != 0], axis=1)
-    return place - np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+    return position - np.maximum.accumulate(np.where(begins, position, 0), axis=1)
 
 
 @dataclass(frozen=True)
-class Apart:
+class SeparateDocuments:
     """A collator whose documents do not see each other: masks are block diagonal, and positions restart.
 
     The label of a document's last token is taken back where the next token is asked, for it is another document's.
@@ -118,7 +120,9 @@ class Apart:
 
     collate: Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
     end: int
+    """The token that ends a document."""
     causal: bool
+    """Whether the objective asks for the next token."""
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch, with `position_ids` (batch, length) and a mask of (batch, 1, query, key) in `attention_mask`."""

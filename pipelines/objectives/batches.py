@@ -1,10 +1,6 @@
 """Examples of different lengths as arrays of one shape, and tables of the vocabulary that objectives look up.
 
-Examples of different lengths as arrays of one shape.
-
-Rows of unequal length as rectangles, and what an encoder-decoder reads while it is taught.
-
-Which entries of a vocabulary continue a word, as one boolean table, for masking whole words.
+Arrays are numpy's, (batch, length): what is masked, moved or cut is chosen by arithmetic on whole arrays.
 """
 
 from __future__ import annotations
@@ -17,42 +13,37 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import IGNORED
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+Ids = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Luck = npt.NDArray[np.float64]
+"""Random numbers in [0, 1)."""
 
 
-IGNORED = -100
-"""The label of a position that is not asked for."""
+def padded(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[Ids, Ids]:
+    """The rows, filled up on the right with `fill`, (batch, length), and their lengths (batch,)."""
+    arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+    lengths = np.fromiter((len(row) for row in arrays), dtype=np.int64, count=len(arrays))
+    real = within(lengths, int(lengths.max(initial=0)))
+    ids = np.full(real.shape, fill, dtype=np.int64)
+    ids[real] = np.concatenate(arrays)
+    return ids, lengths
 
 
-def stacked(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def padded_and_real(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[Ids, Flags]:
     """The rows, filled up on the right with `fill`, and where they are real, both (batch, length)."""
-    arrays = [np.asarray(row) for row in rows]
-    lengths = np.asarray([len(row) for row in arrays])
-    real = np.arange(lengths.max())[None, :] < lengths[:, None]
-    filled = np.full(real.shape, fill, dtype=np.int64)
-    filled[real] = np.concatenate(arrays)
-    return filled, real
+    ids, lengths = padded(rows, fill)
+    return ids, within(lengths, ids.shape[1])
 
 
-def draws_of(examples: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.int64]:
+def draws_of(examples: Sequence[Mapping[str, Any]]) -> Ids:
     """The number of each example in this epoch (batch,)."""
     return np.asarray([example["draw"] for example in examples], dtype=np.int64)
-
-
-def padding_of(tokenizer: Any) -> int:
-    """The id that fills rows up. Raises ModelError."""
-    if tokenizer.pad_token_id is None:
-        raise ModelError("the tokenizer has no padding token, which batches of unequal length need; set pad_token")
-    return int(tokenizer.pad_token_id)
-
-
-def special_ids(tokenizer: Any) -> npt.NDArray[np.bool_]:
-    """For each id, whether it is a special token (vocab,)."""
-    special = np.zeros(len(tokenizer), dtype=np.bool_)
-    special[list(tokenizer.all_special_ids)] = True
-    return special
 
 
 def tensors(**arrays: npt.NDArray[Any]) -> dict[str, Tensor]:
@@ -60,22 +51,6 @@ def tensors(**arrays: npt.NDArray[Any]) -> dict[str, Tensor]:
     import torch
 
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-Ids = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-IGNORED_ROWS = -100
-"""The label of a position that is not asked for."""
-
-
-def stacked_rows(rows: Sequence[Any], fill: int) -> tuple[Ids, Ids]:
-    """The rows, filled up on the right, (batch, length), and their lengths (batch,)."""
-    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-    real = within(lengths, int(lengths.max(initial=0)))
-    ids = np.full(real.shape, fill, dtype=np.int64)
-    ids[real] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
-    return ids, lengths
 
 
 def within(lengths: Ids, longest: int) -> Flags:
@@ -107,7 +82,7 @@ def shifted_right(targets: Ids, start: int) -> Ids:
     return shifted
 
 
-def start_token(config: Any, tokenizer: Any) -> int:
+def start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that the decoder begins with. Raises ModelError."""
     start = getattr(config, "decoder_start_token_id", None)
     start = tokenizer.pad_token_id if start is None else start
@@ -119,7 +94,7 @@ def start_token(config: Any, tokenizer: Any) -> int:
     return int(start)
 
 
-def end_token(tokenizer: Any, objective: str) -> int:
+def end_token(tokenizer: PreTrainedTokenizerBase, objective: str) -> int:
     """The token that ends a text: eos, else sep. Raises ModelError."""
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None:
@@ -129,38 +104,44 @@ def end_token(tokenizer: Any, objective: str) -> int:
     return int(end)
 
 
-def padding_token(tokenizer: Any) -> int:
+def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that fills a batch. Raises ModelError."""
     if tokenizer.pad_token_id is None:
         raise ModelError("the tokenizer has no padding token, which batches of unequal length need; set pad_token")
     return int(tokenizer.pad_token_id)
 
 
-def taught(source: tuple[Ids, Ids], target: tuple[Ids, Ids], start: int) -> dict[str, Any]:
+def taught(source: tuple[Ids, Ids], target: tuple[Ids, Ids], start: int) -> dict[str, Tensor]:
     """A batch for teacher forcing: the source, and the target as labels and, one to the right, as decoder input.
 
     `source` and `target` are rows, filled up on the right, with their lengths. No mask is needed for the decoder: it
     is causal, so that what fills a row comes after everything that is asked.
     """
-    import torch
-
     ids, lengths = source
     written, targets = target
-    labels = np.where(within(targets, written.shape[1]), written, IGNORED_ROWS)
-    return {
-        "input_ids": torch.from_numpy(ids),
-        "attention_mask": torch.from_numpy(within(lengths, ids.shape[1]).astype(np.int64)),
-        "decoder_input_ids": torch.from_numpy(shifted_right(written, start)),
-        "labels": torch.from_numpy(labels),
-    }
+    return tensors(
+        input_ids=ids,
+        attention_mask=within(lengths, ids.shape[1]).astype(np.int64),
+        decoder_input_ids=shifted_right(written, start),
+        labels=np.where(within(targets, written.shape[1]), written, IGNORED),
+    )
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> Flags:
+    """For each id, whether it is a special token (vocab,)."""
+    special = np.zeros(len(tokenizer), dtype=np.bool_)
+    special[list(tokenizer.all_special_ids)] = True
+    return special
 
 
 SPACES = ("Ġ", "Ċ", "ĉ", "č", "\u2581", "\n", "\t", "\r")
-"""How tokens with white space in front begin: byte-level space, line feed, tab, return; SentencePiece's space;
-white space itself."""
+"""How tokens with white space in front begin.
+
+Byte-level space, line feed, tab, return; SentencePiece's space; white space itself.
+"""
 
 
-def continues_word(tokenizer: Any) -> npt.NDArray[np.bool_]:
+def continues_word(tokenizer: PreTrainedTokenizerBase) -> Flags:
     """For each id, whether that token goes on with a word. Raises ModelError where tokens do not show it."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     description = json.loads(backend.to_str()) if backend is not None else {}

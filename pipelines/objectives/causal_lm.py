@@ -1,11 +1,7 @@
 """Causal language modelling: name each token from those before it.
 
-Causal language modelling: name each token from those before it.
-
 Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.1, equation 1. Documents
 stand one after another in a stream, each followed by the token that ends texts, as for GPT-2 (Radford et al. 2019).
-
-Batches whose labels are the tokens that come next, for causal and prefix language models.
 """
 
 from __future__ import annotations
@@ -15,23 +11,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
-from pipelines.data.randomness import uniforms
-from pipelines.objectives.attention_masks import additive, earlier, sees_ahead
-from pipelines.objectives.batches import IGNORED, draws_of, stacked, tensors
+from pipelines.core.interfaces import IGNORED, Head
+from pipelines.objectives.attention_masks import sees_ahead
+from pipelines.objectives.batches import Flags, Ids, padded_and_real, tensors
 from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class CausalLM(Objective):
     """Name the next token."""
 
     name: Literal["causal_lm"] = "causal_lm"
+    redraws: ClassVar[bool] = False
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
     causal: ClassVar[bool] = True
@@ -46,14 +42,10 @@ class CausalLM(Objective):
         """Models that see both ways would only have to copy."""
         return sees_ahead(architecture)
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """A function from examples to a batch; nothing in it is random."""
 
         return NextTokens.of(tokenizer)
-
-
-PREFIX = 0
-"""Stream of random numbers: where the prefix ends."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class NextTokens:
     pad_id: int | None
 
     @classmethod
-    def of(cls, tokenizer: Any) -> NextTokens:
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> NextTokens:
         """The collator for a tokenizer; one without a padding token serves as long as all examples are equally long."""
         return cls(tokenizer.pad_token_id)
 
@@ -72,38 +64,12 @@ class NextTokens:
         ids, real, labels = self.following(examples)
         return tensors(input_ids=ids, attention_mask=real.astype(np.int64), labels=labels)
 
-    def following(
-        self, examples: Sequence[dict[str, Any]]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    def following(self, examples: Sequence[dict[str, Any]]) -> tuple[Ids, Flags, Ids]:
         """Ids, where they are real, and labels, all (batch, length). Raises ModelError."""
         rows = [example["input_ids"] for example in examples]
         if self.pad_id is None and len({len(row) for row in rows}) > 1:
             raise ModelError("the tokenizer has no padding token, which batches of unequal length need; set pad_token")
-        ids, real = stacked(rows, self.pad_id or 0)
+        ids, real = padded_and_real(rows, self.pad_id or 0)
         labels = np.full_like(ids, IGNORED)
         labels[:, :-1] = np.where(real[:, 1:], ids[:, 1:], IGNORED)
         return ids, real, labels
-
-
-@dataclass(frozen=True)
-class Prefixed(NextTokens):
-    """The collator of prefix language models: nothing within the prefix is asked."""
-
-    seed: int
-    ours: bool
-    """Whether the model takes `prefix_length`; others take a ready mask."""
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask`, `labels`, and for our own models `prefix_length` (batch,)."""
-        ids, real, labels = self.following(examples)
-        lengths = real.sum(1)
-        luck = uniforms(self.seed, PREFIX, draws_of(examples), 1)[:, 0]
-        prefix = 1 + (luck * np.maximum(lengths - 1, 1)).astype(np.int64)  # from 1 to length - 1
-        place = np.arange(ids.shape[1])[None, :]
-        labels = np.where(
-            place < prefix[:, None] - 1, IGNORED, labels
-        )  # position prefix - 1 names the first one beyond
-        if self.ours:
-            return tensors(input_ids=ids, attention_mask=real.astype(np.int64), labels=labels, prefix_length=prefix)
-        allowed = earlier(ids.shape[1], prefix) & (real[:, None, :] | np.eye(ids.shape[1], dtype=np.bool_))
-        return tensors(input_ids=ids, attention_mask=additive(allowed), labels=labels)

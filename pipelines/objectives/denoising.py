@@ -1,12 +1,8 @@
 """Denoising: the encoder reads a damaged text, and the decoder writes the original.
 
-Denoising: the encoder reads a damaged text, and the decoder writes the original.
-
 Lewis et al. 2020, "BART", section 2.2 and figure 2, arxiv.org/abs/1910.13461: text infilling (spans of Poisson length
 become one mask each, an empty span is a mask put in) and sentence permutation; token deletion and document rotation
 are there to be switched on. Section 5.1: 30 % of the tokens are masked and all sentences permuted.
-
-The damage done to a batch of texts, by arithmetic on whole arrays: see `pipelines.objectives.denoising`.
 """
 
 from __future__ import annotations
@@ -17,21 +13,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.randomness import uniforms
-from pipelines.objectives import attention_masks
+from pipelines.objectives.attention_masks import decoder_sees_ahead
 from pipelines.objectives.batches import (
     SPACES,
     Flags,
     Ids,
+    Luck,
+    draws_of,
+    padded,
     padding_token,
+    special_ids,
     squeezed,
-    stacked_rows,
     start_token,
     taught,
     within,
@@ -40,6 +38,7 @@ from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class Denoising(Objective):
@@ -70,9 +69,9 @@ class Denoising(Objective):
         return Head("seq2seq_lm")
 
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
-        return attention_masks.misfit(architecture)
+        return decoder_sees_ahead(architecture)
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
 
         return Damage.of(self, tokenizer, seed, config)
 
@@ -98,15 +97,16 @@ class Damage:
     """For each id, whether a sentence ends with it: full stops, and special tokens between documents."""
 
     @classmethod
-    def of(cls, objective: Denoising, tokenizer: Any, seed: int, config: Any) -> Damage:
+    def of(
+        cls, objective: Denoising, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig
+    ) -> Damage:
         """The collator for a tokenizer and a model's config. Raises ModelError when there is no mask token."""
         if tokenizer.mask_token_id is None and objective.mask_ratio:
             raise ModelError(
                 "the tokenizer has no mask token, which the objective denoising needs; train one (tokenizer: "
                 "{train: bpe}), take BART's, or set mask_ratio: 0"
             )
-        special = np.zeros(len(tokenizer), dtype=np.bool_)
-        special[list(tokenizer.all_special_ids)] = True
+        special = special_ids(tokenizer)
         tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         stops = np.asarray([_plain(token) in FULL_STOPS for token in tokens], dtype=np.bool_)
         if objective.permute_sentences and not stops.any():
@@ -121,18 +121,17 @@ class Damage:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` damaged, and the original as `labels`."""
-        ids, lengths = stacked_rows([example["input_ids"] for example in examples], self.padding)
-        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        ids, lengths = padded([example["input_ids"] for example in examples], self.padding)
+        draws = draws_of(examples)
         return taught(self.damage(ids, lengths, draws), (ids, lengths), self.start)
 
     def hidden(self, examples: Sequence[dict[str, Any]]) -> Flags:
-        """Which tokens of the originals are not in the damaged texts (batch, length): what the model must know by
-        itself.
+        """Which tokens of the originals are not in the damaged texts (batch, length).
 
-        Every token is made one of a kind by its place, id + place × vocabulary, and damaged with the same luck.
+        Every token is made one of a kind by its position, id + position × vocabulary, and damaged with the same luck.
         """
-        ids, lengths = stacked_rows([example["input_ids"] for example in examples], self.padding)
-        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        ids, lengths = padded([example["input_ids"] for example in examples], self.padding)
+        draws = draws_of(examples)
         vocabulary, longest = len(self.special), ids.shape[1]
         places = np.arange(longest)[None, :]
         one_of_a_kind = replace(
@@ -252,7 +251,7 @@ class Damage:
         return np.take_along_axis(ids, np.where(inner, turned, places), axis=1)
 
 
-def poisson(rate: float, luck: npt.NDArray[np.float64]) -> Ids:
+def poisson(rate: float, luck: Luck) -> Ids:
     """Numbers of a Poisson distribution for uniform `luck`, by inversion of its distribution function."""
     most = math.ceil(rate + 12 * math.sqrt(rate) + 12)
     logs = [count * math.log(rate) - rate - math.lgamma(count + 1) for count in range(most)]

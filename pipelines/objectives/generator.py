@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,9 +13,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.randomness import uniforms
-from pipelines.models.log_probabilities import IGNORED, logits_of
+from pipelines.models.log_probabilities import logits_of
 from pipelines.objectives.objective import Collate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 SAMPLED = 32
 """Stream of random numbers: which token the generator puts in."""
@@ -42,7 +46,7 @@ class Replacing:
         return batch
 
 
-def generator_words(config: Any, size: float) -> dict[str, Any]:
+def generator_words(config: PreTrainedConfig, size: float) -> dict[str, Any]:
     """The generator's words where they differ from the model's: `size` times its width, the same embeddings.
 
     A BERT's generator is an ELECTRA's, which has the same embeddings and projects them to its own width. Heads are
@@ -71,7 +75,7 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
     base_model_prefix = "discriminator"
     supports_gradient_checkpointing = True
 
-    def __init__(self, discriminator: Any, generator: Any) -> None:
+    def __init__(self, discriminator: PreTrainedModel, generator: PreTrainedModel) -> None:
         super().__init__(discriminator.config)
         self.discriminator = discriminator
         self.generator = generator
@@ -93,18 +97,18 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
     def get_input_embeddings(self) -> nn.Module:
         """The shared word embeddings."""
-        found: nn.Module = self.discriminator.get_input_embeddings()
-        return found
+        embeddings: nn.Module = self.discriminator.get_input_embeddings()
+        return embeddings
 
-    def forward(self, input_ids: Tensor, asked: Tensor, original: Tensor, luck: Tensor, **others: Any) -> ModelOutput:
-        """Fill in the `asked` tokens of the masked `input_ids`, then judge every token, all (batch, length).
+    def forward(self, input_ids: Tensor, masked: Tensor, original: Tensor, luck: Tensor, **others: Any) -> ModelOutput:
+        """Fill in the `masked` tokens of `input_ids`, then judge every token, all (batch, length).
 
-        Returns: `generated` logits (asked, vocab), `logits` (batch, length, 2), the judged `input_ids` and `replaced`,
+        Returns: `generated` logits (masked, vocab), `logits` (batch, length, 2), the judged `input_ids` and `replaced`,
         which of them are not the original's. A token that the generator guessed is an original one.
         """
-        _, generated = logits_of(self.generator, {"input_ids": input_ids, **others}, asked)
+        _, generated = logits_of(self.generator, {"input_ids": input_ids, **others}, masked)
         filled = original.clone()
-        filled[asked] = sampled(generated.detach(), luck[asked])
+        filled[masked] = sampled(generated.detach(), luck[masked])
         judged = self.discriminator(input_ids=filled, **others)
         return ModelOutput(
             generated=generated, logits=judged.logits, input_ids=filled, replaced=(filled != original).long()
@@ -112,8 +116,8 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
 
 def sampled(logits: Tensor, luck: Tensor) -> Tensor:
-    """One token of each distribution, by inversion of its distribution function. (asked, vocab), (asked,) ->
-    (asked,)."""
+    """One token of each distribution, by inversion of its distribution function. (masked, vocab), (masked,) ->
+    (masked,)."""
     sums = (
         logits.double().softmax(-1).cumsum(-1) if logits.device.type != "mps" else logits.float().softmax(-1).cumsum(-1)
     )
@@ -121,7 +125,7 @@ def sampled(logits: Tensor, luck: Tensor) -> Tensor:
     return place.clamp(max=logits.shape[-1] - 1)
 
 
-def share_embeddings(generator: Any, discriminator: Any) -> None:
+def share_embeddings(generator: PreTrainedModel, discriminator: PreTrainedModel) -> None:
     """Let the generator use the discriminator's embeddings; an output matrix that is tied to them follows."""
     own, theirs = generator.base_model.embeddings, discriminator.base_model.embeddings
     for name in SHARED:
@@ -131,14 +135,14 @@ def share_embeddings(generator: Any, discriminator: Any) -> None:
     generator.tie_weights()
 
 
-def both_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+def both_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
     """Cross-entropy of the generator over the masked tokens and of the discriminator over all, as sums (2,)."""
     inputs = dict(batch)
     labels, judged = inputs.pop("labels"), inputs.pop("replaced")
-    asked = labels != IGNORED
-    inputs["original"] = torch.where(asked, labels, inputs["input_ids"])
-    outputs = model(asked=asked, **inputs)
-    generator = functional.cross_entropy(outputs["generated"].float(), labels[asked], reduction="sum")
+    masked = labels != IGNORED
+    inputs["original"] = torch.where(masked, labels, inputs["input_ids"])
+    outputs = model(masked=masked, **inputs)
+    generator = functional.cross_entropy(outputs["generated"].float(), labels[masked], reduction="sum")
     truth = torch.where(judged == IGNORED, IGNORED, outputs["replaced"])
     logits = outputs["logits"].float().flatten(0, 1)
     discriminator = functional.cross_entropy(logits, truth.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -1,24 +1,46 @@
-"""Losses as sums over items, so that the loop divides by the items of the whole step, and means told beside them.
-
-Losses of labelled examples as sums over items, so that the loop can divide by the items of the whole step.
+"""Losses as sums over items, which the loop divides by the items of the whole step, and means that stand beside them.
 
 A mean per micro-batch is wrong as soon as batches are accumulated or shared by processes and hold different numbers
 of items. Every loss here returns the sum; the loop divides by the count over all micro-batches and processes.
-
-Means that a loss tells beside its sum: over the items since the last log while training, over all of them while
-evaluating.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipelines.models.log_probabilities import IGNORED
+from pipelines.core.interfaces import IGNORED
+from pipelines.models.log_probabilities import logits_of
+
+if TYPE_CHECKING:
+    from transformers.utils import ModelOutput
+
+
+def masked_token_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
+    """Cross-entropy summed over the positions that have a label; the head sees no other position.
+
+    Devlin et al. 2019, section 3.1: only masked tokens are predicted, so logits over the vocabulary are computed for
+    these alone: (masked, vocab) instead of (batch, query, vocab).
+    """
+    inputs = dict(inputs)
+    labels = inputs.pop("labels")  # (batch, query)
+    outputs, logits = logits_of(model, inputs, labels != IGNORED)
+    return functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum"), outputs
+
+
+def pretraining_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
+    """Cross-entropy of the hidden tokens and of the pairs, each summed (2,). `pair_labels` (batch,)."""
+    inputs = dict(inputs)
+    labels, pair_labels = inputs.pop("labels"), inputs.pop("pair_labels")
+    outputs, logits = logits_of(model, inputs, labels != IGNORED)
+    tokens = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
+    about = outputs["sop_logits" if "sop_logits" in outputs else "seq_relationship_logits"]
+    pairs = functional.cross_entropy(about.float(), pair_labels, reduction="sum", ignore_index=IGNORED)
+    return torch.stack([tokens, pairs]), outputs
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:
@@ -38,7 +60,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, weight
 
 def classification_loss(
     model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float = 0.0, weights: Tensor | None = None
-) -> tuple[Tensor, Any]:
+) -> tuple[Tensor, ModelOutput]:
     """Cross-entropy summed over the examples. logits (batch, classes), labels (batch,)."""
     inputs = dict(inputs)
     labels = inputs.pop("labels")
@@ -46,11 +68,11 @@ def classification_loss(
     return cross_entropy(outputs.logits, labels, smoothing, weights), outputs
 
 
-def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-    """Cross-entropies of the first and the last token, summed over both and over the examples. logits (batch, length)
-    each, labels (batch, 2).
+def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
+    """Cross-entropies of the first and the last token, summed over both and over the examples.
 
-    Padding takes no part, so that an example's loss does not depend on the others in its batch.
+    logits (batch, length) each, labels (batch, 2). Padding takes no part, so that an example's loss does not depend
+    on the others in its batch.
     """
     inputs = dict(inputs)
     labels = inputs.pop("labels")
@@ -60,7 +82,7 @@ def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]
     return cross_entropy(logits.masked_fill(padding[:, None, :], torch.finfo(torch.float32).min), labels), outputs
 
 
-def regression_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+def regression_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
     """Squared error summed over the examples that have a label. logits (batch, 1), labels (batch,)."""
     inputs = dict(inputs)
     labels = inputs.pop("labels")
@@ -73,7 +95,10 @@ TRAINING, EVALUATION = "train", "eval"
 
 
 class Meter:
-    """Sums and counts by name. They stay on the device until they are asked for, and belong to every checkpoint."""
+    """Means that a loss gives beside its sum: over the items since the last log, or over all while evaluating.
+
+    Sums and counts by name stay on the device until they are asked for, and belong to every checkpoint.
+    """
 
     def __init__(self) -> None:
         self.totals: dict[str, dict[str, Tensor]] = {TRAINING: {}, EVALUATION: {}}
@@ -81,21 +106,21 @@ class Meter:
 
     def add(self, training: bool, values: Mapping[str, Tensor]) -> None:
         """Take in values of any shape, one entry an item; `training`: whether the model learns from them."""
-        kept = self.totals[TRAINING if training else EVALUATION]
+        totals = self.totals[TRAINING if training else EVALUATION]
         for name, value in values.items():
             exact = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
             both = torch.stack([exact.sum(), exact.new_tensor(float(exact.numel()))])
-            kept[name] = kept[name] + both if name in kept else both
+            totals[name] = totals[name] + both if name in totals else both
 
     def take(self, training: bool, gather: Callable[[Any], list[Any]] = lambda value: [value]) -> dict[str, float]:
         """The means over the items of every process since they were last taken. Called on every process."""
         which = TRAINING if training else EVALUATION
-        told, self.totals[which] = {name: both.tolist() for name, both in self.totals[which].items()}, {}
-        total: dict[str, list[float]] = {}
-        for process in gather(told):
+        own, self.totals[which] = {name: both.tolist() for name, both in self.totals[which].items()}, {}
+        total: dict[str, tuple[float, float]] = {}
+        for process in gather(own):
             for name, (value, count) in process.items():
-                had = total.setdefault(name, [0.0, 0.0])
-                total[name] = [had[0] + value, had[1] + count]
+                sum_before, count_before = total.get(name, (0.0, 0.0))
+                total[name] = (sum_before + value, count_before + count)
         return {name: value / count for name, (value, count) in total.items() if count}
 
     def state(self) -> dict[str, list[float]]:

@@ -1,13 +1,9 @@
 """Mask-predict: the decoder sees both sides of the target's hidden tokens, and names them all at once.
 
-Mask-predict: the decoder sees both sides of the target's hidden tokens, and names them all at once.
-
 Ghazvininejad et al. 2019, "Mask-Predict: Parallel Decoding of Conditional Masked Language Models", sections 2 and 3,
 arxiv.org/abs/1904.09324. In training the number of hidden tokens is uniform between one and the length of the target
 (section 2.2), and the encoder learns to predict that length, whose loss is added (section 2.3). Decoding begins with
 all tokens hidden and hides the least certain ones again and again (section 3).
-
-Targets with hidden tokens, and the losses of tokens and of lengths: see `pipelines.objectives.mask_predict`.
 """
 
 from __future__ import annotations
@@ -17,19 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor, nn
-from torch.nn import functional
 
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.data.randomness import uniforms
-from pipelines.objectives.batches import IGNORED_ROWS, Flags, Ids, padding_token, stacked_rows, within
+from pipelines.objectives.batches import Flags, Ids, draws_of, padded, padding_token, tensors, within
 from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
 
 class MaskPredict(Objective):
@@ -54,23 +49,38 @@ class MaskPredict(Objective):
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
         if architecture.get("model_type", "finery") != "finery" or architecture.get("family") != "encoder-decoder":
             return (
-                "needs a decoder that looks both ways and an encoder that predicts lengths: those of the finery family with "
-                "family: encoder-decoder, bidirectional_decoder: true and length_prediction: true; use them, or seq2seq"
+                "needs a decoder that looks both ways and an encoder that predicts lengths: those of the finery family "
+                "with family: encoder-decoder, bidirectional_decoder: true and length_prediction: true; use them, "
+                "or seq2seq"
             )
         wanted = [word for word in ("bidirectional_decoder", "length_prediction") if not architecture.get(word)]
         if wanted:
             words = " and ".join(f"{word}: true" for word in wanted)
-            return f"needs a decoder that looks both ways and an encoder that predicts lengths; add {words} to model.architecture, or use seq2seq"
+            return (
+                "needs a decoder that looks both ways and an encoder that predicts lengths; "
+                f"add {words} to model.architecture, or use seq2seq"
+            )
         return None
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """Examples have `input_ids`, `draw` and, as `labels`, the target's ids."""
 
         return TargetMasking.of(tokenizer, seed, config)
 
-    def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def loss(self, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
+        """Cross-entropy over the hidden tokens and over the lengths of the targets, as sums (2,)."""
+        import torch
+        from torch.nn import functional
 
-        return token_and_length_losses(model, batch, self.label_smoothing)
+        inputs = dict(batch)
+        labels, lengths = inputs.pop("labels"), inputs.pop("length_labels")
+        outputs = model(**inputs)
+        labelled = labels != IGNORED
+        tokens = functional.cross_entropy(
+            outputs.logits[labelled].float(), labels[labelled], reduction="sum", label_smoothing=self.label_smoothing
+        )
+        length = functional.cross_entropy(outputs.length_logits.float(), lengths, reduction="sum", ignore_index=IGNORED)
+        return torch.stack([tokens, length]), outputs
 
 
 HOW_MANY, WHICH = 40, 41
@@ -89,11 +99,12 @@ class TargetMasking:
     """Lengths that the model can predict are below this."""
 
     @classmethod
-    def of(cls, tokenizer: Any, seed: int, config: Any) -> TargetMasking:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig) -> TargetMasking:
         """The collator for a tokenizer and a model's config. Raises ModelError when there is no mask token."""
         if tokenizer.mask_token_id is None:
             raise ModelError(
-                "the tokenizer has no mask token, which the objective mask_predict needs; train one (tokenizer: {train: bpe})"
+                "the tokenizer has no mask token, which the objective mask_predict needs; "
+                "train one (tokenizer: {train: bpe})"
             )
         ends = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id)
         special = frozenset(end for end in ends if end is not None)
@@ -102,19 +113,19 @@ class TargetMasking:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`decoder_input_ids` with masks, the hidden tokens as `labels`, the target's length as `length_labels`."""
-        ids, lengths = stacked_rows([example["input_ids"] for example in examples], self.padding)
-        targets, counts = stacked_rows([self._bare(example["labels"]) for example in examples], self.padding)
-        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        ids, lengths = padded([example["input_ids"] for example in examples], self.padding)
+        targets, counts = padded([self._bare(example["labels"]) for example in examples], self.padding)
+        draws = draws_of(examples)
         hidden = self.hidden(counts, targets.shape[1], draws)
         real = within(counts, targets.shape[1])
-        return {
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(within(lengths, ids.shape[1]).astype(np.int64)),
-            "decoder_input_ids": torch.from_numpy(np.where(hidden, self.mask, targets)),
-            "decoder_attention_mask": torch.from_numpy(real.astype(np.int64)),
-            "labels": torch.from_numpy(np.where(hidden, targets, IGNORED_ROWS)),
-            "length_labels": torch.from_numpy(counts),
-        }
+        return tensors(
+            input_ids=ids,
+            attention_mask=within(lengths, ids.shape[1]).astype(np.int64),
+            decoder_input_ids=np.where(hidden, self.mask, targets),
+            decoder_attention_mask=real.astype(np.int64),
+            labels=np.where(hidden, targets, IGNORED),
+            length_labels=counts,
+        )
 
     def _bare(self, target: Sequence[int]) -> Sequence[int]:
         """The target without special tokens at its ends."""
@@ -133,18 +144,3 @@ class TargetMasking:
         luck = np.where(real, uniforms(self.seed, WHICH, draws, longest), np.inf)
         rank = np.argsort(np.argsort(luck, axis=1, kind="stable"), axis=1, kind="stable")
         return real & (rank < number[:, None])
-
-
-def token_and_length_losses(model: nn.Module, batch: dict[str, Tensor], label_smoothing: float) -> tuple[Tensor, Any]:
-    """Cross-entropy over the hidden tokens and over the lengths of the targets, as sums (2,)."""
-    inputs = dict(batch)
-    labels, lengths = inputs.pop("labels"), inputs.pop("length_labels")
-    outputs = model(**inputs)
-    wanted = labels != IGNORED_ROWS
-    tokens = functional.cross_entropy(
-        outputs.logits[wanted].float(), labels[wanted], reduction="sum", label_smoothing=label_smoothing
-    )
-    length = functional.cross_entropy(
-        outputs.length_logits.float(), lengths, reduction="sum", ignore_index=IGNORED_ROWS
-    )
-    return torch.stack([tokens, length]), outputs

@@ -1,15 +1,10 @@
 """Masked language modelling: hide some tokens, and learn to name them from what stands around.
 
-Masked language modelling: hide some tokens, and learn to name them from what stands around.
-
 Devlin et al. 2019, "BERT", section 3.1, arxiv.org/abs/1810.04805: 15 % of the tokens are chosen; of these 80 % become
 [MASK], 10 % a random token, 10 % stay, so that the model cannot rely on seeing [MASK]. The choice is made anew in
-every epoch (dynamic masking, Liu et al. 2019, section 4.1, arxiv.org/abs/1907.11692). Whole-word masking chooses words
-instead of pieces (the BERT repository's README, "Whole Word Masking", May 2019).
-
-The masks of a batch, chosen by arithmetic on whole arrays and by random numbers that belong to each example.
-
-What is chosen, and what becomes of it, is set by `pipelines.objectives.masked_lm.Masked`.
+every epoch (dynamic masking, Liu et al. 2019, section 4.1, arxiv.org/abs/1907.11692), by arithmetic on whole arrays and
+by random numbers that belong to each example. Whole-word masking chooses words instead of pieces (the BERT repository's
+README, "Whole Word Masking", May 2019).
 """
 
 from __future__ import annotations
@@ -19,18 +14,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.data.randomness import uniforms
-from pipelines.objectives.batches import IGNORED, continues_word, draws_of, padding_of, special_ids, stacked, tensors
+from pipelines.objectives.batches import (
+    Flags,
+    Ids,
+    Luck,
+    continues_word,
+    draws_of,
+    padded_and_real,
+    padding_token,
+    special_ids,
+    tensors,
+)
 from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class Masked(Objective):
@@ -66,7 +71,7 @@ class MaskedLM(Masked):
         """The head that names tokens."""
         return Head("masked_lm")
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """A function from examples to a masked batch. Raises ModelError when the tokenizer has no mask token."""
 
         return Masking.of(self, tokenizer, seed)
@@ -84,15 +89,15 @@ class Masking:
     seed: int
     mask_id: int
     pad_id: int
-    special: npt.NDArray[np.bool_]
+    special: Flags
     """For each id, whether it is never masked."""
-    ordinary: npt.NDArray[np.int64]
+    ordinary: Ids
     """Ids of the tokens that may replace another."""
-    continues: npt.NDArray[np.bool_] | None
+    continues: Flags | None
     """For each id, whether it goes on with a word; None where pieces are masked one by one."""
 
     @classmethod
-    def of(cls, objective: Masked, tokenizer: Any, seed: int) -> Masking:
+    def of(cls, objective: Masked, tokenizer: PreTrainedTokenizerBase, seed: int) -> Masking:
         """The masking for a tokenizer. Raises ModelError when it has no mask or padding token."""
         if tokenizer.mask_token_id is None:
             raise ModelError(
@@ -104,7 +109,7 @@ class Masking:
             objective,
             seed,
             mask_id=tokenizer.mask_token_id,
-            pad_id=padding_of(tokenizer),
+            pad_id=padding_token(tokenizer),
             special=special,
             ordinary=np.flatnonzero(~special),
             continues=continues_word(tokenizer) if objective.whole_word else None,
@@ -112,13 +117,11 @@ class Masking:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` with masks in them, `attention_mask`, and `labels`, -100 where nothing is asked."""
-        original, real = stacked([example["input_ids"] for example in examples], self.pad_id)
+        original, real = padded_and_real([example["input_ids"] for example in examples], self.pad_id)
         masked, labels = self.mask(original, draws_of(examples))
         return tensors(input_ids=masked, attention_mask=real.astype(np.int64), labels=labels)
 
-    def mask(
-        self, original: npt.NDArray[np.int64], draws: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def mask(self, original: Ids, draws: Ids) -> tuple[Ids, Ids]:
         """The ids with masks in them, and the labels, both (batch, length). Padding and special tokens stay."""
         length = original.shape[1]
         chosen = self._choose(original, uniforms(self.seed, CHOICE, draws, length))
@@ -129,17 +132,17 @@ class Masking:
         masked = np.where(to_mask, self.mask_id, np.where(to_random, self.ordinary[place], original))
         return masked, np.where(chosen, original, IGNORED)
 
-    def _choose(self, original: npt.NDArray[np.int64], luck: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    def _choose(self, original: Ids, luck: Luck) -> Flags:
         """Which positions are asked for: in every row at least one token, or one word, that is not special."""
         candidates = ~self.special[original]
         if self.continues is not None:
             luck = self._luck_of_words(original, luck)
         luck = np.where(candidates, luck, 2.0)
         lowest = luck.min(axis=1, keepdims=True)
-        chosen: npt.NDArray[np.bool_] = candidates & ((luck < self.objective.probability) | (luck == lowest))
+        chosen: Flags = candidates & ((luck < self.objective.probability) | (luck == lowest))
         return chosen
 
-    def _luck_of_words(self, original: npt.NDArray[np.int64], luck: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def _luck_of_words(self, original: Ids, luck: Luck) -> Luck:
         """Every piece takes the number of its word's first piece; a cut one, that of the special token before."""
         assert self.continues is not None
         positions = np.where(self.continues[original], 0, np.arange(original.shape[1])[None, :])

@@ -12,6 +12,8 @@ from pipelines.core.interfaces import Head
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
 Collate = Callable[[Sequence[dict[str, Any]]], "dict[str, Tensor]"]
 """Turns examples, each with `input_ids`, what its layout adds, and `draw`, into a batch."""
@@ -26,19 +28,19 @@ class Objective(Block):
     name: str
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "blocks"
-    """How text is packed: pieces between [CLS] and [SEP]; pieces of a stream, nothing added; spans of whole
-    sentences."""
+    """Pieces between [CLS] and [SEP]; pieces of a stream, nothing added; or spans of whole sentences."""
     causal: ClassVar[bool] = False
     """Whether the model sees only what comes before: the mask of separate documents must agree."""
     separates: ClassVar[bool] = False
-    """Whether it can keep documents of one block apart: its `input_ids` keep their length and every end of a
-    document."""
+    """Whether documents of one block can be kept apart: `input_ids` keep their length and every end of a document."""
     pairs: ClassVar[bool] = False
     """Whether it learns from pairs of a source and a target, as a task, and not from text."""
     marks_spans: ClassVar[bool] = False
-    """Whether special tokens among the labels say where hidden spans begin and end, which is nothing about the text."""
+    """Whether special tokens among the labels mark where hidden spans begin and end."""
+    redraws: ClassVar[bool] = True
+    """Whether it asks something else of the same text in another epoch, and with another seed."""
     two_models: ClassVar[bool] = False
-    """Whether `prepare` puts another model beside the one that is kept, so that no adapter can hold what was learnt."""
+    """Whether `prepare` puts another model beside the one that is kept: no adapter can hold what was learnt."""
 
     @property
     def head(self) -> Head:
@@ -51,8 +53,7 @@ class Objective(Block):
         return {"labels": 1.0}
 
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
-        """Why a model of this resolved architecture cannot learn it, as a sentence without its subject; None if it
-        can."""
+        """Why a model of this resolved architecture cannot learn it, as a sentence without its subject, or None."""
         return None
 
     def too_long(self, block_size: int) -> str | None:
@@ -74,7 +75,7 @@ class Objective(Block):
             return Example(block_size, block_size, max(1, round(block_size * getattr(self, "probability", 1.0))))
         return Example(block_size, block_size, block_size if kind in WORD_HEADS else 0)
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """A function from examples to a batch: the model's inputs and the labels, -100 where nothing is asked.
 
         Labels are aligned with the logits: `labels[:, t]` is what position t predicts. Each example has a `draw`, a
@@ -84,17 +85,19 @@ class Objective(Block):
         """
         raise NotImplementedError
 
-    def prepare(self, model: Any, tokenizer: Any, build: Callable[..., Any]) -> Any:
+    def prepare(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, build: Callable[..., PreTrainedModel]
+    ) -> PreTrainedModel:
         """The model that is trained. `build(head, **overrides)` makes another one of the recipe's architecture."""
         return model
 
-    def finish(self, model: Any) -> Any:
+    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """The part of the trained model that the stage leaves behind."""
         return model
 
-    def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        """(sums over the items of each part, in the order of `label_names` (parts,); what the model said)."""
-        from pipelines.models.log_probabilities import masked_token_loss
+    def loss(self, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
+        """(sums over the items of each part, in the order of `label_names` (parts,); the model's outputs)."""
+        from pipelines.objectives.losses import masked_token_loss
 
         total, outputs = masked_token_loss(model, batch)
         return total.reshape(1), outputs

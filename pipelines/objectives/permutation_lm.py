@@ -1,12 +1,8 @@
 """Permutation language modelling: name tokens in a random order, each from those before it in that order.
 
-Permutation language modelling: name tokens in a random order, each from those before it in that order.
-
 Yang et al. 2019, "XLNet", sections 2.2 and 2.3, arxiv.org/abs/1906.08237. Two streams: the content of a token sees the
 token itself, the query that must name it sees its position only. Only the last 1/K of the order is asked (partial
 prediction); the tokens before it see each other, as in the reference implementation.
-
-Random orders of tokens as masks of XLNet: who is asked, and who sees whom.
 """
 
 from __future__ import annotations
@@ -16,16 +12,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.data.randomness import uniforms
-from pipelines.objectives.batches import IGNORED, draws_of, padding_of, special_ids, stacked, tensors
+from pipelines.objectives.batches import (
+    Flags,
+    Ids,
+    Luck,
+    draws_of,
+    padded_and_real,
+    padding_token,
+    special_ids,
+    tensors,
+)
 from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class PermutationLM(Objective):
@@ -51,7 +56,7 @@ class PermutationLM(Objective):
             return None
         return f"needs attention in two streams, which {model_type} has not; use model_type: xlnet"
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """A function from examples to a batch in which each example has an order of its own. Raises ModelError."""
 
         return Permutation.of(self, tokenizer, seed)
@@ -68,39 +73,37 @@ class Permutation:
     objective: PermutationLM
     seed: int
     pad_id: int
-    special: npt.NDArray[np.bool_]
+    special: Flags
     """For each id, whether it is never asked."""
 
     @classmethod
-    def of(cls, objective: PermutationLM, tokenizer: Any, seed: int) -> Permutation:
+    def of(cls, objective: PermutationLM, tokenizer: PreTrainedTokenizerBase, seed: int) -> Permutation:
         """The collator for a tokenizer. Raises ModelError when it has no padding token."""
-        return cls(objective, seed, padding_of(tokenizer), special_ids(tokenizer))
+        return cls(objective, seed, padding_token(tokenizer), special_ids(tokenizer))
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` and `attention_mask` (batch, length), `perm_mask` (batch, query, key) with 1 where a key is not
         seen, `target_mapping` (batch, asked, length) and `labels` (batch, asked), -100 where a row asks for fewer."""
-        ids, real = stacked([example["input_ids"] for example in examples], self.pad_id)
+        ids, real = padded_and_real([example["input_ids"] for example in examples], self.pad_id)
         draws = draws_of(examples)
         order = uniforms(self.seed, ORDER, draws, ids.shape[1])  # a token's place in the order: the higher, the later
-        asked = self.asked(order, draws, real & ~self.special[ids])
-        place, there = _places(asked)
+        predicted = self.predicted(order, draws, real & ~self.special[ids])
+        place, there = _places(predicted)
         mapping = (np.arange(ids.shape[1])[None, None, :] == place[:, :, None]) & there[:, :, None]
         labels = np.where(there, np.take_along_axis(ids, place, axis=1), IGNORED)
         return tensors(
             input_ids=ids,
             attention_mask=real.astype(np.int64),
-            perm_mask=hidden(order, asked),
+            perm_mask=hidden(order, predicted),
             target_mapping=mapping.astype(np.float32),
             labels=labels,
         )
 
-    def asked(
-        self, order: npt.NDArray[np.float64], draws: npt.NDArray[np.int64], candidates: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
+    def predicted(self, order: Luck, draws: Ids, candidates: Flags) -> Flags:
         """Which tokens are named (batch, length): one in k of the candidates, at least one."""
         late = np.where(candidates, order, -1.0)
         rank = np.argsort(np.argsort(-late, axis=1, kind="stable"), axis=1, kind="stable")
-        chosen: npt.NDArray[np.bool_]
+        chosen: Flags
         if self.objective.max_span_length == 1:
             chosen = candidates & (rank < np.maximum(candidates.sum(1) // self.objective.k, 1)[:, None])
         else:
@@ -108,9 +111,8 @@ class Permutation:
             chosen |= candidates & (rank == 0) & ~chosen.any(1, keepdims=True)
         return chosen
 
-    def spans(self, draws: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
-        """Runs of n neighbours, each somewhere in a context of its own of k x n tokens, n drawn evenly (batch,
-        length)."""
+    def spans(self, draws: Ids, length: int) -> Flags:
+        """Runs of n neighbours, each within a context of its own of k x n tokens, n drawn evenly (batch, length)."""
         k, most = self.objective.k, self.objective.max_span_length
         contexts = -(-length // k)
         sizes = 1 + (uniforms(self.seed, SPAN_LENGTH, draws, contexts) * most).astype(np.int64)
@@ -123,14 +125,14 @@ class Permutation:
         return np.asarray(np.cumsum(marks, axis=1)[:, :length] > 0)
 
 
-def hidden(order: npt.NDArray[np.float64], asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+def hidden(order: Luck, predicted: Flags) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """1 where a key is not seen (batch, query, key): asked keys, by all that are not asked or do not come later."""
-    later = asked[:, :, None] & (order[:, :, None] > order[:, None, :])
-    return (asked[:, None, :] & ~later).astype(np.float32)
+    later = predicted[:, :, None] & (order[:, :, None] > order[:, None, :])
+    return (predicted[:, None, :] & ~later).astype(np.float32)
 
 
-def _places(asked: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _places(predicted: Flags) -> tuple[Ids, Flags]:
     """(the asked positions of each row in their order, and whether there is one, both (batch, most asked))."""
-    counts = asked.sum(1)
-    place = np.argsort(~asked, axis=1, kind="stable")[:, : max(int(counts.max()), 1)]
+    counts = predicted.sum(1)
+    place = np.argsort(~predicted, axis=1, kind="stable")[:, : max(int(counts.max()), 1)]
     return place, np.arange(place.shape[1])[None, :] < counts[:, None]

@@ -6,12 +6,25 @@ section 3.2.1 (masks) and 3.2.3 (a prefix of random length, loss on the rest onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pipelines.core.interfaces import Head
-from pipelines.objectives.attention_masks import sees_ahead, takes_masks
+import numpy as np
+
+from pipelines.core.interfaces import IGNORED, Head
+from pipelines.data.randomness import uniforms
+from pipelines.objectives.attention_masks import additive, earlier, sees_ahead, takes_masks
+from pipelines.objectives.batches import draws_of, tensors
+from pipelines.objectives.causal_lm import NextTokens
 from pipelines.objectives.objective import Collate, Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+PREFIX = 0
+"""Stream of random numbers: where the prefix ends."""
 
 
 class PrefixLM(Objective):
@@ -31,12 +44,36 @@ class PrefixLM(Objective):
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
         """Decoders serve whose attention can be told who sees whom."""
         if architecture.get("attention_pattern") == "sliding_window":
-            return "reads a prefix as a whole, of which attention_pattern sliding_window would show a part only; use attention_pattern: causal"
+            return (
+                "reads a prefix as a whole, of which attention_pattern sliding_window would show a part only; "
+                "use attention_pattern: causal"
+            )
         return sees_ahead(architecture) or takes_masks(architecture)
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """A function from examples to a batch in which each example has a prefix of its own."""
-        from pipelines.objectives.causal_lm import Prefixed
-
         ours = config is None or config.model_type == "finery"
         return Prefixed(tokenizer.pad_token_id, seed, ours)
+
+
+@dataclass(frozen=True)
+class Prefixed(NextTokens):
+    """The collator of prefix language models: nothing within the prefix is asked."""
+
+    seed: int
+    ours: bool
+    """Whether the model takes `prefix_length`; others take a ready mask."""
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask`, `labels`, and for our own models `prefix_length` (batch,)."""
+        ids, real, labels = self.following(examples)
+        lengths = real.sum(1)
+        luck = uniforms(self.seed, PREFIX, draws_of(examples), 1)[:, 0]
+        prefix = 1 + (luck * np.maximum(lengths - 1, 1)).astype(np.int64)  # from 1 to length - 1
+        position = np.arange(ids.shape[1])[None, :]
+        # Position prefix - 1 names the first token beyond.
+        labels = np.where(position < prefix[:, None] - 1, IGNORED, labels)
+        if self.ours:
+            return tensors(input_ids=ids, attention_mask=real.astype(np.int64), labels=labels, prefix_length=prefix)
+        allowed = earlier(ids.shape[1], prefix) & (real[:, None, :] | np.eye(ids.shape[1], dtype=np.bool_))
+        return tensors(input_ids=ids, attention_mask=additive(allowed), labels=labels)

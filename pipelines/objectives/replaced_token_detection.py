@@ -1,9 +1,9 @@
 """Replaced-token detection: a small generator fills masks in, and the model tells its tokens from the original ones.
 
-Clark et al. 2020, "ELECTRA", sections 2 and 3, arxiv.org/abs/2003.10555: the generator learns masked language
-modelling and nothing from being found out; the model (the discriminator) decides about every token, and its loss
-weighs 50 times as much (section 2, appendix A). Generator and discriminator share their embeddings (section 3.2), and
-the generator has a quarter to a half of the width (section 3.2, figure 3).
+Clark et al. 2020, "ELECTRA", sections 2 and 3, arxiv.org/abs/2003.10555: the generator learns masked language modelling
+and nothing from being found out; the model (the discriminator) decides about every token, and its loss weighs 50 times
+as much (section 2, appendix A). Generator and discriminator share their embeddings (section 3.2), and the generator has
+a quarter to a half of the width (section 3.2, figure 3). Both as one module: `pipelines.objectives.generator`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
 MODEL_TYPES = ("finery", "electra", "bert")
 
@@ -54,32 +56,35 @@ class ReplacedTokenDetection(Objective):
                 f"but the model is '{model_type}'; choose one of these, or masked_lm"
             )
         if architecture.get("family", "encoder") != "encoder":
-            return f"needs an encoder, which sees both sides of a token, but the family is '{architecture['family']}'; set family: encoder"
+            return (
+                "needs an encoder, which sees both sides of a token, "
+                f"but the family is '{architecture['family']}'; set family: encoder"
+            )
         return None
 
     def masking(self) -> MaskedLM:
         """What the generator learns: every chosen token becomes the mask."""
         return MaskedLM(probability=self.probability, replace_with_mask=1.0, replace_with_random=0.0)
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         from pipelines.objectives.generator import Replacing
 
         return Replacing(self.masking().collate(tokenizer, seed, config), seed)
 
-    def prepare(self, model: Any, tokenizer: Any, build: Callable[..., Any]) -> Any:
+    def prepare(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, build: Callable[..., Any]) -> Any:
         """The model and its generator in one module."""
         from pipelines.objectives.generator import GeneratorAndDiscriminator, generator_words
 
         generator = build(Head("masked_lm"), **generator_words(model.config, self.generator_size))
         return GeneratorAndDiscriminator(model, generator)
 
-    def finish(self, model: Any) -> Any:
+    def finish(self, model: PreTrainedModel) -> Any:
         """The discriminator; the generator is kept beside it, in `generator/`."""
         discriminator = model.discriminator
         discriminator.finery_beside = {"generator": model.generator}
         return discriminator
 
-    def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def loss(self, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         from pipelines.objectives.generator import both_losses
 
         return both_losses(model, batch)

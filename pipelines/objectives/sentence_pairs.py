@@ -1,19 +1,13 @@
-"""Masked LM on pairs of segments: whether the second follows the first, or which of the two comes first.
+"""Masked LM on pairs of segments, with a question about the pair: does it follow, or which of the two comes first?
 
-Masked LM on pairs of segments, with a second question about the pair: the base of next_sentence and sentence_order.
+next_sentence: does the second segment follow the first? Devlin et al. 2019, "BERT", section 3.1, task 2,
+arxiv.org/abs/1810.04805: half of the time the second segment is the text that follows, half of the time it comes from
+another document. The loss is the sum of both mean likelihoods (appendix A.2). Labels as in the reference
+implementation: 0 follows, 1 does not.
 
-Masked LM and next-sentence prediction: does the second segment follow the first?
-
-Devlin et al. 2019, "BERT", section 3.1, task 2, arxiv.org/abs/1810.04805: half of the time the second segment is the
-text that follows, half of the time it comes from another document. The loss is the sum of both mean likelihoods
-(appendix A.2). Labels as in the reference implementation: 0 follows, 1 does not.
-
-Masked LM and sentence-order prediction: which of two neighbouring segments comes first?
-
-Lan et al. 2020, "ALBERT", section 3.1, arxiv.org/abs/1909.11942: two consecutive segments of one document, swapped half
-of the time, so that the topic gives nothing away. Labels as in the reference implementation: 0 in order, 1 swapped.
-
-Pairs of segments made from spans of sentences, and their masks.
+sentence_order: which of two neighbouring segments comes first? Lan et al. 2020, "ALBERT", section 3.1,
+arxiv.org/abs/1909.11942: two consecutive segments of one document, swapped half of the time, so that the topic gives
+nothing away. Labels as in the reference implementation: 0 in order, 1 swapped.
 
 What is drawn depends on seed and draw alone: how many sentences are taken, where they are cut in two, whether the pair
 is a false one, and for next-sentence prediction where the false continuation begins.
@@ -32,12 +26,14 @@ from pydantic import Field
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.randomness import uniforms
-from pipelines.objectives.batches import draws_of, stacked, tensors
+from pipelines.objectives.batches import draws_of, padded_and_real, tensors
 from pipelines.objectives.masked_lm import Masked, Masking
 from pipelines.objectives.objective import Collate
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
 
 TWO_HEADS = ("albert", "bert", "big_bird", "ernie", "fnet", "finery", "megatron-bert", "mobilebert")
@@ -68,19 +64,22 @@ class SentencePairs(Masked):
         """Only encoders with a head for pairs serve."""
         model_type = architecture.get("model_type", "finery")
         if model_type not in TWO_HEADS:
-            return f"needs a model with a head for pairs of segments, which {model_type} has not; model types that have one: {', '.join(TWO_HEADS)}"
+            return (
+                f"needs a model with a head for pairs of segments, which {model_type} has not; "
+                f"model types that have one: {', '.join(TWO_HEADS)}"
+            )
         if architecture.get("family", "encoder") != "encoder":
             return f"needs a model of the family encoder, not {architecture['family']}"
         return None
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         """A function from spans of sentences to a masked batch of pairs. Raises ModelError."""
 
         return Pairing.of(self, tokenizer, seed, config)
 
-    def loss(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def loss(self, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """Cross-entropy of the hidden tokens and of the pairs, summed (2,)."""
-        from pipelines.models.log_probabilities import pretraining_loss
+        from pipelines.objectives.losses import pretraining_loss
 
         return pretraining_loss(model, batch)
 
@@ -118,7 +117,9 @@ class Pairing:
     """Whether the model has segment embeddings."""
 
     @classmethod
-    def of(cls, objective: SentencePairs, tokenizer: Any, seed: int, config: Any) -> Pairing:
+    def of(
+        cls, objective: SentencePairs, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig
+    ) -> Pairing:
         """The pairing for a tokenizer and a model. Raises ModelError when the tokenizer has no cls, sep or mask."""
         if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
             raise ModelError(
@@ -141,7 +142,7 @@ class Pairing:
         luck = uniforms(self.seed, PAIR, draws, 6)
         pairs = [self.pair(example, luck[row]) for row, example in enumerate(examples)]
         rows = [np.concatenate([[self.start], a, [self.end], b, [self.end]]) for a, b, _ in pairs]
-        original, real = stacked(rows, self.masking.pad_id)
+        original, real = padded_and_real(rows, self.masking.pad_id)
         masked, labels = self.masking.mask(original, draws)
         batch = {"input_ids": masked, "attention_mask": real.astype(np.int64), "labels": labels}
         if self.segments:
@@ -182,5 +183,5 @@ def _elsewhere(example: dict[str, Any], most: int, luck: npt.NDArray[np.float64]
     lengths = np.diff(spans.bounds[spans.first[span] : spans.last[span] + 1])
     fitting = np.flatnonzero(lengths <= most)  # a cut sentence would give the false pair away
     places = fitting if len(fitting) else np.arange(len(lengths))
-    found: Ids = spans.onward(span, int(places[int(luck[BEGIN] * len(places))]), most)
-    return found
+    tokens: Ids = spans.onward(span, int(places[int(luck[BEGIN] * len(places))]), most)
+    return tokens

@@ -1,13 +1,9 @@
 """Span corruption: each hidden span becomes one sentinel, and the decoder writes the spans behind their sentinels.
 
-Span corruption: each hidden span becomes one sentinel, and the decoder writes the spans behind their sentinels.
-
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5), sections
 3.1.4 and 3.3.4, arxiv.org/abs/1910.10683: 15 % of the tokens, in spans of 3 on average. The sentinels are
 `<extra_id_0>`, `<extra_id_1>`, … in both streams, as in the authors' code (`random_spans_noise_mask` and
 `noise_span_to_unique_sentinel`, github.com/google-research/text-to-text-transfer-transformer).
-
-The spans of a batch, cut out by arithmetic on whole arrays: see `pipelines.objectives.span_corruption`.
 """
 
 from __future__ import annotations
@@ -23,15 +19,17 @@ from pipelines.core.costs import Example
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.randomness import uniforms
-from pipelines.objectives import attention_masks
+from pipelines.objectives.attention_masks import decoder_sees_ahead
 from pipelines.objectives.batches import (
     Flags,
     Ids,
+    Luck,
+    draws_of,
     end_token,
     ended,
+    padded,
     padding_token,
     squeezed,
-    stacked_rows,
     start_token,
     taught,
     within,
@@ -40,6 +38,7 @@ from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 class SpanCorruption(Objective):
@@ -61,13 +60,16 @@ class SpanCorruption(Objective):
         return Head("seq2seq_lm")
 
     def misfit(self, architecture: Mapping[str, Any]) -> str | None:
-        return attention_masks.misfit(architecture)
+        return decoder_sees_ahead(architecture)
 
     def too_long(self, block_size: int) -> str | None:
         _, spans = self.hidden(self.raw_length(block_size))
         if spans <= self.sentinels:
             return None
-        return f"hides {spans} spans in such a block, and sentinels is {self.sentinels}; lower block_size, raise mean_span_length, or raise sentinels"
+        return (
+            f"hides {spans} spans in such a block, and sentinels is {self.sentinels}; lower block_size, "
+            "raise mean_span_length, or raise sentinels"
+        )
 
     def special_tokens(self) -> tuple[str, ...]:
         return tuple(f"<extra_id_{number}>" for number in range(self.sentinels))
@@ -94,7 +96,7 @@ class SpanCorruption(Objective):
             raw += 1
         return raw
 
-    def collate(self, tokenizer: Any, seed: int, config: Any = None) -> Collate:
+    def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
 
         return SpanMasking.of(self, tokenizer, seed, config)
 
@@ -103,7 +105,7 @@ HIDDEN_CUTS, KEPT_CUTS = 16, 17
 """Streams of random numbers: where the hidden tokens are cut into spans, and where those between are."""
 
 
-def segment_lengths(items: Ids, segments: Ids, luck: np.ndarray[Any, np.dtype[np.float64]]) -> Ids:
+def segment_lengths(items: Ids, segments: Ids, luck: Luck) -> Ids:
     """`items` (batch,) cut at random into `segments` (batch,) that are not empty, every cut equally likely.
 
     `luck` (batch, longest) decides: the cuts lie at the lowest numbers of the row. Returns (batch, most segments).
@@ -126,8 +128,8 @@ def hidden_tokens(lengths: Ids, hidden: Ids, spans: Ids, seed: int, draws: Ids) 
     """
     longest = int(lengths.max(initial=0))
     cut = segment_lengths(hidden, spans, uniforms(seed, HIDDEN_CUTS, draws, longest))
-    kept = segment_lengths(lengths - hidden, spans, uniforms(seed, KEPT_CUTS, draws, longest))
-    turns = np.stack([kept, cut], axis=2).reshape(len(lengths), -1)  # (batch, 2 × most spans)
+    between = segment_lengths(lengths - hidden, spans, uniforms(seed, KEPT_CUTS, draws, longest))
+    turns = np.stack([between, cut], axis=2).reshape(len(lengths), -1)  # (batch, 2 × most spans)
     ends = np.cumsum(turns, axis=1)
     row, turn = np.nonzero(turns)
     at = ends[row, turn]
@@ -151,11 +153,13 @@ class SpanMasking:
     padding: int
 
     @classmethod
-    def of(cls, objective: SpanCorruption, tokenizer: Any, seed: int, config: Any) -> SpanMasking:
+    def of(
+        cls, objective: SpanCorruption, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig
+    ) -> SpanMasking:
         """The collator for a tokenizer and a model's config. Raises ModelError when the tokenizer has no sentinels."""
         vocabulary = tokenizer.get_vocab()
-        found = [vocabulary[token] for token in objective.special_tokens() if token in vocabulary]
-        if not found:
+        sentinels = [vocabulary[token] for token in objective.special_tokens() if token in vocabulary]
+        if not sentinels:
             raise ModelError(
                 "the tokenizer has no sentinel tokens <extra_id_0>, <extra_id_1>, …, which the objective "
                 "span_corruption needs; train one (tokenizer: {train: unigram}) or take that of a T5 model"
@@ -163,7 +167,7 @@ class SpanMasking:
         return cls(
             objective,
             seed,
-            np.asarray(found, dtype=np.int64),
+            np.asarray(sentinels, dtype=np.int64),
             end=end_token(tokenizer, objective.name),
             start=start_token(config, tokenizer),
             padding=padding_token(tokenizer),
@@ -171,8 +175,8 @@ class SpanMasking:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` with sentinels for spans, and the spans as `labels`; both end with the end token."""
-        ids, lengths = stacked_rows([example["input_ids"] for example in examples], self.padding)
-        draws = np.asarray([example["draw"] for example in examples], dtype=np.int64)
+        ids, lengths = padded([example["input_ids"] for example in examples], self.padding)
+        draws = draws_of(examples)
         source, target = self.corrupt(ids, lengths, draws)
         return taught(source, target, self.start)
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from pipelines.core.events import read_events
 from pipelines.core.recipe import Recipe
 from pipelines.core.scores import better, is_score, smaller_is_better
-from pipelines.evaluation.benchmark_selection import Choice
 from pipelines.evaluation.policy_completions import of_each_prompt
 from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescored
 from pipelines.reports import run_plots
+from pipelines.tasks.evaluation import BenchmarkChoice
 from pipelines.tasks.predictions import read_predictions
 
 COSTS = (
@@ -56,7 +56,7 @@ class Result:
     costs: dict[str, float] = field(default_factory=dict)
     """Of the stage that trained the model, with `saved_bytes`: the weights that it left on the disk."""
     examples: int = 0
-    choice: Choice | None = None
+    choice: BenchmarkChoice | None = None
     predictions: Path | None = None
     splits: Mapping[str, str] = field(default_factory=dict)
     """Suffix of the metrics' names -> split."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from pipelines.rewards.reward import RewardBlock, Scorer, one_place
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
@@ -28,6 +29,10 @@ class Classifier(RewardBlock):
     """One label of a text classifier: `{name: classifier, checkpoint: sentiment, label: positive}`."""
 
     name: Literal["classifier"] = "classifier"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: classifier, from: judge, label: 'yes'}",
+        "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage that trained a classifier."""
     checkpoint: FolderOrName | None = None
@@ -46,14 +51,10 @@ class Classifier(RewardBlock):
     def _one_place(self) -> Classifier:
         one_place(self.source, self.checkpoint)
         if self.label is None and "output" in self.model_fields_set:
-            raise ConfigIssues(
-                [
-                    (
-                        ("output",),
-                        "is that of a 'label', and none is named; name one, or leave 'output' out for a model with one output",
-                    )
-                ]
+            sentence = (
+                "is that of a 'label', and none is named; name one, or leave 'output' out for a model with one output"
             )
+            raise ConfigIssues([(("output",), sentence)])
         return self
 
     @property
@@ -63,9 +64,8 @@ class Classifier(RewardBlock):
     def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         if self.source is None:
             return
-        if (
-            why := unfit_source(self.source, recipe, stage_id, ("supervised", "multi_task"), "a classifier")
-        ) is not None:
+        why = unfit_source(self.source, recipe, stage_id, ("supervised", "multi_task"), "a classifier")
+        if why is not None:
             yield ("from",), why
             return
         owner = recipe.stage(self.source)
@@ -75,7 +75,8 @@ class Classifier(RewardBlock):
         if kind is not None and kind not in ("classification", "regression"):
             yield (
                 ("from",),
-                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: one of the kind classification or regression",
+                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: "
+                "one of the kind classification or regression",
             )
 
     def content(self) -> dict[str, str]:
@@ -104,19 +105,20 @@ class Classifier(RewardBlock):
             rows = reward.ends_kept(tokenizer, texts, limit) if texts else []
             lengths = [len(row["input_ids"]) for row in rows]
             return reward.read_by_length(
-                model, rows, lengths, together, lambda outputs, _: said_of(outputs.logits, column, self.output)
+                model, rows, lengths, together, lambda outputs, _: label_score(outputs.logits, column, self.output)
             )
 
         return scores
 
-    def _column(self, model: Any) -> int | None:
+    def _column(self, model: PreTrainedModel) -> int | None:
         """The output of the label; None for a model with one output. Raises ModelError."""
         names = {str(name): int(place) for place, name in model.config.id2label.items()}
         if self.label is None:
             if model.config.num_labels == 1:
                 return None
             raise ModelError(
-                f"the classifier of the reward has the labels {', '.join(names)}; say which is rewarded: label: {next(iter(names))}"
+                f"the classifier of the reward has the labels {', '.join(names)}; "
+                f"say which is rewarded: label: {next(iter(names))}"
             )
         if model.config.num_labels == 1:
             raise ModelError(
@@ -124,13 +126,14 @@ class Classifier(RewardBlock):
             )
         if self.label not in names:
             raise ModelError(
-                f"the classifier of the reward has no label '{self.label}'.{nearest(self.label, names)} Its labels: {', '.join(names)}"
+                f"the classifier of the reward has no label '{self.label}'.{nearest(self.label, names)} "
+                f"Its labels: {', '.join(names)}"
             )
         return names[self.label]
 
 
-def said_of(logits: Tensor, column: int | None, output: Output) -> Tensor:
-    """What logits (texts, labels) say of one label (texts,). `logit` is log p - log (1 - p), computed from the
+def label_score(logits: Tensor, column: int | None, output: Output) -> Tensor:
+    """The score of one label (texts,) by logits (texts, labels). `logit` is log p - log (1 - p), computed from the
     logits themselves."""
     import torch
 

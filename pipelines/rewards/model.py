@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +16,8 @@ from pipelines.core.reward_field import unfit_source
 from pipelines.rewards.reward import RewardBlock, Scorer, one_place
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
     from pipelines.data.chat_formats import Dialogue
@@ -31,6 +32,10 @@ class RewardModel(RewardBlock):
     policy."""
 
     name: Literal["model"] = "model"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{from: scores}",
+        "{checkpoint: a/b, max_length: 32}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage of the kind `reward`."""
     checkpoint: FolderOrName | None = None
@@ -70,27 +75,27 @@ class RewardModel(RewardBlock):
         model = context.open_model(Head("reward"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True)
         if model.config.num_labels != 1:
             raise ModelError(
-                f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a classifier; write {{name: classifier, label: …}}"
+                f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a classifier; "
+                "write {name: classifier, label: …}"
             )
         tokenizer = context.open_tokenizer(self.source, checkpoint=self.checkpoint)
         settings = settings_in(self.checkpoint or context.stage_folders[str(self.source)] / "model")
         mean, spread = self._constants(settings)
-        how = self._reading(model, tokenizer, settings)
+        reading = self._reading(model, tokenizer, settings)
         together = Together.of(tokenizer)
-        if (
-            getattr(model.config, "pad_token_id", None) is None
-        ):  # transformers' decoders look for the last token that is no padding
+        if getattr(model.config, "pad_token_id", None) is None:
+            # transformers' decoders look for the last token that is no padding
             model.config.pad_token_id = together.pad_id
         model = batches.ready(model)
         stops = ends_of(model)
 
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
-            rows = encode_scored(tokenizer, dialogues_of(how, tokenizer, prompts, completions), how, stops)
+            rows = encode_scored(tokenizer, dialogues_of(reading, tokenizer, prompts, completions), reading, stops)
             examples = [rows[place] for place in range(len(rows))]
-            found = batches.read_by_length(
+            raw = batches.read_by_length(
                 model, examples, rows.lengths.tolist(), together, lambda outputs, _: outputs.logits[:, 0]
             )
-            return [(score - mean) / spread for score in found]
+            return [(score - mean) / spread for score in raw]
 
         return scores
 
@@ -104,36 +109,40 @@ class RewardModel(RewardBlock):
             )
         return settings.mean, settings.std or 1.0
 
-    def _reading(self, model: Any, tokenizer: Any, settings: Settings | None) -> Reading:
+    def _reading(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings | None
+    ) -> Reading:
         """How the model reads: as in its training, else as the stage `reward` would have it read."""
         from pipelines.data.reward_inputs import Reading
+        from pipelines.models.heads import family_of
         from pipelines.rewards.reward import usable
 
         if settings is not None:
-            known = settings.reading
+            reading = settings.reading
         else:
-            decoder = import_module("pipelines.models.checkpoint").family_of(model.config) == "decoder"
-            known = Reading("text" if decoder else "pair", LENGTH, templated=decoder and bool(tokenizer.chat_template))
-        return replace(known, max_length=usable(model, tokenizer, self.max_length or known.max_length))
+            decoder = family_of(model.config) == "decoder"
+            templated = decoder and bool(tokenizer.chat_template)
+            reading = Reading("text" if decoder else "pair", LENGTH, templated=templated)
+        return replace(reading, max_length=usable(model, tokenizer, self.max_length or reading.max_length))
 
 
 def dialogues_of(
-    reading: Reading, tokenizer: Any, prompts: Sequence[str], completions: Sequence[str]
+    reading: Reading, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], completions: Sequence[str]
 ) -> list[Dialogue]:
     """Prompts with their completions, in the form in which the model learnt such. A prompt of messages keeps them."""
     from pipelines.data.chat_formats import Dialogue
 
-    found = reading.dialogues(prompts, completions)
+    dialogues = reading.dialogues(prompts, completions)
     for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         messages = getattr(prompt, "messages", ())
         if messages and reading.reads == "text" and tokenizer.chat_template:
-            found[place] = Dialogue(
+            dialogues[place] = Dialogue(
                 (*messages, {"role": "assistant", "content": completion}), (*[False] * len(messages), True)
             )
-    return found
+    return dialogues
 
 
-def ends_of(model: Any) -> tuple[int, ...]:
+def ends_of(model: PreTrainedModel) -> tuple[int, ...]:
     """The tokens at which the model's own generation would end."""
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)

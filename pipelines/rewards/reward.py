@@ -1,10 +1,7 @@
-"""What every reward promises: texts in, one number for each out; and how a model reads texts that it scores.
+"""What every reward promises: texts in, one number for each out; and how a model reads the texts that it scores.
 
-What every reward promises: texts in, one number for each out.
-
-A reward reads text, never token ids, so that the model behind it may have another tokenizer than the policy.
-
-Texts through a model that scores them: batches of similar length, in fp32, without gradients.
+A reward reads text, never token ids, so that the model behind it may have another tokenizer than the policy. A model
+that scores reads batches of similar length, in fp32, without gradients.
 """
 
 from __future__ import annotations
@@ -13,8 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pipelines.core.config import ConfigIssues, Consulted
 from pipelines.core.errors import ModelError
@@ -22,6 +17,10 @@ from pipelines.core.model_types import positions_for_text
 from pipelines.data.encoding import settings_kept
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
+
     from pipelines.core.interfaces import Context
 
 
@@ -39,7 +38,7 @@ class RewardBlock(Consulted):
 
 
 def one_place(source: str | None, checkpoint: str | None) -> None:
-    """Raise Mistakes unless either a stage or a checkpoint is named."""
+    """Raise ConfigIssues unless either a stage or a checkpoint is named."""
     if (source is None) == (checkpoint is None):
         given = "both were given" if source is not None else "neither was given"
         raise ConfigIssues(
@@ -52,45 +51,49 @@ BATCH = 32
 
 
 def read_by_length(
-    model: Any,
+    model: PreTrainedModel,
     examples: Sequence[Any],
     lengths: Sequence[int],
     batch: Callable[[list[Any]], dict[str, Tensor]],
-    read: Callable[[Any, dict[str, Tensor]], Tensor],
+    read: Callable[[ModelOutput, dict[str, Tensor]], Tensor],
     size: int = BATCH,
 ) -> list[float]:
     """`read(outputs, inputs)` (batch,) of every example, in their order; the longest are read first.
 
     Raises ModelError for a score that is no finite number.
     """
-    found = np.zeros(len(examples), dtype=np.float64)
+    import torch
+
+    scores = np.zeros(len(examples), dtype=np.float64)
     order = sorted(range(len(examples)), key=lambda place: -lengths[place])
     device = next(model.parameters()).device
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         for start in range(0, len(order), size):
             places = order[start : start + size]
             inputs = {name: value.to(device) for name, value in batch([examples[place] for place in places]).items()}
-            found[places] = read(model(**inputs), inputs).float().reshape(-1).cpu().numpy()
-    if not np.isfinite(found).all():
+            scores[places] = read(model(**inputs), inputs).float().reshape(-1).cpu().numpy()
+    if not np.isfinite(scores).all():
         raise ModelError(
-            f"{type(model).__name__} gives a text the score {found[~np.isfinite(found)][0]}; its weights are damaged"
+            f"{type(model).__name__} gives a text the score {scores[~np.isfinite(scores)][0]}; its weights are damaged"
         )
-    return [float(score) for score in found]
+    return [float(score) for score in scores]
 
 
-def ready(model: Any) -> Any:
+def ready(model: PreTrainedModel) -> PreTrainedModel:
     """The model on this process's device, in fp32, learning nothing."""
+    import torch
+
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     return model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
 
 
-def usable(model: Any, tokenizer: Any, wanted: int) -> int:
+def usable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int) -> int:
     """`wanted` tokens, or as many as the model has positions for and its tokenizer was made for."""
     limits = (wanted, positions_for_text(model), tokenizer.model_max_length)
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
-def ends_kept(tokenizer: Any, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
+def ends_kept(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
     """Each text as the tokenizer gives it to a classifier. A longer one loses its beginning: what is scored stands
     at the end."""
     side, tokenizer.truncation_side = tokenizer.truncation_side, "left"
@@ -102,10 +105,12 @@ def ends_kept(tokenizer: Any, texts: Sequence[str], max_length: int) -> list[dic
     return [{name: column[row] for name, column in encoded.items()} for row in range(len(texts))]
 
 
-def padded(tokenizer: Any) -> Callable[[list[dict[str, list[int]]]], dict[str, Tensor]]:
+def padded(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[dict[str, list[int]]]], dict[str, Tensor]]:
     """Batches of what `ends_kept` gives, filled up on the right."""
 
     def together(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+        import torch
+
         fill = {"input_ids": tokenizer.pad_token_id or 0, "token_type_ids": tokenizer.pad_token_type_id}
         longest = max(len(row["input_ids"]) for row in rows)
         return {

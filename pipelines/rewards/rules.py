@@ -1,10 +1,4 @@
-"""Rewards by rule: words of a list, length, a regular expression.
-
-The share of a completion's words that are in a list.
-
-How long a completion is, or how near to a length that is wanted.
-
-Whether, how often, or over how much of it a completion matches a regular expression.
+"""Rewards by rule: words of a list, a length, a regular expression.
 
 A pattern can be written so that trying it takes exponential time. A match is given a second, over a bounded part of the
 text; a pattern that needs longer is refused by an error, not by a number that would depend on the machine.
@@ -14,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -37,8 +30,8 @@ def words_of(text: str) -> list[str]:
 
 def keyword_share(completion: str, words: frozenset[str]) -> float:
     """How many of a completion's words are in `words`, from 0 to 1; 0 where it has none."""
-    found = words_of(completion)
-    return sum(word in words for word in found) / len(found) if found else 0.0
+    written = words_of(completion)
+    return sum(word in words for word in written) / len(written) if written else 0.0
 
 
 def _one_word(value: str) -> str:
@@ -54,6 +47,7 @@ class Keyword(RewardBlock):
     great]}`."""
 
     name: Literal["keyword"] = "keyword"
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: keyword, words: [good, great]}",)
     words: tuple[Annotated[str, AfterValidator(_one_word)], ...] = Field(min_length=1)
     """The words that are rewarded."""
 
@@ -84,6 +78,10 @@ class Length(RewardBlock):
     40."""
 
     name: Literal["length"] = "length"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: length}",
+        "{name: length, unit: characters, target: 20}",
+    )
     unit: Unit = "words"
     """What is counted: `words` (runs of letters and digits) or `characters`."""
     target: int | None = Field(None, ge=1)
@@ -133,6 +131,7 @@ class Pattern(RewardBlock):
     """Matches of a regular expression: `{name: pattern, pattern: '\\d+', measure: any}`."""
 
     name: Literal["pattern"] = "pattern"
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: pattern, pattern: 'a.', measure: share, ignore_case: true}",)
     pattern: Annotated[str, AfterValidator(_expression)] = Field(min_length=1, max_length=500)
     """A regular expression in Python's words."""
     measure: Measure = "any"
@@ -142,7 +141,8 @@ class Pattern(RewardBlock):
     """Whether capitals match small letters."""
 
     def open(self, context: Context) -> Scorer:
-        regex: Any = import_module("regex")
+        import regex  # type: ignore[import-untyped]
+
         try:
             expression = regex.compile(self.pattern, regex.IGNORECASE if self.ignore_case else 0)
         except regex.error as error:
@@ -153,7 +153,8 @@ class Pattern(RewardBlock):
                 return [measured(expression, completion, self.measure) for completion in completions]
             except TimeoutError:
                 raise StageError(
-                    f"the reward's pattern '{self.pattern}' takes more than {SECONDS:g} s for a completion; write it without repeats inside repeats"
+                    f"the reward's pattern '{self.pattern}' takes more than {SECONDS:g} s for a completion; "
+                    "write it without repeats inside repeats"
                 ) from None
 
         return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
 
 
-class Part(Block):
+class WeightedPart(Block):
     """One reward of a sum."""
 
     reward: RewardField
@@ -29,7 +29,11 @@ class Weighted(RewardBlock):
     """A sum: `{name: weighted, rewards: [{reward: {from: reward}}, {reward: {name: length}, weight: -0.01}]}`."""
 
     name: Literal["weighted"] = "weighted"
-    rewards: tuple[Part, ...] = Field(min_length=1)
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}]}",
+        "{name: weighted, rewards: [{reward: {from: scores}}, {reward: {name: length}, weight: -0.1}]}",
+    )
+    rewards: tuple[WeightedPart, ...] = Field(min_length=1)
     """What is added up."""
 
     @property

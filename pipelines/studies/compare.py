@@ -24,8 +24,8 @@ from pipelines.evaluation.resampling import Estimate, paired_difference
 from pipelines.metrics import statistics
 from pipelines.metrics.statistics import (
     CORRECTIONS,
-    LEVEL_CORRECTIONS,
     ROUNDS,
+    SIGNIFICANCE_LEVEL,
     Correction,
     McNemar,
     corrected,
@@ -260,7 +260,7 @@ def _verdict(each: Compared, test: Test) -> str:
     found, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
     if found is None or p_value is None:
         return ""
-    if p_value > LEVEL_CORRECTIONS or (test == "bootstrap" and not found.clear):
+    if p_value > SIGNIFICANCE_LEVEL or (test == "bootstrap" and not found.clear):
         return "inside the noise"
     gained = found.value
     if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is

@@ -1,30 +1,52 @@
 """How a kind of task is evaluated: what is asked of a model about a benchmark, and what it answers.
 
-What one model said about one benchmark, and how it was asked.
-
-How a model is asked the questions of a benchmark: the seam between the heads and the stage that scores them.
-
-An `Examiner` stands behind each line of the EXAMINERS table, named as the head that it asks. `Asked` is all that it is
-given; what the model said about a split comes back as a `Said` (see `predictions`).
-
-Asking a model about one split, whether its answers are public or not: what a prediction or a submission needs.
+Each kind has a `TaskEvaluation`. An `EvaluationRequest` is all that it is given: the benchmark, the model, and how the
+stage wants it asked. What the model predicts for a split comes back as `SplitPredictions`. Imports without numpy and
+torch: checks of recipes need it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config import ConfigIssue
-from pipelines.core.registry import EXAMINERS
-from pipelines.tasks.predictions import SplitPredictions
+from pipelines.core.errors import ModelError
+from pipelines.core.recipe import trained_by
+from pipelines.core.registry import EXAMINERS, TASKS
 
 if TYPE_CHECKING:
+    from pipelines.core.decoding import Generation, SpanSettings
     from pipelines.core.interfaces import Context, Rows, Score, Task
     from pipelines.core.recipe import Recipe
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.tasks.predictions import SplitPredictions
+
+
+class EvaluationSettings(Protocol):
+    """How a stage wants benchmarks asked: the keys of an evaluate stage that kinds of tasks read."""
+
+    @property
+    def max_length(self) -> int | None: ...
+    @property
+    def max_eval_samples(self) -> int | None: ...
+    @property
+    def per_device_eval_batch_size(self) -> int: ...
+    @property
+    def mixed_precision(self) -> str: ...
+    @property
+    def generation(self) -> Generation: ...
+    @property
+    def spans(self) -> SpanSettings: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def baselines(self) -> Sequence[str]: ...
+
+
+class NotDefined(ValueError):
+    """A baseline that makes no sense for this task; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,54 @@ class Predictions:
     """What else it takes to ask the same again, and to read the scores rightly: it stands in `details.json`."""
 
 
+@dataclass(frozen=True)
+class BenchmarkChoice:
+    """One benchmark and the model that is scored on it."""
+
+    name: str
+    """`glue/mrpc`, or the id of the stage that describes an inline task: the key in `metrics.json`."""
+    task: Any
+    """The benchmark as a recipe writes it: a name, or the block of an inline task."""
+    model: str
+    """Id of the stage whose model is scored, `stage/task` where it trained several, or `model` for the recipe's own."""
+    owner: str | None
+    """Id of the model that was trained on the benchmark's task, if there is one."""
+    subject: Any = None
+    """What that model learnt, as its stage says it: `task`, `max_train_samples` and so on."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the task, in the words of the TASK_KINDS table."""
+        if getattr(self.subject, "as_text", False):
+            return "seq2seq"
+        kind: str = TASKS.load(self.task).kind if isinstance(self.task, str) else self.task.kind
+        return kind
+
+    def trained_length(self, recipe: Recipe) -> int | None:
+        """`max_source_length` or `max_length` of the stage that trained the model; None for the recipe's own model."""
+        return self._trained(recipe, "max_source_length") or self._trained(recipe, "max_length")
+
+    def trained_stride(self, recipe: Recipe) -> int | None:
+        """`doc_stride` of the stage that trained the model."""
+        return self._trained(recipe, "doc_stride")
+
+    def trained_target_length(self, recipe: Recipe) -> int | None:
+        """The same for the texts that the model learnt to write."""
+        return self._trained(recipe, "max_target_length") or self._trained(recipe, "max_length")
+
+    def _trained(self, recipe: Recipe, key: str) -> int | None:
+        length: int | None = getattr(trained_by(recipe.stages).get(self.model), key, None)
+        return length
+
+    def open_task(self) -> Task:
+        """The task itself, ready to be read."""
+        from pipelines.tasks.base import resolve
+        from pipelines.tasks.text_to_text import AsText
+
+        task = resolve(self.task, self.name)
+        return AsText(task) if getattr(self.subject, "as_text", False) else task
+
+
 HEADS = {
     "classification": "sequence_classification",
     "regression": "sequence_classification",
@@ -55,7 +125,7 @@ HEADS = {
 """The head that answers each kind of task: known without reading data, as `Task.head` is not."""
 
 
-def mistakes(stage: Evaluate, choices: Iterable[Choice], recipe: Recipe) -> Iterable[ConfigIssue]:
+def mistakes(stage: EvaluationSettings, choices: Iterable[BenchmarkChoice], recipe: Recipe) -> Iterable[ConfigIssue]:
     """What is wrong with asking for these benchmarks, places relative to the stage."""
     for choice in choices:
         if choice.kind in HEADS:
@@ -66,8 +136,8 @@ def mistakes(stage: Evaluate, choices: Iterable[Choice], recipe: Recipe) -> Iter
 class EvaluationRequest:
     """One benchmark, the model that is asked, and how."""
 
-    stage: Evaluate
-    choice: Choice
+    stage: EvaluationSettings
+    choice: BenchmarkChoice
     task: Task
     context: Context
     model: Any
@@ -103,7 +173,7 @@ class EvaluationRequest:
 class TaskEvaluation:
     """Base of every head's examiner. Imports without torch."""
 
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
         """What is wrong with asking for this benchmark, places relative to the stage."""
         return ()
 
@@ -112,12 +182,12 @@ class TaskEvaluation:
         raise NotImplementedError
 
     def score(self, task: Task) -> Score:
-        """The task's scores as one function of what `Said.said` and `Said.labels` hold."""
+        """The task's scores as one function of what `SplitPredictions.said` and `.labels` hold."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class AskedOfASplit(EvaluationRequest):
+class SplitRequest(EvaluationRequest):
     """One split of a task, without its labels."""
 
     split: str = "test"
@@ -131,3 +201,48 @@ def without_labels(rows: Any) -> Any:
     """The rows, whose labels are not looked at."""
     hidden: dict[str, Any] = {"labels": None, "starts": None} if hasattr(rows, "starts") else {"labels": None}
     return replace(rows, **hidden)
+
+
+def columns(classes: Sequence[str], config: Any, task: str, model: str) -> list[int] | None:
+    """The model's output for each class of the task, in the task's order; None where they agree already.
+
+    A checkpoint names its outputs in `config.id2label`. Many are fine-tuned with the classes in another order than the
+    data set's (an MNLI checkpoint may count contradiction as 0 where GLUE counts entailment); scored column by column,
+    such a model looks worse than chance. Unnamed outputs (`LABEL_0`, `LABEL_1`, …) are taken in the
+    task's order. Raises ModelError where the outputs are not those of the task.
+    """
+    outputs = int(config.num_labels)
+    needed = len(classes) or 1
+    if outputs != needed:
+        raise ModelError(
+            f"the model '{model}' has {outputs} output{'s' * (outputs != 1)}, but '{task}' needs {needed} "
+            f"({_listed(classes) if classes else 'it is a regression'}); name a model that was fine-tuned on it"
+        )
+    if not classes:
+        return None
+    names = [str(config.id2label[position]) for position in range(outputs)]
+    if all(re.fullmatch(r"LABEL_\d+|\d+", name) for name in names):
+        return None
+    wanted, given = [plain(name) for name in classes], [plain(name) for name in names]
+    if wanted == given:
+        return None
+    if not same_classes(classes, names) or len(set(given)) < outputs:
+        raise ModelError(
+            f"the model '{model}' tells {_listed(names)} apart, but '{task}' needs {_listed(classes)}; "
+            "name a model that was fine-tuned on it"
+        )
+    return [given.index(name) for name in wanted]
+
+
+def same_classes(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two lists name the same classes, in any order."""
+    return sorted(map(plain, one)) == sorted(map(plain, other))
+
+
+def plain(name: str) -> str:
+    """Letter case, spaces, `_` and `-` make no difference between names of one class."""
+    return re.sub(r"[\s_-]+", "", name.casefold())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f", … ({len(names)} classes)" if len(names) > 6 else "")

@@ -1,8 +1,4 @@
-"""`predictions.parquet`: what a model predicted for each example, one row an example, and doubts about it.
-
-What a reader should be told before believing a score.
-
-`predictions.parquet`: what the model said about each example, one row an example, in the order of the files.
+"""`predictions.parquet`: what a model predicted for each example, one row an example, in the order of the files.
 
 Columns: benchmark, split, index (row in the split), text, text_pair (null for single texts), label (null where it is
 not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are
@@ -16,7 +12,7 @@ questions with options have text, options, label, prediction and logits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,57 +69,6 @@ def constant_tag(benchmark: str, split: str, tags: NDArray[Any], names: tuple[st
         f"{benchmark}: the model gives every word of '{split}' the tag '{names[found.pop()]}'; "
         "it has not learnt to tell them apart (try more steps, another learning rate, or a pretrained model)"
     )
-
-
-def no_better_than_majority(
-    benchmark: str,
-    scores: Mapping[str, float],
-    intervals: Mapping[str, tuple[float, float]],
-    majority: Mapping[str, float],
-    guess: str = "always guessing the most frequent class",
-) -> str | None:
-    """A sentence where a score's interval contains, or lies below, what always guessing one class scores."""
-    within = [name for name in scores if name in majority and intervals[name][0] <= majority[name]]
-    if not within:
-        return None
-    listed = ", ".join(
-        f"{name} {scores[name]:.3f} [{intervals[name][0]:.3f}, {intervals[name][1]:.3f}] against {majority[name]:.3f}"
-        for name in within
-    )
-    return f"{benchmark}: not shown to be better than {guess}: {listed}"
-
-
-def no_better_than_ngrams(
-    name: str,
-    scores: Mapping[str, float],
-    intervals: Mapping[str, tuple[float, float]],
-    peers: Mapping[str, Mapping[str, float]],
-) -> str | None:
-    """A sentence where the interval of bits per byte contains, or lies above, what a model of one or two tokens
-    needs."""
-    for metric in ("bits_per_byte", "hidden_bits_per_byte"):
-        better = [
-            f"{peer} {peers[peer][metric]:.3f}"
-            for peer in peers
-            if metric in scores and intervals[metric][1] >= peers[peer][metric]
-        ]
-        if better:
-            low, high = intervals[metric]
-            what = metric.replace("_", " ")
-            return f"{name}: not shown to be better than frequencies: {what} {scores[metric]:.3f} [{low:.3f}, {high:.3f}] against {', '.join(better)}"
-    return None
-
-
-def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
-    """A sentence where the text that should be held out is what the model was pretrained on."""
-    same = [
-        each
-        for each in chosen.datasets
-        if (each.path, each.name, each.split) == (reference.path, reference.name, reference.split)
-    ]
-    if not same:
-        return None
-    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"
 
 
 @dataclass(frozen=True)
@@ -222,6 +167,7 @@ class Written(SplitPredictions):
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
         if isinstance(task, AsText) and self.labels is not None:
             return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed)
+        assert self.labels is not None
         return corpus_intervals(task.metrics, self.texts, self.labels, seed)
 
     def doubt(self, task: Task) -> str | None:

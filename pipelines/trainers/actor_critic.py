@@ -1,12 +1,9 @@
-"""A policy and its value function as one module: what the optimizer sees, and what one pass tells of sampled tokens.
+"""A policy and its value function as one module: what the optimizer sees, and what one pass gives of sampled tokens.
 
-The value function: a number for each state, read off a transformer's last hidden states.
-
-One linear layer, whatever the model. It begins at zero, as in Ziegler et al.'s code (Huang et al. 2023, "The N
-Implementation Details of RLHF with PPO", policy training 2): the first advantages are then rewards and nothing else,
-and the first gradients do not pull the shared body towards the noise of a random head.
-
-A policy and its value function as one module: what the optimizer sees, and what one pass tells about sampled tokens.
+The value function is one linear layer on a transformer's last hidden states, whatever the model. It begins at zero, as
+in Ziegler et al.'s code (Huang et al. 2023, "The N Implementation Details of RLHF with PPO", policy training 2): the
+first advantages are then rewards and nothing else, and the first gradients do not pull the shared body towards the
+noise of a random head.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +26,9 @@ from pipelines.models.log_probabilities import (
     only_positions,
     without_wrappers,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WEIGHTS = "value_head.safetensors"
 
@@ -44,14 +44,14 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         with torch.autocast(hidden_states.device.type, enabled=False):
-            found: Tensor = self.value_head(hidden_states.float()).squeeze(-1)
-        return found
+            values: Tensor = self.value_head(hidden_states.float()).squeeze(-1)
+        return values
 
 
 class Critic:
     """A value function as it is saved: its head, and its body where that is not the policy's."""
 
-    def __init__(self, head: ValueHead, body: Any = None) -> None:
+    def __init__(self, head: ValueHead, body: PreTrainedModel = None) -> None:
         self.head = head
         self.body = body
 
@@ -85,30 +85,30 @@ def saved_head(folder: Path) -> ValueHead:
 
 
 @contextmanager
-def last_hidden_states(model: Any) -> Iterator[list[Tensor]]:
+def last_hidden_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """A list to which each pass through `model` appends its decoder's last hidden states (rows, length, dim).
 
     They are what the language-model head reads, before any head is told to look at some places only.
     """
-    found: list[Tensor] = []
+    states: list[Tensor] = []
 
     def keep(module: nn.Module, arguments: Any, output: Any) -> None:
-        found.append(output[0])
+        states.append(output[0])
 
     hook = without_wrappers(model).get_decoder().register_forward_hook(keep)
     try:
-        yield found
+        yield states
     finally:
         hook.remove()
 
 
-def hidden_size_of(model: Any) -> int:
+def hidden_size_of(model: PreTrainedModel) -> int:
     """The width of a model's last hidden states."""
     output = without_wrappers(model).get_output_embeddings()
     return int(output.weight.shape[1])
 
 
-class Said(NamedTuple):
+class TokenOutputs(NamedTuple):
     """About every named token, row after row (named,)."""
 
     log_probabilities: Tensor
@@ -122,7 +122,7 @@ class Said(NamedTuple):
 class ActorCritic(nn.Module):
     """A language model with a value head on its own last hidden states, or on those of a second body."""
 
-    def __init__(self, policy: Any, critic: Any = None) -> None:
+    def __init__(self, policy: PreTrainedModel, critic: PreTrainedModel = None) -> None:
         super().__init__()
         self.policy = policy
         self.critic = critic
@@ -131,7 +131,7 @@ class ActorCritic(nn.Module):
 
     def forward(
         self, inputs: dict[str, Tensor], temperature: float = 1.0, learns_entropy: bool = False, values: bool = True
-    ) -> Said:
+    ) -> TokenOutputs:
         """One pass. `inputs` as `token_log_probabilities` takes them; without `values` only the policy is asked.
 
         `learns_entropy` keeps the entropies' gradients; they cost a second softmax over the vocabulary.
@@ -144,11 +144,11 @@ class ActorCritic(nn.Module):
         logits = logits.float() / temperature
         with torch.set_grad_enabled(learns_entropy and torch.is_grad_enabled()):
             entropies = entropies_of(logits if learns_entropy else logits.detach())
-        said = log_probabilities_of(logits, labels[named])
+        log_probabilities = log_probabilities_of(logits, labels[named])
         if not values:
-            return Said(said, said.new_zeros(0), entropies)
+            return TokenOutputs(log_probabilities, log_probabilities.new_zeros(0), entropies)
         states = seen[-1] if self.critic is None else self._states(inputs, named)
-        return Said(said, self.head(states[named]), entropies)
+        return TokenOutputs(log_probabilities, self.head(states[named]), entropies)
 
     def _states(self, inputs: dict[str, Tensor], named: Tensor) -> Tensor:
         """The critic's last hidden states (rows, length, dim), with as little of its language-model head as can be."""
@@ -186,13 +186,13 @@ class OfThePolicy:
         self.whole = whole
         self.name = tuner.name
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """What the learning rate is multiplied by; a critic of its own learns like the policy."""
         models = {"policy": self.whole.policy, "critic": self.whole.critic}
-        asked = {place: self.tuner.rates(each) for place, each in models.items() if each is not None}
-        return {f"{place}.{name}": rate for place, rates in asked.items() for name, rate in rates.items()}
+        rates_by_model = {place: self.tuner.rates(each) for place, each in models.items() if each is not None}
+        return {f"{place}.{name}": rate for place, rates in rates_by_model.items() for name, rate in rates.items()}
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Any:
         """What the tuned policy adds to the loss."""
         return self.tuner.penalty(self.whole.policy)
 

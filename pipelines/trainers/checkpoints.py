@@ -1,15 +1,10 @@
 """What training writes: checkpoints that count only when complete, and the model and metrics that a stage leaves.
 
-Checkpoints that can be trusted: one counts only once its completion marker is written, last of all.
+A checkpoint counts once its completion marker is written, last of all. A kill while it is written leaves a folder
+without a marker; it is removed at the next start, and training continues from the newest marked one.
 
-A kill while a checkpoint is written leaves a folder without a marker; it is removed at the next start, and training
-continues from the newest marked one.
-
-What a training stage leaves behind: `model/` with weights, tokenizer and `head.json`, and `metrics.json`.
-
-A model with `finery_beside`, models by name, leaves each of them in a folder of that name beside `model/`.
-
-Checkpoints of a module that is no transformers model: the weights that learn, in one safetensors file.
+A stage leaves `model/` with weights, tokenizer and `head.json`, and `metrics.json`. A model with `finery_beside`,
+models by name, leaves each of them in a folder of that name beside `model/`.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -30,6 +25,9 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from pipelines.core.files import write_json, write_text
 from pipelines.core.interfaces import Context, Head
 from pipelines.tuners.tuner import Tuner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MARKER = "complete.json"
 
@@ -55,8 +53,8 @@ def unmark(folder: Path) -> None:
 
 def newest_complete(folder: Path) -> Path | None:
     """The complete checkpoint of the highest step."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    complete = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def state_of(checkpoint: Path) -> dict[str, Any]:
@@ -75,8 +73,8 @@ def remove_unfinished(folder: Path) -> list[Path]:
 
 def save_stage(
     context: Context,
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     head: Head,
     metrics: Mapping[str, float],
     tuner: Tuner | None = None,

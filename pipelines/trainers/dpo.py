@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
 from pipelines.trainers import dpo_settings, model_selection, tuning
-from pipelines.trainers import tuning as policy
-from pipelines.trainers.arguments import checked_with, in_todays_names, split
-from pipelines.trainers.dpo_settings import SETTINGS, ReferenceStage
+from pipelines.trainers.dpo_settings import DPOArguments, ReferenceStage
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
@@ -42,7 +42,7 @@ class DPO(PreferenceSubject, Stage):
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which training ends; needs `eval_strategy` and
     `load_best_model_at_end`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: DPOArguments = DPOArguments()
     """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (sigmoid, or a
     list), `loss_weights`, `label_smoothing`, `precompute_ref_log_probs`, `precompute_ref_batch_size`,
     `disable_dropout` (true), `reference_free`, and `simpo_gamma` (0.5)."""
@@ -51,9 +51,9 @@ class DPO(PreferenceSubject, Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
-        yield from policy.mistakes_policy(self, recipe)
-        yield from dpo_settings.mistakes(self, recipe)
-        yield from tuning.mistakes(self, recipe, policy.head_kind(recipe), self.max_length)
+        yield from tuning.policy_issues(self, recipe)
+        yield from dpo_settings.issues(self, recipe)
+        yield from tuning.issues(self, recipe, tuning.head_kind(recipe), self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.preference_content(self.id)
@@ -72,14 +72,13 @@ class DPO(PreferenceSubject, Stage):
         return self.needed_tokens()
 
     def cost(self, planning: Planning) -> StagePlan:
-        head, rows = policy.planned_head(planning.recipe), self.known_rows()
-        own, _ = split(self.arguments, SETTINGS)
-        if not dpo_settings.needs_reference(own):
+        head, rows = tuning.planned_head(planning.recipe), self.known_rows()
+        if not self.arguments.needs_reference:
             return self.preference_cost(planning, head, rows)
-        if own["precompute_ref_log_probs"]:
+        if self.arguments.precompute_ref_log_probs:
             note = "the reference's one pass over the data before training is not counted"
             return self.preference_cost(planning, head, rows, note=note)
-        copies = self.reference is not None or not self.tuner.leaves_base
+        copies = self.reference is not None or not self.tuner.keeps_base
         return self.preference_cost(planning, head, rows, forwards=1, copies=copies)
 
     def run(self, context: Context) -> None:
@@ -92,18 +91,16 @@ class DPO(PreferenceSubject, Stage):
         from pipelines.trainers.preferences import held_out_for, pairs_for
         from pipelines.trainers.trainer import fit
 
-        own, arguments = split(self.arguments, SETTINGS)
-        tokenizer = context.open_tokenizer()
-        model, head = policy.opened_policy(self, context)
-        if own["disable_dropout"]:
+        arguments, tokenizer = self.arguments, context.open_tokenizer()
+        model, head = tuning.opened_policy(self, context)
+        if arguments.disable_dropout:
             without_dropout(model)
         longest = tuning.room_for_text(self, model)
         examples, together = pairs_for(self, context, model, tokenizer, longest)
         held_out, characters = held_out_for(self, model, tokenizer, longest, HELD_OUT_MOST)
-        examples, held_out, reference = self._against(context, model, head, own, together, examples, held_out)
-        step = PreferenceStep(dpo_settings.weights(own), dpo_settings.strength(own), reference, Meter())
-        words = in_todays_names(arguments)
-        examples, selection, arguments = model_selection.divided(
+        examples, held_out, reference = self._against(context, model, head, together, examples, held_out)
+        step = PreferenceStep(arguments.weighted_losses, arguments, reference, Meter())
+        examples, selection, overrides = model_selection.divided(
             examples, arguments, "rewards/accuracies", context.seed, self.max_eval_samples
         )
         tuner, model = tuning.adapted(self, context, model)
@@ -117,38 +114,39 @@ class DPO(PreferenceSubject, Stage):
             loss=step,
             label_names=step.label_names,
             arguments=arguments,
-            lengths=None if words.get("train_sampling_strategy") == "random" else examples.lengths,
+            overrides=overrides,
+            lengths=None if arguments.train_sampling_strategy == "random" else examples.lengths,
             selection=selection,
             early_stopping_patience=self.early_stopping_patience,
             tuner=tuner,
             meter=step.meter,
         )
         if (measured := held_out if held_out is not None else selection) is not None:
-            told = dpo_step.ask(context, model, step, measured, collate, words.get("per_device_eval_batch_size", 8))
-            metrics |= dpo_step.scores(told, context.seed, characters or None)
+            answers = dpo_step.ask(context, model, step, measured, collate, arguments.per_device_eval_batch_size)
+            metrics |= dpo_step.scores(answers, context.seed, characters or None)
         save_stage(context, model, tokenizer, head, metrics, tuner)
 
     def _against(
-        self, context: Context, model: Any, head: Any, own: dict[str, Any], together: Any, examples: Any, held_out: Any
+        self, context: Context, model: PreTrainedModel, head: Any, together: Any, examples: Any, held_out: Any
     ) -> tuple[Any, Any, Any]:
         """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand
         in the examples."""
         from pipelines.trainers.reference import FrozenCopy, WithReference, precomputed, reference_for
 
-        if not dpo_settings.needs_reference(own):
+        if not self.arguments.needs_reference:
             return examples, held_out, None
         other = (
             None
             if self.reference is None
             else context.open_model(head, stage_id=self.reference.source, trained_head=True)
         )
-        if not own["precompute_ref_log_probs"]:
+        if not self.arguments.precompute_ref_log_probs:
             return examples, held_out, reference_for(model, self.tuner) if other is None else FrozenCopy(other)
-        size = own["precompute_ref_batch_size"] or in_todays_names(self.arguments).get("per_device_train_batch_size", 8)
-        asked = model if other is None else other
-        examples = WithReference(examples, precomputed(context, asked, examples, together, size, "reference"))
+        size = self.arguments.precompute_ref_batch_size or self.arguments.per_device_train_batch_size
+        model_asked = model if other is None else other
+        examples = WithReference(examples, precomputed(context, model_asked, examples, together, size, "reference"))
         if held_out is not None:
             held_out = WithReference(
-                held_out, precomputed(context, asked, held_out, together, size, "reference-held-out", exact=True)
+                held_out, precomputed(context, model_asked, held_out, together, size, "reference-held-out", exact=True)
             )
         return examples, held_out, None

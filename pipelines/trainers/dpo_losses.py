@@ -7,10 +7,12 @@ sigmoid       -log s(beta h)                      Rafailov et al. 2023, equation
               label_smoothing e it is conservative DPO, -(1 - e) log s(beta h) - e log s(-beta h): Mitchell 2023,
               "A note on DPO with noisy preferences and relationship to IPO"
 sigmoid_norm  the same, each log ratio divided by the tokens of its answer
-robust        the sigmoid loss unbiased under flips of probability e: Chowdhury et al. 2024, section 3.2, arxiv.org/abs/2403.00409
-hinge         max(0, 1 - beta h)                  SLiC: Zhao et al. 2023, arxiv.org/abs/2305.10425, with the log ratio for the
+robust        the sigmoid loss unbiased under flips of probability e: Chowdhury et al. 2024, section 3.2,
+arxiv.org/abs/2403.00409 hinge         max(0, 1 - beta h)                  SLiC: Zhao et al. 2023,
+arxiv.org/abs/2305.10425, with the log ratio for the
               likelihood and the margin 1 / beta
-ipo           (h / tokens - 1 / (2 beta))^2       Azar et al. 2023, equation 17, arxiv.org/abs/2310.12036; each log ratio
+ipo           (h / tokens - 1 / (2 beta))^2       Azar et al. 2023, equation 17, arxiv.org/abs/2310.12036; each log
+ratio
               divided by the tokens of its answer, as TRL does on its authors' word
 exo_pair      reverse KL to the smoothed labels   Ji et al. 2024, equation 16, arxiv.org/abs/2402.00856
 nca_pair      noise-contrastive alignment         Chen et al. 2024, arxiv.org/abs/2402.05369
@@ -18,8 +20,9 @@ bco_pair      each answer against 0               Jung et al. 2024, arxiv.org/ab
 sppo_hard     (r_w - 1/2beta)^2 + (r_l + 1/2beta)^2  Wu et al. 2024, equation 4.7, arxiv.org/abs/2405.00675
 apo_zero      1 - s(beta r_w) + s(beta r_l)       D'Oosterlinck et al. 2024, equation 7, arxiv.org/abs/2408.06266
 apo_down      s(beta r_w) + 1 - s(beta h)         the same, equation 8
-simpo         -log s(beta (mean log p_w - mean log p_l) - gamma)   Meng et al. 2024, equation 6, arxiv.org/abs/2405.14734; no reference
-orpo          -log s(log odds_w - log odds_l), odds of the mean log p; Hong et al. 2024, equation 7, arxiv.org/abs/2403.07691; no reference,
+simpo         -log s(beta (mean log p_w - mean log p_l) - gamma)   Meng et al. 2024, equation 6,
+arxiv.org/abs/2405.14734; no reference orpo          -log s(log odds_w - log odds_l), odds of the mean log p; Hong et
+al. 2024, equation 7, arxiv.org/abs/2403.07691; no reference,
               weighted by beta (their lambda), beside the likelihood of the chosen answer
 
 `sft`, the likelihood of the chosen answers, is a sum over tokens and not over pairs: the training loop counts it apart.
@@ -34,11 +37,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from pipelines.trainers.dpo_settings import LIKELIHOOD, PER_TOKEN, WITHOUT_REFERENCE
+from pipelines.trainers.dpo_settings import LIKELIHOOD, PER_TOKEN, WITHOUT_REFERENCE, DPOArguments
 
 
 @dataclass(frozen=True)
-class Compared:
+class PairLikelihoods:
     """Log-probabilities of both answers of every pair in nats, and their lengths in tokens; each (pairs,)."""
 
     chosen: Tensor
@@ -49,7 +52,7 @@ class Compared:
     rejected_length: Tensor
 
     @classmethod
-    def of(cls, sums: Tensor, lengths: Tensor, reference: Tensor | None = None) -> Compared:
+    def of(cls, sums: Tensor, lengths: Tensor, reference: Tensor | None = None) -> PairLikelihoods:
         """From a batch of all chosen and then all rejected answers, each argument (2 pairs,). Without reference it
         is 0."""
         chosen, rejected = sums.chunk(2)
@@ -92,106 +95,99 @@ class Compared:
         return self.chosen / self.chosen_length.clamp(min=1), self.rejected / self.rejected_length.clamp(min=1)
 
 
-@dataclass(frozen=True)
-class Strength:
-    """The numbers that the losses are set by, under TRL's names."""
-
-    beta: float = 0.1
-    """How closely the policy is held to the reference; tau of IPO, lambda of ORPO, the scale of SimPO."""
-    label_smoothing: float = 0.0
-    """The share of pairs whose label is believed to be flipped."""
-    simpo_gamma: float = 0.5
-    """By how much the chosen answer is to be better, for SimPO."""
-
-
-Loss = Callable[[Compared, Strength], Tensor]
+Loss = Callable[[PairLikelihoods, DPOArguments], Tensor]
 """Pairs -> their losses (pairs,)."""
 
 
-def sigmoid(pairs: Compared, to: Strength) -> Tensor:
+def sigmoid(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the difference; with label smoothing, conservative DPO."""
-    return _smoothed(to.beta * pairs.difference, to.label_smoothing)
+    return _smoothed(arguments.beta * pairs.difference, arguments.label_smoothing)
 
 
-def sigmoid_norm(pairs: Compared, to: Strength) -> Tensor:
+def sigmoid_norm(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """The same on log ratios per token, so that long answers weigh no more than short ones."""
-    return _smoothed(to.beta * pairs.mean_difference, to.label_smoothing)
+    return _smoothed(arguments.beta * pairs.mean_difference, arguments.label_smoothing)
 
 
-def robust(pairs: Compared, to: Strength) -> Tensor:
+def robust(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """The sigmoid loss whose expectation under flipped labels is that under true ones."""
-    logits, flipped = to.beta * pairs.difference, to.label_smoothing
+    logits, flipped = arguments.beta * pairs.difference, arguments.label_smoothing
     return (flipped * logsigmoid(-logits) - (1 - flipped) * logsigmoid(logits)) / (1 - 2 * flipped)
 
 
-def hinge(pairs: Compared, to: Strength) -> Tensor:
+def hinge(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Nothing once the difference is 1 / beta."""
-    return relu(1 - to.beta * pairs.difference)
+    return relu(1 - arguments.beta * pairs.difference)
 
 
-def ipo(pairs: Compared, to: Strength) -> Tensor:
+def ipo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Squared distance to a difference of 1 / (2 beta): it does not grow without end when a pair is certain."""
-    return (pairs.mean_difference - 1 / (2 * to.beta)) ** 2
+    return (pairs.mean_difference - 1 / (2 * arguments.beta)) ** 2
 
 
-def exo_pair(pairs: Compared, to: Strength) -> Tensor:
+def exo_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """KL of the policy's choice between both answers to the smoothed label."""
-    logits, wrong = to.beta * pairs.difference, torch.tensor(to.label_smoothing, device=pairs.chosen.device)
+    logits, wrong = (
+        arguments.beta * pairs.difference,
+        torch.tensor(arguments.label_smoothing, device=pairs.chosen.device),
+    )
     right, left = logsigmoid(logits), logsigmoid(-logits)
     return right.exp() * (right - torch.log1p(-wrong)) + left.exp() * (left - torch.log(wrong))
 
 
-def nca_pair(pairs: Compared, to: Strength) -> Tensor:
+def nca_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Each answer told from noise; the chosen one's likelihood is kept from falling."""
-    chosen, rejected = to.beta * pairs.chosen_ratio, to.beta * pairs.rejected_ratio
+    chosen, rejected = arguments.beta * pairs.chosen_ratio, arguments.beta * pairs.rejected_ratio
     return -logsigmoid(chosen) - 0.5 * logsigmoid(-chosen) - 0.5 * logsigmoid(-rejected)
 
 
-def bco_pair(pairs: Compared, to: Strength) -> Tensor:
+def bco_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """A binary classifier of answers: chosen ones above 0, rejected ones below."""
-    return -logsigmoid(to.beta * pairs.chosen_ratio) - logsigmoid(-to.beta * pairs.rejected_ratio)
+    return -logsigmoid(arguments.beta * pairs.chosen_ratio) - logsigmoid(-arguments.beta * pairs.rejected_ratio)
 
 
-def sppo_hard(pairs: Compared, to: Strength) -> Tensor:
+def sppo_hard(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Self-play with probability 1 for the winner."""
-    return (pairs.chosen_ratio - 0.5 / to.beta) ** 2 + (pairs.rejected_ratio + 0.5 / to.beta) ** 2
+    return (pairs.chosen_ratio - 0.5 / arguments.beta) ** 2 + (pairs.rejected_ratio + 0.5 / arguments.beta) ** 2
 
 
-def apo_zero(pairs: Compared, to: Strength) -> Tensor:
+def apo_zero(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Chosen up and rejected down: for chosen answers better than the model's own."""
-    return 1 - torch.sigmoid(to.beta * pairs.chosen_ratio) + torch.sigmoid(to.beta * pairs.rejected_ratio)
+    return 1 - torch.sigmoid(arguments.beta * pairs.chosen_ratio) + torch.sigmoid(arguments.beta * pairs.rejected_ratio)
 
 
-def apo_down(pairs: Compared, to: Strength) -> Tensor:
+def apo_down(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Both down, the rejected more: for chosen answers worse than the model's own."""
-    return torch.sigmoid(to.beta * pairs.chosen_ratio) + 1 - torch.sigmoid(to.beta * pairs.difference)
+    return torch.sigmoid(arguments.beta * pairs.chosen_ratio) + 1 - torch.sigmoid(arguments.beta * pairs.difference)
 
 
-def simpo(pairs: Compared, to: Strength) -> Tensor:
+def simpo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the likelihoods per token, the chosen one to be better by gamma."""
     chosen, rejected = pairs.mean_likelihoods
-    return _smoothed(to.beta * (chosen - rejected) - to.simpo_gamma, to.label_smoothing)
+    return _smoothed(arguments.beta * (chosen - rejected) - arguments.simpo_gamma, arguments.label_smoothing)
 
 
-def orpo(pairs: Compared, to: Strength) -> Tensor:
+def orpo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """Logistic loss of the ratio of odds, times beta. log odds p = log p - log(1 - p), p the likelihood per token."""
     chosen, rejected = pairs.mean_likelihoods
-    return -to.beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
+    return -arguments.beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
 
 
 LOSSES: Mapping[str, Loss] = {
-    "sigmoid": sigmoid, "sigmoid_norm": sigmoid_norm, "robust": robust, "hinge": hinge, "ipo": ipo, "exo_pair": exo_pair,
-    "nca_pair": nca_pair, "bco_pair": bco_pair, "sppo_hard": sppo_hard, "apo_zero": apo_zero, "apo_down": apo_down,
-    "simpo": simpo, "orpo": orpo,
-}  # fmt: skip
+    loss.__name__: loss
+    for loss in (
+        *(sigmoid, sigmoid_norm, robust, hinge, ipo, exo_pair, nca_pair),
+        *(bco_pair, sppo_hard, apo_zero, apo_down, simpo, orpo),
+    )
+}
 """Every loss of pairs by the name that recipes give it."""
 
 
-def weighed(pairs: Compared, to: Strength, weights: Mapping[str, float]) -> Tensor:
+def weighed(pairs: PairLikelihoods, arguments: DPOArguments, weights: Mapping[str, float]) -> Tensor:
     """Several losses of the same pairs, each times its weight (pairs,)."""
     total = torch.zeros_like(pairs.chosen)
     for name, weight in weights.items():
-        total = total + weight * LOSSES[name](pairs, to)
+        total = total + weight * LOSSES[name](pairs, arguments)
     return total
 
 
@@ -200,7 +196,7 @@ def likelihood_weight(weights: Mapping[str, float]) -> float:
     return weights.get(LIKELIHOOD, 0.0) + weights.get("orpo", 0.0)
 
 
-def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
+def implicit_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
     """What the policy says the answers are worth, chosen and rejected (pairs,): beta times the log ratio, up to a
     constant of the prompt (Rafailov et al. 2023, equation 5). Where no loss looks at a reference, beta times the
     likelihood per token (SimPO, equation 4; ORPO's own logs)."""
@@ -210,7 +206,7 @@ def implicit_rewards(pairs: Compared, beta: float, names: Sequence[str] = ()) ->
     return beta * pairs.chosen_ratio, beta * pairs.rejected_ratio
 
 
-def learnt_rewards(pairs: Compared, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+def learnt_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
     """The implicit rewards as the losses compare them: per token where every loss of pairs divides by an answer's
     tokens."""
     compared_by = [name for name in names if name != LIKELIHOOD]

@@ -1,39 +1,38 @@
 """One step of preference optimisation with its reference, and how often the implicit reward tells the better answer.
 
-One step of preference optimisation: both answers of every pair in one pass, the reference asked beside, means told.
-
-How often a policy's implicit reward tells the better of two answers that it never learnt from, beside guessers that
-look at less.
-
-The implicit reward is beta times the log ratio of policy and reference (Rafailov et al. 2023, section 4). Held
-against it are the length of the answers alone, in the direction that is right more often, and the likelihood that the
-reference gave them before anything was learnt.
+A step reads both answers of every pair in one pass. The implicit reward is beta times the log ratio of policy and
+reference (Rafailov et al. 2023, section 4), measured on pairs that the policy never learnt from. Held against it are
+the length of the answers alone, in the direction that is right more often, and the likelihood that the reference gave
+them before anything was learnt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context
-from pipelines.models.log_probabilities import IGNORED, Named, sums, token_log_probabilities
+from pipelines.models.log_probabilities import IGNORED, TokenLogProbabilities, sums, token_log_probabilities
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
 from pipelines.trainers.dpo_losses import (
-    Compared,
-    Strength,
+    PairLikelihoods,
     implicit_rewards,
     learnt_rewards,
     likelihood_weight,
     weighed,
 )
-from pipelines.trainers.dpo_settings import LIKELIHOOD
-from pipelines.trainers.reference import Reference
+from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
+from pipelines.trainers.reference import ReferenceModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
 
 PAIRS, CHOSEN, STORED = "pairs", "chosen_labels", "reference"
 """Keys of a batch: the items of the pairs' losses, those of the likelihood, the reference's numbers where they are
@@ -46,8 +45,8 @@ class PreferenceStep:
 
     weights: Mapping[str, float]
     """Names of losses -> what each weighs."""
-    strength: Strength
-    reference: Reference | None
+    arguments: DPOArguments
+    reference: ReferenceModel | None
     """None where the batch brings the numbers, or no loss looks at them."""
     meter: Meter
 
@@ -80,33 +79,33 @@ class PreferenceStep:
 
         return together
 
-    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """(sums over the pairs, and over the chosen answers' tokens (parts,); nothing)."""
         real = inputs[PAIRS] != IGNORED  # what only fills up a batch is no pair
         named = token_log_probabilities(model, inputs)
-        pairs = compared(named, self.asked(model, inputs))
-        parts = [(weighed(pairs, self.strength, self.of_pairs) * real).sum()]
+        pairs = compared(named, self.reference_answers(model, inputs))
+        parts = [(weighed(pairs, self.arguments, self.of_pairs) * real).sum()]
         if CHOSEN in self.label_names:
             chosen = named.log_probabilities[: len(real)]
             parts.append(-(chosen * real[:, None]).sum())
         self.tell(model.training, pairs, real)
         return torch.stack(parts), ()
 
-    def asked(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor | None:
+    def reference_answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor | None:
         """What the reference gives to every answer (2 pairs,), asked after the policy; None where there is none."""
         if STORED in inputs:
             return inputs[STORED]
         if self.reference is None:
             return None
-        with self.reference.asked(model) as reference:
+        with self.reference.model_for(model) as reference:
             return sums(token_log_probabilities(reference, inputs))[0]
 
-    def tell(self, training: bool, pairs: Compared, real: Tensor) -> None:
+    def tell(self, training: bool, pairs: PairLikelihoods, real: Tensor) -> None:
         """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in
         order."""
         with torch.no_grad():
             chosen, rejected = (
-                each.detach()[real] for each in implicit_rewards(pairs, self.strength.beta, tuple(self.weights))
+                each.detach()[real] for each in implicit_rewards(pairs, self.arguments.beta, tuple(self.weights))
             )
             self.meter.add(
                 training,
@@ -121,10 +120,10 @@ class PreferenceStep:
             )
 
 
-def compared(named: Named, reference: Tensor | None) -> Compared:
+def compared(named: TokenLogProbabilities, reference: Tensor | None) -> PairLikelihoods:
     """The pairs of a pass over chosen and then rejected answers."""
     total, lengths = sums(named)
-    return Compared.of(total, lengths, reference)
+    return PairLikelihoods.of(total, lengths, reference)
 
 
 RESAMPLES = 1_000
@@ -134,7 +133,7 @@ LEVEL = 0.95
 
 def ask(
     context: Context,
-    model: Any,
+    model: PreTrainedModel,
     step: PreferenceStep,
     examples: Any,
     collate: Callable[[list[Any]], dict[str, Tensor]],
@@ -146,7 +145,7 @@ def ask(
     order = sorted(
         range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
     )
-    found = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
+    answers = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
     training = model.training
     model.eval()
     with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
@@ -156,20 +155,20 @@ def ask(
                 name: value.to(device) for name, value in collate([dict(examples[place]) for place in places]).items()
             }
             named = token_log_probabilities(model, batch)
-            pairs = compared(named, step.asked(model, batch))
-            rewards = learnt_rewards(pairs, step.strength.beta, tuple(step.weights))
+            pairs = compared(named, step.reference_answers(model, batch))
+            rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
             for name, both in (
                 ("rewards", rewards),
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
                 ("lengths", (pairs.chosen_length, pairs.rejected_length)),
             ):
-                found[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
+                answers[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
     model.train(training)
-    return {name: np.sum(context.gather(values), axis=0) for name, values in found.items()}
+    return {name: np.sum(context.gather(values), axis=0) for name, values in answers.items()}
 
 
 def scores(
-    told: dict[str, np.ndarray], seed: int, characters: Sequence[tuple[int, int]] | None = None
+    answers: dict[str, np.ndarray], seed: int, characters: Sequence[tuple[int, int]] | None = None
 ) -> dict[str, float]:
     """The metrics of `ask`'s answers by their names in `metrics.json`, as fractions; `_low` and `_high` are the ends
     of 95 % bootstrap intervals over the pairs. `characters` are the lengths of the whole answers, where `ask` saw cut
@@ -179,12 +178,12 @@ def scores(
     two guessers: that the longer answer wins, and that the shorter one does.
     """
     rewards, lengths = (
-        told["rewards"],
-        np.asarray(characters if characters is not None else told["lengths"], dtype=np.float64),
+        answers["rewards"],
+        np.asarray(characters if characters is not None else answers["lengths"], dtype=np.float64),
     )
     right, longer = _right(rewards), _right(lengths)
     guessed = longer if longer.mean() >= 0.5 else 1 - longer
-    found = {
+    scores = {
         "pairs": float(len(rewards)),
         "rewards/accuracies": accuracy(rewards),
         "rewards/chosen": float(rewards[:, 0].mean()),
@@ -196,13 +195,13 @@ def scores(
         "over_length": float((right - guessed).mean()),
     }
     intervals = {"rewards/accuracies": right, "longer_accuracy": longer, "over_length": right - guessed}
-    if told["reference"].any():
-        likelier = _right(told["reference"])
-        found["reference_accuracy"] = float(likelier.mean())
+    if answers["reference"].any():
+        likelier = _right(answers["reference"])
+        scores["reference_accuracy"] = float(likelier.mean())
         intervals["reference_accuracy"] = likelier
     for name, each in intervals.items():
-        found[f"{name}_low"], found[f"{name}_high"] = interval(each, seed)
-    return {f"eval_{name}": value for name, value in found.items()}
+        scores[f"{name}_low"], scores[f"{name}_high"] = interval(each, seed)
+    return {f"eval_{name}": value for name, value in scores.items()}
 
 
 def interval(values: np.ndarray, seed: int, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[float, float]:

@@ -6,35 +6,32 @@ and the advantage of each is how far its reward lies above the mean of its group
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pipelines.core.training_arguments import Accepts, NotNegative, choice
+from pipelines.trainers.trl_stage import GroupArguments, GroupSampling
 
-from pipelines.core.training_arguments import COUNT, Argument
-from pipelines.trainers.arguments import Setting, checked_with
-from pipelines.trainers.trl_stage import NOT_NEGATIVE, SAMPLING, GroupSampling
 
-SETTINGS: dict[str, Setting] = {
-    **SAMPLING,
-    "num_generations": Setting(COUNT, 8),
-    "beta": Setting(NOT_NEGATIVE, 0.0),
-    "loss_type": Setting(Argument("=dapo|=grpo|=bnpo|=dr_grpo"), "dapo"),
-    "scale_rewards": Setting(Argument("=group|=batch|=none"), "group"),
-    "importance_sampling_level": Setting(Argument("=token|=sequence"), "token"),
-    "entropy_coef": Setting(NOT_NEGATIVE, 0.0),
-}
-"""TRL's own, with its defaults."""
+class GRPOArguments(GroupArguments):
+    """TRL's numbers of GRPO, with its defaults."""
+
+    loss_type: Annotated[str, Accepts(choice("dapo", "grpo", "bnpo", "dr_grpo"))] = "dapo"
+    """How the losses of tokens are put together."""
+    scale_rewards: Annotated[str, Accepts(choice("group", "batch", "none"))] = "group"
+    """By whose standard deviation rewards are divided."""
+    importance_sampling_level: Annotated[str, Accepts(choice("token", "sequence"))] = "token"
+    """Whether probability ratios are those of tokens or of whole completions."""
+    entropy_coef: NotNegative = 0.0
+    """The weight of the entropy that is rewarded."""
 
 
 class GRPO(GroupSampling):
     """Move a policy towards those of its completions that a reward likes better than their group."""
 
     stage: Literal["grpo"] = "grpo"
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: GRPOArguments = GRPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's
     `num_generations` (8), `max_completion_length` (128), `beta` (0), `temperature`, `epsilon`, `loss_type` (dapo),
-    `scale_rewards`, …. See docs/preference-optimisation.md."""
+    `scale_rewards`, …. See docs/how-to/preference-optimisation.md."""
 
     method: ClassVar[str] = "GRPO"
-    settings: ClassVar[Mapping[str, Setting]] = SETTINGS

@@ -5,8 +5,8 @@ Radford et al. 2018, "Improving Language Understanding by Generative Pre-Trainin
 
     a text            <|start|> text <|extract|>
     a pair            <|start|> first <|delimiter|> second <|extract|>
-    both orders       the pair, and the pair the other way round: what the model makes of each is added before the linear head
-    an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
+    both orders       the pair, and the pair the other way round: what the model makes of each is added before the
+    linear head an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
 
 The head reads the representation of the last token. The tokens are entries of the vocabulary like others, and the
 tokenizer that is saved with the model puts them around texts by itself: whoever calls it with a text, or a pair, gets
@@ -26,6 +26,8 @@ from pipelines.core.model_types import model_types
 from pipelines.objectives.attention_masks import sees_ahead
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.recipe import Recipe
 
 START, DELIMITER, EXTRACT = TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
@@ -51,12 +53,14 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     elif wanted == "gpt_both_orders" and (task.kind == "multiple_choice" or len(task.columns) != 2):
         yield (
             place,
-            "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task has no such; write gpt",
+            "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task "
+            "has no such; write gpt",
         )
     if stage.tuner.name != "full":
         yield (
             place,
-            f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes them; use the tuner full",
+            f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes "
+            "them; use the tuner full",
         )
     if shape and (why := misfit(wanted, architecture_fields.resolve(shape))) is not None:
         yield place, why
@@ -67,15 +71,18 @@ def misfit(wanted: InputFormat, words: Any) -> str | None:
     if why := sees_ahead(words):
         return why
     model_type = words.get("model_type", "finery")
-    known = model_types().get(model_type)
-    if known is not None and ("causal_lm" not in known.heads or "seq2seq_lm" in known.heads):
+    facts = model_types().get(model_type)
+    if facts is not None and ("causal_lm" not in facts.heads or "seq2seq_lm" in facts.heads):
         return f"needs a decoder, which {model_type} is not; use one such as gpt2, or leave it out"
     if wanted == "gpt_both_orders" and model_type != "finery":
-        return f"is gpt_both_orders, which transformers' own class for {model_type} cannot read; write gpt, or use our family's decoder"
+        return (
+            f"is gpt_both_orders, which transformers' own class for {model_type} cannot read; write gpt, or use "
+            "our family's decoder"
+        )
     return None
 
 
-def adopt(tokenizer: Any) -> None:
+def adopt(tokenizer: PreTrainedTokenizerBase) -> None:
     """Let `tokenizer` put the tokens around texts; those that it lacks get the ids after its last.
 
     Raises ModelError for a tokenizer that would have lost the format when it is opened again, or that has nothing to
@@ -94,13 +101,14 @@ def adopt(tokenizer: Any) -> None:
     ):  # GPT-2 has none; every text ends in a token of its own, so that its end of text can fill
         if tokenizer.eos_token is None:
             raise ModelError(
-                "the tokenizer has neither a padding nor an eos token, which batches of unequal length need; set pad_token"
+                "the tokenizer has neither a padding nor an eos token, which batches of unequal length need; "
+                "set pad_token"
             )
         tokenizer.pad_token = tokenizer.eos_token
     _check_it_lasts(tokenizer)
 
 
-def _check_it_lasts(tokenizer: Any) -> None:
+def _check_it_lasts(tokenizer: PreTrainedTokenizerBase) -> None:
     from transformers import AutoTokenizer
 
     with TemporaryDirectory() as place:
@@ -109,17 +117,19 @@ def _check_it_lasts(tokenizer: Any) -> None:
             again = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         except ValueError as error:  # a class of its own, see `pipelines.models.remote_code`
             raise ModelError(
-                f"the tokenizer {type(tokenizer).__name__} is none of transformers' own, so no input format is put into it; leave input_format out"
+                f"the tokenizer {type(tokenizer).__name__} is none of transformers' own, so no input format "
+                "is put into it; leave input_format out"
             ) from error
     for texts in (("a b",), ("a b", "b c d")):
         if again(*texts)["input_ids"] != tokenizer(*texts)["input_ids"]:
             raise ModelError(
-                f"the tokenizer {type(tokenizer).__name__} loses the input format when it is opened again: it puts its own tokens around "
+                f"the tokenizer {type(tokenizer).__name__} loses the input format when it is opened again: it "
+                "puts its own tokens around "
                 "texts; leave input_format out, or train a tokenizer"
             )
 
 
-def prepare(model: Any, tokenizer: Any, wanted: InputFormat | None, seed: int) -> None:
+def prepare(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: InputFormat | None, seed: int) -> None:
     """Let model and tokenizer read the format. Raises ModelError.
 
     Tokens that the model has no embeddings for get some, drawn as the others were at their start; rows that a

@@ -1,11 +1,7 @@
 """The stage that learns from single answers which are good or bad, by TRL's KTO.
 
-The stage that learns from single answers which are good or bad, by TRL's KTO.
-
 Ethayarajh et al. 2024, "KTO: Model Alignment as Prospect Theoretic Optimization", arxiv.org/abs/2402.01306: no pairs
 are needed, only whether an answer is wanted; losses weigh more than gains of the same size.
-
-Single answers that are good or bad, as the token ids that KTO learns from, in the order of the run.
 """
 
 from __future__ import annotations
@@ -14,36 +10,46 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.errors import DataError
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
-from pipelines.core.training_arguments import COUNT, SWITCH, Argument
+from pipelines.core.training_arguments import Accepts, NotNegative, Positive, Switch, TrainingArguments, choice
 from pipelines.tasks.causal.training import stops_of
 from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
 from pipelines.trainers import trl_stage, tuning
-from pipelines.trainers.arguments import Setting, batch_sizes, checked_with, in_todays_names, split
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
 
 WITHOUT_KL = "apo_zero_unpaired"
-SETTINGS: dict[str, Setting] = {
-    "beta": Setting(Argument("float", above=0), 0.1),
-    "loss_type": Setting(Argument(f"=kto|={WITHOUT_KL}"), "kto"),
-    "desirable_weight": Setting(Argument("float", at_least=0), 1.0),
-    "undesirable_weight": Setting(Argument("float", at_least=0), 1.0),
-    "precompute_ref_log_probs": Setting(SWITCH, False),
-    "precompute_ref_batch_size": Setting(COUNT, None),
-    "disable_dropout": Setting(SWITCH, True),
-}
-"""TRL's own, with its defaults."""
+
+
+class KTOArguments(TrainingArguments):
+    """transformers TrainingArguments by name, `global_batch_size`, and TRL's numbers of KTO with its defaults."""
+
+    beta: Positive = 0.1
+    """How firmly the policy is held to its reference."""
+    loss_type: Annotated[str, Accepts(choice("kto", WITHOUT_KL))] = "kto"
+    """The loss."""
+    desirable_weight: NotNegative = 1.0
+    """What a wanted answer weighs."""
+    undesirable_weight: NotNegative = 1.0
+    """What an unwanted answer weighs."""
+    precompute_ref_log_probs: Switch = False
+    """Ask the reference once, before training."""
+    precompute_ref_batch_size: Annotated[int | None, Accepts("int", at_least=1)] = Field(None, validate_default=False)
+    """Answers at a time when the reference is asked beforehand."""
+    disable_dropout: Switch = True
+    """Drop nothing while training."""
 
 
 class KTO(PreferenceSubject, Stage):
@@ -52,7 +58,7 @@ class KTO(PreferenceSubject, Stage):
     stage: Literal["kto"] = "kto"
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn: `full` or `lora`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: KTOArguments = KTOArguments()
     """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (kto),
     `desirable_weight`, `undesirable_weight`, `precompute_ref_log_probs`, `precompute_ref_batch_size` and
     `disable_dropout` (true)."""
@@ -61,23 +67,22 @@ class KTO(PreferenceSubject, Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
-        yield from trl_stage.mistakes(self, recipe, self.max_length)
-        own, rest = split(self.arguments, SETTINGS)
-        words = in_todays_names(rest)
-        if (
-            own["loss_type"] != WITHOUT_KL
-            and words.get("per_device_train_batch_size", words.get("global_batch_size", 8)) == 1
-        ):
+        yield from trl_stage.issues(self, recipe, self.max_length)
+        arguments = self.arguments
+        given = arguments.given()
+        at_once = given.get("per_device_train_batch_size", given.get("global_batch_size"))
+        if arguments.loss_type != WITHOUT_KL and at_once == 1:
             yield (
                 ("arguments", "per_device_train_batch_size"),
-                f"is 1, but the KL of KTO is taken from other answers of the batch; make it 2 or more, or take loss_type: {WITHOUT_KL}",
+                "is 1, but the KL of KTO is taken from other answers of the batch; make it 2 or more, "
+                f"or take loss_type: {WITHOUT_KL}",
             )
-        if words.get("train_sampling_strategy") is not None:
+        if arguments.train_sampling_strategy is not None:
             yield (
                 ("arguments", "train_sampling_strategy"),
                 "is decided by KTO, which compares neighbours of a fixed order; leave it out",
             )
-        if own["precompute_ref_batch_size"] and not own["precompute_ref_log_probs"]:
+        if arguments.precompute_ref_batch_size and not arguments.precompute_ref_log_probs:
             yield ("arguments", "precompute_ref_batch_size"), "is for precompute_ref_log_probs: true; leave it out"
 
     def content(self, recipe: Recipe) -> dict[str, str]:
@@ -113,26 +118,25 @@ class KTO(PreferenceSubject, Stage):
         from pipelines.trainers.checkpoints import save_stage
 
         model, head, tokenizer = trl_stage.opened(self, context)
-        own, arguments = split(self.arguments, SETTINGS)
-        each, _ = batch_sizes(in_todays_names(arguments), context.world.size)
+        each, _ = self.arguments.batch_sizes(context.world.size)
         rows = encoded(
             self,
             context,
             model,
             tokenizer,
             tuning.room_for_text(self, model),
-            each if own["loss_type"] != WITHOUT_KL else None,
+            each if self.arguments.loss_type != WITHOUT_KL else None,
         )
-        model, told = trl.prepared(model, tokenizer)
+        model, marked = trl.prepared(model, tokenizer)
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = trl.train(
             context,
             "KTO",
             model,
-            told,
+            marked,
             tuner,
-            arguments,
-            own | {"max_length": None, "train_sampling_strategy": "sequential"},
+            self.arguments,
+            {"max_length": None, "train_sampling_strategy": "sequential"},
             rows,
         )
         save_stage(context, model, tokenizer, head, metrics, tuner)
@@ -140,7 +144,12 @@ class KTO(PreferenceSubject, Stage):
 
 
 def encoded(
-    subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None, batch: int | None
+    subject: PreferenceSubject,
+    context: Context,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int | None,
+    batch: int | None,
 ) -> list[dict[str, Any]]:
     """Rows with `prompt_ids`, `completion_ids` and `label`, shuffled once by the seed: KTO keeps one order for all
     epochs.
@@ -158,15 +167,16 @@ def encoded(
     for (prompt, answer), label in zip(
         parted(tokenizer, labelled.dialogues, stops_of(model)), labelled.labels or (), strict=True
     ):
-        kept = shortened(prompt, prompt_room(len(answer), limit, subject.max_prompt_length), opening)
-        if kept and (cut := answer[: limit - len(kept)]):
-            rows.append({"prompt_ids": kept, "completion_ids": cut, "label": bool(label)})
+        shortened_prompt = shortened(prompt, prompt_room(len(answer), limit, subject.max_prompt_length), opening)
+        if shortened_prompt and (cut := answer[: limit - len(shortened_prompt)]):
+            rows.append({"prompt_ids": shortened_prompt, "completion_ids": cut, "label": bool(label)})
     if not rows:
         raise DataError(f"no answer is left of the {len(labelled)} rows within {limit} tokens; raise max_length")
     if context.world.is_main and len(rows) < len(labelled):
         context.events.emit(
             "warning",
-            message=f"{len(labelled) - len(rows)} of {len(labelled)} rows have no prompt or no answer within {limit} tokens and are left out",
+            message=f"{len(labelled) - len(rows)} of {len(labelled)} rows have no prompt or no answer within {limit} "
+            "tokens and are left out",
         )
     order = np.random.default_rng([context.seed, 0x4B70]).permutation(len(rows))
     rows = [rows[place] for place in order.tolist()]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError
-from pipelines.trainers.arguments import in_todays_names
+from pipelines.core.training_arguments import TrainingArguments
 
 
 class Divided(NamedTuple):
@@ -17,36 +17,27 @@ class Divided(NamedTuple):
     """What is learnt from."""
     selection: Any
     """What is scored beside it; None where nothing is chosen."""
-    arguments: Mapping[str, Any]
-    """With the metric that decides."""
+    overrides: Mapping[str, Any]
+    """The metric that decides, where the arguments name none."""
 
 
-def mistakes(patience: int | None, arguments: Mapping[str, Any]) -> Iterable[ConfigIssue]:
+def issues(patience: int | None, arguments: TrainingArguments) -> Iterable[ConfigIssue]:
     """What cannot go together in the stage that has this `early_stopping_patience` and these `arguments`."""
-    words = in_todays_names(arguments)
-    best = words.get("load_best_model_at_end")
-    if patience is not None and not best:
+    if patience is not None and not arguments.load_best_model_at_end:
         yield ("early_stopping_patience",), "needs arguments.eval_strategy and arguments.load_best_model_at_end: true"
-    if best and words.get("eval_strategy", "no") == "no":
-        yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
 
 
 def divided(
-    examples: Any, arguments: Mapping[str, Any], metric: str, seed: int, most: int | None, name: str = "there"
+    examples: Any, arguments: TrainingArguments, metric: str, seed: int, most: int | None, name: str = "there"
 ) -> Divided:
     """Rows set aside where `eval_strategy` asks for them; `metric` decides unless the arguments name another.
 
     Raises DataError, which begins with `name`, when there are too few rows.
     """
-    words = in_todays_names(arguments)
-    if words.get("eval_strategy", "no") == "no":
-        return Divided(examples, None, arguments)
+    if arguments.eval_strategy == "no":
+        return Divided(examples, None, {})
     learnt, selection = set_aside(examples, seed, most, name)
-    return Divided(
-        learnt,
-        selection,
-        arguments if words.get("metric_for_best_model") else {"metric_for_best_model": metric} | dict(arguments),
-    )
+    return Divided(learnt, selection, {} if arguments.metric_for_best_model else {"metric_for_best_model": metric})
 
 
 def set_aside(examples: Any, seed: int, most: int | None, name: str = "there") -> tuple[Any, Any]:

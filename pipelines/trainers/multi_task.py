@@ -1,10 +1,8 @@
 """Multi-task fine-tuning: several tasks at once on one body, a head for each. Liu et al. 2019,
 arxiv.org/abs/1901.11504.
 
-How often each of several tasks is seen: the words of a recipe, and the shares that they mean.
-
-Shares are of optimizer steps' parts, not of examples. With n_t training examples of task t, at most K of them counted
-(T5's `K`, Raffel et al. 2020, arxiv.org/abs/1910.10683, section 3.5.2):
+How often each task is seen is a share of the parts of optimizer steps, not of examples. With n_t training examples of
+task t, at most K of them counted (T5's `K`, Raffel et al. 2020, arxiv.org/abs/1910.10683, section 3.5.2):
 
 - proportional  n_t / sum n
 - uniform       1 / T
@@ -29,13 +27,15 @@ from pipelines.core.errors import StageError
 from pipelines.core.files import write_json
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import LESSONS, TUNERS, nearest
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.tasks.text_to_text import KINDS as AS_TEXT
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.training import Subject
 from pipelines.trainers import model_selection, tuning
-from pipelines.trainers.arguments import batch_sizes, checked, in_todays_names
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.tasks.training import PreparedTask
 
@@ -58,15 +58,15 @@ class Sampling(Block):
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Sampling:
-        found = []
+        issues = []
         for key, rule in (("temperature", "temperature"), ("shares", "explicit")):
             given = getattr(self, key) is not None
             if given and self.name != rule:
-                found.append(((key,), f"belongs to {rule} sampling, and this is {self.name}; leave it out"))
+                issues.append(((key,), f"belongs to {rule} sampling, and this is {self.name}; leave it out"))
             if not given and self.name == rule:
-                found.append(((key,), f"is missing, which {rule} sampling needs"))
-        if found:
-            raise ConfigIssues(found)
+                issues.append(((key,), f"is missing, which {rule} sampling needs"))
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def weights(self, sizes: Sequence[int], ids: Sequence[str], epoch: int, epochs: int) -> list[float]:
@@ -165,38 +165,38 @@ class MultiTask(Stage):
     """Which weights learn."""
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which a task leaves the mixture; needs `arguments.eval_strategy`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    arguments: TrainingArguments = TrainingArguments()
     """transformers TrainingArguments by name, and `global_batch_size`, which the tasks of a step share."""
 
     trains: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _entries_fit(self) -> MultiTask:
-        found: list[ConfigIssue] = []
+        issues: list[ConfigIssue] = []
         ids = self.ids
         for position, (name, entry) in enumerate(zip(ids, self.tasks, strict=True)):
             if not name:
-                found.append((("tasks", position, "id"), "is missing: a task that is described in place needs a name"))
+                issues.append((("tasks", position, "id"), "is missing: a task that is described in place needs a name"))
             elif name in ids[:position]:
-                found.append(
+                issues.append(
                     (("tasks", position, "id"), f"'{name}' is the name of an earlier task too; names must differ")
                 )
             if entry.auxiliary_lm is not None:
-                found.append(
+                issues.append(
                     (("tasks", position, "auxiliary_lm"), "is offered by the supervised stage only; leave it out")
                 )
         if self.sampling.shares is not None and set(self.sampling.shares) != set(ids):
             odd = sorted(set(self.sampling.shares) ^ set(ids))
             hint = nearest(odd[0], ids) if odd[0] not in ids else ""
-            found.append(
+            issues.append(
                 (
                     ("sampling", "shares"),
                     f"must name each of {', '.join(ids)} and nothing else; '{odd[0]}' does not fit.{hint}".rstrip("."),
                 )
             )
-        found += self._unfit_steps()
-        if found:
-            raise ConfigIssues(found)
+        issues += self._unfit_steps()
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def _unfit_steps(self) -> Iterator[ConfigIssue]:
@@ -215,24 +215,19 @@ class MultiTask(Stage):
                 ("sampling",),
                 f"is {self.sampling.name}, but every step sees every task; use uniform, or fewer tasks_per_step",
             )
-        words = in_todays_names(self.arguments)
-        total = words.get("global_batch_size")
-        if isinstance(total, int) and total % self.parts:
+        arguments, total = self.arguments, self.arguments.global_batch_size
+        if total is not None and total % self.parts:
             yield (
                 ("arguments", "global_batch_size"),
                 f"is {total}, which {self.parts} tasks a step cannot share; make it a multiple of {self.parts}",
             )
-        accumulated = words.get("gradient_accumulation_steps")
-        if self.parts > 1 and accumulated is not None:
+        if self.parts > 1 and "gradient_accumulation_steps" in arguments.model_fields_set:
             yield (
                 ("arguments", "gradient_accumulation_steps"),
                 "follows from tasks_per_step; give global_batch_size instead",
             )
-        evaluates = words.get("eval_strategy", "no") != "no"
-        if self.early_stopping_patience is not None and not evaluates:
+        if self.early_stopping_patience is not None and arguments.eval_strategy == "no":
             yield ("early_stopping_patience",), "needs arguments.eval_strategy: epoch or steps"
-        if words.get("load_best_model_at_end") and not evaluates:
-            yield ("arguments", "load_best_model_at_end"), "needs arguments.eval_strategy: epoch or steps"
 
     @property
     def ids(self) -> list[str]:
@@ -257,16 +252,18 @@ class MultiTask(Stage):
             kinds["seq2seq_lm" if self.writes else entry.teacher().head_kind] += 1
         longest = max(entry.max_length for entry in self.tasks)
         for kind in kinds:
-            yield from tuning.mistakes(self, recipe, kind, longest)
+            yield from tuning.issues(self, recipe, kind, longest)
         if not self.writes and (self.tuner.positions or self.tuner.stages or self.tuner.quantization):
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, bitfit or last_layer",
+                f"is {self.tuner.name}, which several heads cannot share; use full, lora, adapter, ia3, "
+                "bitfit or last_layer",
             )
         if self.tuner.adapts and len(kinds) > 1:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need {', '.join(sorted(kinds))}; use full",
+                f"is {self.tuner.name}, whose adapter is saved with heads of one kind, but the tasks need "
+                f"{', '.join(sorted(kinds))}; use full",
             )
         if self.gradient_surgery and isinstance(recipe.launch.num_processes, int) and recipe.launch.num_processes > 1:
             yield (
@@ -284,7 +281,8 @@ class MultiTask(Stage):
         if self.writes and kind not in (*AS_TEXT, "seq2seq"):
             yield (
                 ("task",),
-                f"is of the kind {kind}, which has no form as text; those that have are {', '.join((*AS_TEXT, 'seq2seq'))}",
+                f"is of the kind {kind}, which has no form as text; those that have are "
+                f"{', '.join((*AS_TEXT, 'seq2seq'))}",
             )
         else:
             yield from self._learnt(entry).learning_mistakes(entry.id, recipe)
@@ -293,7 +291,9 @@ class MultiTask(Stage):
         """The entry as it is learnt: its answers written, where they are."""
         return _written(entry) if self.writes and _is_decided(entry) else entry
 
-    def _lessons(self, context: Context, tokenizer: Any) -> tuple[list[Any], list[PreparedTask], list[Any]]:
+    def _lessons(
+        self, context: Context, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[list[Any], list[PreparedTask], list[Any]]:
         """(the model of each task, its lesson, its head); where answers are written the model is one."""
         models: list[Any] = []
         lessons, heads = [], []
@@ -316,9 +316,9 @@ class MultiTask(Stage):
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return {
-            f"{entry.id}.{role}": found
+            f"{entry.id}.{role}": content_hash
             for entry in self.tasks
-            for role, found in entry.training_content(entry.id).items()
+            for role, content_hash in entry.training_content(entry.id).items()
         }
 
     def modules(self, recipe: Recipe) -> set[str]:
@@ -335,17 +335,23 @@ class MultiTask(Stage):
         """Encode every task, mix, train, save a model a task and the body."""
         from pipelines.trainers.multi_task_model import OfTheFirst, SharedBody
         from pipelines.trainers.multi_task_sampling import Mixture, MixtureSampler
-        from pipelines.trainers.multi_task_trainer import MultiTaskTrainer, Plan, collator, label_names, loss_of
+        from pipelines.trainers.multi_task_trainer import (
+            MultiTaskPlan,
+            MultiTaskTrainer,
+            collator,
+            label_names,
+            loss_of,
+        )
         from pipelines.trainers.trainer import fit
 
         if self.gradient_surgery and context.world.size > 1:
             raise StageError(
-                f"gradient_surgery works on one process, but there are {context.world.size}; set launch.num_processes: 1"
+                f"gradient_surgery works on one process, but there are {context.world.size}; set "
+                "launch.num_processes: 1"
             )
-        words = in_todays_names(self.arguments)
         tokenizer = context.open_tokenizer()
         models, lessons, heads = self._lessons(context, tokenizer)
-        examples, selections = self._divided(lessons, context.seed, words.get("eval_strategy", "no") != "no")
+        examples, selections = self._divided(lessons, context.seed, self.arguments.eval_strategy != "no")
         shared = SharedBody(models, self.tuner, self.ids)
         if self.loss_weighting == "uncertainty":
             shared.weigh_by_uncertainty()
@@ -358,9 +364,9 @@ class MultiTask(Stage):
             sampling,
             tasks_per_step=self.parts,
             most=self.max_examples_per_task,
-            by_length=words.get("train_sampling_strategy") != "random",
+            by_length=self.arguments.train_sampling_strategy != "random",
         )
-        plan = Plan(
+        plan = MultiTaskPlan(
             ids=self.ids,
             lessons=lessons,
             selections=selections,
@@ -381,7 +387,8 @@ class MultiTask(Stage):
             collate=collator(self.ids, lessons),
             loss=loss_of(self.ids, lessons),
             label_names=label_names(self.ids, lessons, plan.weights),
-            arguments=self._arguments(words, context.world.size, lessons),
+            arguments=self.arguments,
+            overrides=self._overrides(context.world.size, lessons),
             selection=selections[0] if selections else None,
             tuner=OfTheFirst(self.tuner, shared),
             trainer_of=partial(MultiTaskTrainer, plan=plan),
@@ -397,26 +404,30 @@ class MultiTask(Stage):
             pairs.append(model_selection.set_aside(lesson.examples, seed, entry.max_eval_samples, f"task '{entry.id}'"))
         return [train for train, _ in pairs], [held_out for _, held_out in pairs]
 
-    def _arguments(self, words: dict[str, Any], processes: int, lessons: list[PreparedTask]) -> dict[str, Any]:
-        """The arguments, their batch divided among the tasks of a step."""
-        found = dict(self.arguments)
-        each, accumulated = batch_sizes(words, processes)
+    def _overrides(self, processes: int, lessons: list[PreparedTask]) -> dict[str, Any]:
+        """The batch divided among the tasks of a step, and the score that decides."""
+        overrides: dict[str, Any] = {}
+        each, accumulated = self.arguments.batch_sizes(processes)
         if self.parts > 1:
-            found.pop("global_batch_size", None)
             share = each * accumulated // self.parts
             if share * self.parts != each * accumulated:
                 raise StageError(
                     f"a step of {each * accumulated} examples a process cannot be shared by {self.parts} tasks; "
                     f"make arguments.global_batch_size a multiple of {self.parts * processes}"
                 )
-            found |= {"per_device_train_batch_size": share, "gradient_accumulation_steps": self.parts}
-        if words.get("eval_strategy", "no") != "no" and not words.get("metric_for_best_model"):
+            overrides |= {"per_device_train_batch_size": share, "gradient_accumulation_steps": self.parts}
+        if self.arguments.eval_strategy != "no" and not self.arguments.metric_for_best_model:
             scored = any(lesson.score is not None for lesson in lessons)
-            found["metric_for_best_model"] = "mean" if scored else "loss"
-        return found
+            overrides["metric_for_best_model"] = "mean" if scored else "loss"
+        return overrides
 
     def _save(
-        self, context: Context, shared: Any, tokenizer: Any, heads: list[Any], metrics: Mapping[str, float]
+        self,
+        context: Context,
+        shared: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        heads: list[Any],
+        metrics: Mapping[str, float],
     ) -> None:
         import shutil
 

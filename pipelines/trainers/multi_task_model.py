@@ -11,12 +11,15 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from pipelines.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WEIGHTS = "model.safetensors"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -98,22 +101,23 @@ class SharedBody(nn.Module):
 
     def once(self) -> dict[str, Tensor]:
         """The state dict without second names of the same weights."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for name, weight in self.state_dict().items():
             place = weight.data_ptr(), tuple(weight.shape)
             if weight.numel() and place in seen:
                 continue
             seen.add(place)
-            found[name] = weight
-        return found
+            weights[name] = weight
+        return weights
 
 
-def _heads(model: Any, prefix: str) -> dict[str, nn.Module]:
+def _heads(model: PreTrainedModel, prefix: str) -> dict[str, nn.Module]:
     own = [name for name, _ in model.named_parameters(recurse=False)]
     if own:
         raise ModelError(
-            f"{type(model).__name__} keeps the weights {', '.join(own)} outside its body and its head, which cannot be shared"
+            f"{type(model).__name__} keeps the weights {', '.join(own)} outside its body and its head, which "
+            "cannot be shared"
         )
     return {name: module for name, module in model.named_children() if name != prefix}
 
@@ -142,40 +146,40 @@ class OfTheFirst:
         self.shared = shared
         self.name = tuner.name
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """What the learning rate is multiplied by; heads of other tasks learn as fast as the first one's."""
         first = self.shared.model(0)
         by_weight = {id(weight): name for name, weight in first.named_parameters()}
-        said = self.tuner.rates(first)
+        rates = self.tuner.rates(first)
         heads = {
-            name: rate for name, rate in said.items() if ".heads." not in name and f"{self.shared.prefix}." not in name
+            name: rate for name, rate in rates.items() if ".heads." not in name and f"{self.shared.prefix}." not in name
         }
         usual = max(heads.values(), default=1.0)
-        found = {}
+        rates_by_name = {}
         for name, weight in self.shared.named_parameters():
             here = by_weight.get(id(weight))
-            rate = said.get(here, 1.0) if here is not None else usual
+            rate = rates.get(here, 1.0) if here is not None else usual
             if rate != 1.0:
-                found[name] = rate
-        return found
+                rates_by_name[name] = rate
+        return rates_by_name
 
-    def unfreeze(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
         """Choose the trainable weights of the body and of the first head."""
         self.tuner.unfreeze(self.shared.model(0), epoch)
 
-    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
         """What of the body and of the first head never learns."""
-        found: str | None = self.tuner.never_unfrozen(self.shared.model(0), epochs)
-        return found
+        warning: str | None = self.tuner.never_unfrozen(self.shared.model(0), epochs)
+        return warning
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Any:
         """What the tuned first model adds to the loss."""
         return self.tuner.penalty(self.shared.model(0))
 
     def factor(self, step: int, steps: int) -> float | None:
         """The tuner's own schedule."""
-        found: float | None = self.tuner.factor(step, steps)
-        return found
+        factor: float | None = self.tuner.factor(step, steps)
+        return factor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tuner, name)

@@ -104,8 +104,8 @@ class MixtureSampler(Sampler[int]):
         counts = np.array(self.counts(epoch))
         generator = np.random.default_rng([self.seed, epoch, INTERLEAVING])
         if self.tasks_per_step == 1:
-            found: list[int] = generator.permutation(np.repeat(np.arange(len(counts)), counts)).tolist()
-            return found
+            order: list[int] = generator.permutation(np.repeat(np.arange(len(counts)), counts)).tolist()
+            return order
         chosen: list[int] = []
         for _ in range(self.parts // self.tasks_per_step):
             step: list[int] = []
@@ -137,8 +137,8 @@ class MixtureSampler(Sampler[int]):
         if not rows:
             return np.empty((0, self.part), dtype=np.int64)
         first = begin % per_pass
-        found: NDArray[np.int64] = np.concatenate(rows)[first : first + parts]
-        return found
+        draws: NDArray[np.int64] = np.concatenate(rows)[first : first + parts]
+        return draws
 
     def __iter__(self) -> Iterator[int]:
         before = np.zeros(len(self.ids), dtype=np.int64)

@@ -1,15 +1,12 @@
-"""The training loop over several tasks: losses weighed, gradients compared, tasks that have learnt enough let go.
+"""The training loop over several tasks: one task a part of a step, losses weighed, gradients compared, tasks that
+leave.
 
-Weighing tasks by their uncertainty: each task's noise is a learnt number, and noisy tasks count less.
+Uncertainty: each task's noise is a learnt number, and noisy tasks count less. Kendall, Gal and Cipolla 2018,
+arxiv.org/abs/1705.07115, equations 7 and 10, with s = log sigma^2 (section 3.2): a squared error enters as exp(-s) / 2
+times the loss plus s / 2, a cross-entropy as exp(-s) times the loss plus s / 2.
 
-Kendall, Gal and Cipolla 2018, arxiv.org/abs/1705.07115, equations 7 and 10, with s = log sigma^2 (section 3.2): a
-squared error enters as exp(-s) / 2 times the loss plus s / 2, a cross-entropy as exp(-s) times the loss plus s / 2.
-
-Gradient surgery: where two tasks pull in opposite directions, each gives up the part that harms the other.
-
-PCGrad, Yu et al. 2020, "Gradient Surgery for Multi-Task Learning", arxiv.org/abs/2001.06782, algorithm 1.
-
-The training loop over several tasks: one task a part of a step, losses weighed, gradients compared, tasks that leave.
+Gradient surgery: where two tasks pull in opposite directions, each gives up the part that harms the other. PCGrad, Yu
+et al. 2020, "Gradient Surgery for Multi-Task Learning", arxiv.org/abs/2001.06782, algorithm 1.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.torch
@@ -32,6 +29,10 @@ from pipelines.tasks.training import PreparedTask
 from pipelines.trainers.multi_task_model import TaskView
 from pipelines.trainers.multi_task_sampling import MixtureSampler, tasks_left
 from pipelines.trainers.trainer import FineryTrainer, without_padding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
 
 
 def weighed(losses: Tensor, log_variances: Tensor, squared: Tensor, present: Tensor) -> Tensor:
@@ -68,19 +69,19 @@ def project(gradients: Sequence[Tensor], seed: Sequence[int]) -> Tensor:
 
 def cosines(gradients: Sequence[Tensor]) -> dict[tuple[int, int], float]:
     """The cosine between the gradients of each two tasks; 0 where one of them vanishes."""
-    found = {}
+    cosine_of = {}
     for here in range(len(gradients)):
         for there in range(here + 1, len(gradients)):
             scale = gradients[here].norm() * gradients[there].norm()
-            found[here, there] = float(gradients[here].dot(gradients[there]) / scale) if scale > 0 else 0.0
-    return found
+            cosine_of[here, there] = float(gradients[here].dot(gradients[there]) / scale) if scale > 0 else 0.0
+    return cosine_of
 
 
 SURGERY = 0x9C6D
 
 
 @dataclass(frozen=True)
-class Plan:
+class MultiTaskPlan:
     """What the loop is told about its tasks."""
 
     ids: Sequence[str]
@@ -131,12 +132,12 @@ def collator(
 
 def loss_of(
     ids: Sequence[str], lessons: Sequence[PreparedTask]
-) -> Callable[[Any, dict[str, Tensor]], tuple[Tensor, Any]]:
+) -> Callable[[Any, dict[str, Tensor]], tuple[Tensor, ModelOutput]]:
     """The loss of whichever task the batch is of: the sums of all tasks' parts (parts,), zero for the others."""
     widths = [len(lesson.label_names) for lesson in lessons]
     begins = np.cumsum([0, *widths]).tolist()
 
-    def loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         task = task_in(inputs, ids, lessons)
         own = {name.removeprefix(f"{ids[task]}."): value for name, value in inputs.items()}
         sums, outputs = lessons[task].loss(TaskView(model, task), own)
@@ -159,7 +160,7 @@ def task_in(inputs: Mapping[str, Any], ids: Sequence[str], lessons: Sequence[Pre
 class MultiTaskTrainer(FineryTrainer):
     """FineryTrainer for a SharedBody: batches of one task each."""
 
-    def __init__(self, *, plan: Plan, **keywords: Any) -> None:
+    def __init__(self, *, plan: MultiTaskPlan, **keywords: Any) -> None:
         self.plan = plan
         self.parts_of = torch.tensor([task for task, lesson in enumerate(plan.lessons) for _ in lesson.label_names])
         self.since_log = torch.zeros(len(plan.ids), 2)
@@ -225,7 +226,7 @@ class MultiTaskTrainer(FineryTrainer):
         """The SharedBody inside whatever wraps it."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
-    def get_decay_parameter_names(self, model: Any) -> list[str]:
+    def get_decay_parameter_names(self, model: PreTrainedModel) -> list[str]:
         return [name for name in super().get_decay_parameter_names(model) if "log_variances" not in name]
 
     # -- gradients -------------------------------------------------------------------------------------------------
@@ -278,37 +279,37 @@ class MultiTaskTrainer(FineryTrainer):
         order = sorted(range(len(tasks)), key=lambda position: tasks[position])
         body = sum(weight.numel() for weight in self.bare.body.parameters() if weight.requires_grad)
         shared = [gradients[position][:body] for position in order]  # heads are nobody else's
-        found = {
+        means = {
             f"cosine_{self.plan.ids[tasks[order[here]]]}_{self.plan.ids[tasks[order[there]]]}": value
             for (here, there), value in cosines(shared).items()
         }
-        self.context.events.emit("metric", step=self.state.global_step, metrics=found)
+        self.context.events.emit("metric", step=self.state.global_step, metrics=means)
 
     # -- held-out scores -------------------------------------------------------------------------------------------
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Every task's held-out loss and scores, their mean, and which tasks leave."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         best: list[float] = []
         for task, (name, selection) in enumerate(zip(self.plan.ids, self.plan.selections, strict=True)):
             loss, scores = self._scored(task, selection)
-            found |= {f"eval_{name}_loss": loss} | {f"eval_{name}_{key}": value for key, value in scores.items()}
+            metrics |= {f"eval_{name}_loss": loss} | {f"eval_{name}_{key}": value for key, value in scores.items()}
             metric = self.plan.metrics[task]
             self.scores[name].append(scores.get(metric, -loss))
             best += [scores[metric] / (100 if bounds(metric, scores)[1] == 100 else 1)] if metric in scores else []
-        found["eval_loss"] = float(np.mean([found[f"eval_{name}_loss"] for name in self.plan.ids]))
+        metrics["eval_loss"] = float(np.mean([metrics[f"eval_{name}_loss"] for name in self.plan.ids]))
         if best:
-            found["eval_mean"] = float(np.mean(best))
-        self.log(found)
+            metrics["eval_mean"] = float(np.mean(best))
+        self.log(metrics)
         self._let_go()
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def _scored(self, task: int, selection: Any) -> tuple[float, dict[str, float]]:
         lesson, model = self.plan.lessons[task], self.bare
         size = self.args.per_device_eval_batch_size
         sums, items = 0.0, 0
-        said: list[np.ndarray] = []
+        logits: list[np.ndarray] = []
         labels: list[np.ndarray] = []
         training = model.training
         model.eval()
@@ -324,10 +325,10 @@ class MultiTaskTrainer(FineryTrainer):
                 sums += float(total.reshape(-1)[0])
                 items += int(batch[main].ne(IGNORED).sum())
                 if lesson.score is not None:
-                    said.append(outputs.logits.float().cpu().numpy())
+                    logits.append(outputs.logits.float().cpu().numpy())
                     labels.append(batch[main].cpu().numpy())
         model.train(training)
-        scores = {} if lesson.score is None else lesson.score(np.concatenate(said), np.concatenate(labels))
+        scores = {} if lesson.score is None else lesson.score(np.concatenate(logits), np.concatenate(labels))
         return sums / max(items, 1), scores
 
     def _let_go(self) -> None:
@@ -383,7 +384,7 @@ class MultiTaskTrainer(FineryTrainer):
 
     def stage_metrics(self) -> dict[str, float]:
         """As of every stage; an epoch of the mixture is as long as its sampler says."""
-        found = super().stage_metrics()
+        metrics = super().stage_metrics()
         filled = len(self.sampler) if self.sampler is not None else 0
-        found["train_samples_per_second"] = (self.state.epoch or 0.0) * filled / found["train_runtime"]
-        return found
+        metrics["train_samples_per_second"] = (self.state.epoch or 0.0) * filled / metrics["train_runtime"]
+        return metrics

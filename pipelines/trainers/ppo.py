@@ -2,8 +2,8 @@
 
 The model samples completions of the prompts, the reward scores them, and the model is moved towards what scored
 better than expected, held back by a penalty for leaving its reference. Ziegler et al. 2019, arxiv.org/abs/1909.08593;
-Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/ppo.md explains the
-algorithm, file by file.
+Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/how-to/ppo.md
+explains the algorithm, file by file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
@@ -26,11 +26,11 @@ from pipelines.data.prompts import Prompts
 from pipelines.data.references import DatasetReference
 from pipelines.data.row_counts import prompt_rows
 from pipelines.trainers import tuning
-from pipelines.trainers import tuning as policy
-from pipelines.trainers.arguments import batch_sizes, checked_with, in_todays_names, split
-from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
+from pipelines.trainers.ppo_settings import PPOArguments
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
@@ -64,31 +64,26 @@ class PPO(Stage):
     """Tokens of a block of `datasets`."""
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn. With an adapter the reference is the model without it, and no second copy is in memory."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: PPOArguments = PPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers,
     such as `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see
-    docs/ppo.md."""
+    docs/how-to/ppo.md."""
 
     trains: ClassVar[bool] = True
-
-    @property
-    def settings(self) -> PPOSettings:
-        """PPO's own numbers."""
-        return PPOSettings.of(split(self.arguments, SETTINGS)[0])
 
     # -- what the recipe says ----------------------------------------------------------------------------------------
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from reward_mistakes(self.reward, recipe, self)
         yield from self._unfit_arguments()
-        unfit = list(policy.mistakes_policy(self, recipe))
+        unfit = list(tuning.policy_issues(self, recipe))
         yield from unfit
         if unfit:
             return
-        shape, kind = recipe.model.architecture, policy.head_kind(recipe)
-        both = kind != policy.DECODER
+        shape, kind = recipe.model.architecture, tuning.head_kind(recipe)
+        both = kind != tuning.DECODER
         longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
-        length, written = self.prompts.max_length, self.settings.response_length
+        length, written = self.prompts.max_length, self.arguments.response_length
         if isinstance(longest, int) and (written if both else written + (length or 1)) > longest:
             beside = "" if both or length is None else f" behind prompts of {length} tokens"
             yield (
@@ -98,12 +93,12 @@ class PPO(Stage):
         if isinstance(longest, int) and self.datasets and self.block_size > longest:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         yield from self._unfit_keys(both)
-        yield from tuning.mistakes(self, recipe, kind, written + (length or 0))
+        yield from tuning.issues(self, recipe, kind, written + (length or 0))
 
     def _unfit_arguments(self) -> Iterator[ConfigIssue]:
-        words, s = in_todays_names(split(self.arguments, SETTINGS)[1]), self.settings
+        s = self.arguments
         for name in NO_ROWS_ASIDE:
-            if words.get(name) not in (None, False, "no"):
+            if getattr(s, name) not in (False, "no"):
                 yield (
                     ("arguments", name),
                     "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward",
@@ -115,17 +110,17 @@ class PPO(Stage):
             yield ("arguments", name), f"is {getattr(s, name)}, must be at most 1"
         if s.cliprange >= 1:
             yield ("arguments", "cliprange"), f"is {s.cliprange}, must be less than 1"
-        prompts = words.get("global_batch_size")
-        if isinstance(prompts, int) and prompts % s.num_mini_batches:
+        prompts = s.global_batch_size
+        if prompts is not None and prompts % s.num_mini_batches:
             yield (
                 ("arguments", "num_mini_batches"),
                 f"is {s.num_mini_batches}, which does not divide global_batch_size {prompts}",
             )
-        if "kl_horizon" in self.arguments and s.kl_target is None:
+        if "kl_horizon" in s.model_fields_set and s.kl_target is None:
             yield ("arguments", "kl_horizon"), "says how fast kl_coef is steered to kl_target, which is not given"
 
     def _unfit_keys(self, encoder_decoder: bool) -> Iterator[ConfigIssue]:
-        if bool(self.datasets) != (self.settings.ptx_coef > 0):
+        if bool(self.datasets) != (self.arguments.ptx_coef > 0):
             place, other = (
                 (("datasets",), "arguments.ptx_coef, the weight of this text")
                 if self.datasets
@@ -135,24 +130,28 @@ class PPO(Stage):
         if self.datasets and encoder_decoder:
             yield (
                 ("datasets",),
-                "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, leave it out",
+                "is text whose next tokens a decoder learns; an encoder-decoder has no such objective here, "
+                "leave it out",
             )
         if "block_size" in self.model_fields_set and not self.datasets:
             yield ("block_size",), "is the length of blocks of 'datasets', which is not given"
         if self.value == "reward" and (self.reward.name != MODEL or not self.reward.stages):
             yield (
                 ("value",),
-                "is reward, which takes the body of a reward model trained in this recipe; write reward: {from: STAGE}, or value: separate",
+                "is reward, which takes the body of a reward model trained in this recipe; write reward: "
+                "{from: STAGE}, or value: separate",
             )
         if self.tuner.positions:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is sampled behind it; use full, lora, ia3 or adapter",
+                f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is "
+                "sampled behind it; use full, lora, ia3 or adapter",
             )
-        if self.tuner.thaws:
+        if self.tuner.unfreezes:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one that learns the same weights throughout",
+                f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one "
+                "that learns the same weights throughout",
             )
         if self.tuner.stages:
             yield ("tuner",), f"is {self.tuner.name}, which a ppo stage cannot use"
@@ -180,7 +179,7 @@ class PPO(Stage):
 
     def cost(self, planning: Planning) -> StagePlan:
         """Its examples are completions, learnt from `num_ppo_epochs` times."""
-        s, head = self.settings, tuning.planned_head(planning.recipe)
+        s, head = self.arguments, tuning.planned_head(planning.recipe)
         notes = [
             *planning.notes,
             f"at most: every completion is counted with response_length {s.response_length}, and its sampling as one "
@@ -202,7 +201,7 @@ class PPO(Stage):
             s.response_length,
             s.response_length,
             forwards=FORWARDS + bodies - 1 + PASSES * (learnt - 1),
-            copies=not self.tuner.leaves_base,
+            copies=not self.tuner.keeps_base,
         )
         rows = planning.rows_to_learn(self, prompt_rows(self.prompts), notes, what="prompts")
         return planning.training(self, head, example, rows, notes)
@@ -212,22 +211,22 @@ class PPO(Stage):
         beside it."""
         from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
         from pipelines.trainers.checkpoints import save_stage
-        from pipelines.trainers.ppo_experience import Asked, together
-        from pipelines.trainers.ppo_trainer import Plan, PPOTrainer
+        from pipelines.trainers.ppo_experience import PromptDraws, together
+        from pipelines.trainers.ppo_trainer import PPOPlan, PPOTrainer
         from pipelines.trainers.reference import reference_for
         from pipelines.trainers.trainer import fit
 
         source = context.recipe.model_of(context.recipe.stage(context.stage_id))
         tokenizer = context.open_tokenizer(source if source in context.stage_folders else None)
-        model, head = policy.opened_policy(self, context)
+        model, head = tuning.opened_policy(self, context)
         rows = self._prompts(context, model, tokenizer, head)
         blocks = self._blocks(context, tokenizer) if self.datasets else None
         reference = reference_for(model, self.tuner)
         tuner, tuned = tuning.adapted(self, context, model)
         whole = ActorCritic(tuned, self._critic(context, head, tuner))
-        arguments, share, micro = self._arguments(context)
-        plan = Plan(
-            settings=self.settings,
+        share, micro = self._batches(context)
+        plan = PPOPlan(
+            settings=self.arguments,
             prompts=rows.ids,
             texts=rows.texts,
             scorer=self.reward.open(context),
@@ -241,53 +240,48 @@ class PPO(Stage):
             context,
             _without_dropout(whole),
             tokenizer,
-            Asked(len(rows), share * context.world.size),
+            PromptDraws(len(rows), share * context.world.size),
             collate=together,
             loss=_no_loss,
-            arguments=arguments,
+            arguments=self.arguments,
+            overrides={"per_device_train_batch_size": share, "gradient_accumulation_steps": 1},
             tuner=OfThePolicy(tuner, whole),
             trainer_of=partial(PPOTrainer, plan=plan),
         )
         whole.policy.finery_beside = {"value": whole.as_critic(tuner)}
         save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
 
-    def _arguments(self, context: Context) -> tuple[dict[str, Any], int, int]:
-        """(TrainingArguments for a loop whose step is an iteration, completions of a process an iteration, those
-        learnt from at once)."""
-        rest = in_todays_names(split(self.arguments, SETTINGS)[1])
-        micro, accumulated = batch_sizes(rest, context.world.size)
-        share, parts = micro * accumulated, self.settings.num_mini_batches
+    def _batches(self, context: Context) -> tuple[int, int]:
+        """(completions of a process an iteration, which is a step of the loop; those that are learnt from at once)."""
+        micro, accumulated = self.arguments.batch_sizes(context.world.size)
+        share, parts = micro * accumulated, self.arguments.num_mini_batches
         if share % parts:
             raise IncompatibleError(
-                f"an iteration has {share} completions on each process, which arguments.num_mini_batches {parts} does not divide; "
+                f"an iteration has {share} completions on each process, which arguments.num_mini_batches "
+                f"{parts} does not divide; "
                 f"make global_batch_size a multiple of {parts * context.world.size}"
             )
-        kept = {
-            name: value
-            for name, value in rest.items()
-            if name not in ("global_batch_size", "gradient_accumulation_steps")
-        }
-        return {"logging_steps": 1, **kept, "per_device_train_batch_size": share}, share, min(micro, share // parts)
+        return share, min(micro, share // parts)
 
-    def _prompts(self, context: Context, model: Any, tokenizer: Any, head: Head) -> Any:
+    def _prompts(self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Any:
         """The prompts, of which every one leaves room for a completion. Raises DataError."""
         from pipelines.models.sampling import refuse
 
         rows = self.prompts.read(tokenizer, encoder_decoder=head.kind == "seq2seq_lm")
         if len(rows) == 0:
             raise DataError("no prompt is left to complete; raise prompts.max_length")
-        refuse(model, rows.ids, self.settings.response_length)
+        refuse(model, rows.ids, self.arguments.response_length)
         if rows.left_out and context.world.is_main:
             context.events.emit(
                 "warning",
-                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first is row {rows.left_out[0] + 1}",
+                message=f"{len(rows.left_out)} prompts are longer than prompts.max_length and are left out, the first "
+                f"is row {rows.left_out[0] + 1}",
             )
         return rows
 
-    def _blocks(self, context: Context, tokenizer: Any) -> Any:
+    def _blocks(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Any:
         """Pretraining text as one stream, (blocks, block_size), prepared by the main process and mapped by all."""
-        from pipelines.data.packing import pack
-        from pipelines.trainers.pretrain import prepared_key
+        from pipelines.data.packing import pack, prepared_key
 
         content = {name: value for name, value in self.content(context.recipe).items() if name.startswith("datasets")}
 
@@ -308,19 +302,21 @@ class PPO(Stage):
         body.finery_new_modules = []  # its language-model head says nothing here
         return tuner.apply(body)
 
-    def _layout(self, model: Any, tokenizer: Any, head: Head) -> Any:
+    def _layout(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Any:
         from pipelines.data.completions import padding_token
         from pipelines.models.sampling import decoder_start
         from pipelines.trainers.ppo_experience import Layout
 
         return Layout(padding_token(tokenizer), decoder_start(model, tokenizer) if head.kind == "seq2seq_lm" else None)
 
-    def _sampler(self, context: Context, model: Any, tokenizer: Any, prompts: Any) -> Any:
+    def _sampler(
+        self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Any
+    ) -> Any:
         """`sample(policy, prompts, draws)`, by whichever engine writes. Raises Misfit for an engine that the
         policy does not fit."""
         from pipelines.models.sampling import complete
 
-        s = self.settings
+        s = self.arguments
         if self.rollouts == "vllm":
             from pipelines.models.sampling import VLLMSampler, unfit
 
@@ -336,7 +332,7 @@ class PPO(Stage):
                 longest=max(len(prompt) for prompt in prompts),
             )
 
-        def sample(policy: Any, prompts: Any, draws: Any) -> Any:
+        def sample(policy: PreTrainedModel, prompts: Any, draws: Any) -> Any:
             return complete(
                 policy,
                 tokenizer,
@@ -353,7 +349,7 @@ class PPO(Stage):
         return sample
 
 
-def _no_loss(model: Any, inputs: Any) -> Any:
+def _no_loss(model: PreTrainedModel, inputs: Any) -> Any:
     raise AssertionError("an iteration of PPO computes its losses itself")
 
 

@@ -36,7 +36,7 @@ class Watch:
     def __init__(self) -> None:
         self.first: list[dict[str, float]] = []
         self.latest: list[dict[str, float]] = []
-        self.told: list[str] = []
+        self.warned: list[str] = []
 
     def look(self, metrics: Mapping[str, float], completions: int) -> list[str]:
         """The sentences for signs that are new, after an iteration of so many `completions`."""
@@ -46,18 +46,18 @@ class Watch:
         self.latest = [*self.latest, seen][-WINDOW:]
         if len(self.first) < WINDOW:
             return []
-        found = dict(signs(mean(self.first), mean(self.latest), completions))
-        new = [name for name in found if name not in self.told]
-        self.told += new
-        return [found[name] for name in new]
+        sentences = dict(signs(mean(self.first), mean(self.latest), completions))
+        new = [name for name in sentences if name not in self.warned]
+        self.warned += new
+        return [sentences[name] for name in new]
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON."""
-        return {"first": self.first, "latest": self.latest, "told": self.told}
+        return {"first": self.first, "latest": self.latest, "told": self.warned}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
-        self.first, self.latest, self.told = list(state["first"]), list(state["latest"]), list(state["told"])
+        self.first, self.latest, self.warned = list(state["first"]), list(state["latest"]), list(state["told"])
 
 
 def mean(iterations: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -73,8 +73,10 @@ def signs(first: Mapping[str, float], now: Mapping[str, float], completions: int
         yield (
             "hacking_kl",
             (
-                f"the reward rose from {first['reward']:.3g} to {now['reward']:.3g} while the KL to the reference reached {now['kl']:.3g} nats a "
-                f"completion ({a_token:.2f} a token): the policy may be exploiting the reward; read the samples, raise kl_coef or set kl_target"
+                f"the reward rose from {first['reward']:.3g} to {now['reward']:.3g} while the KL to the "
+                f"reference reached {now['kl']:.3g} nats a "
+                f"completion ({a_token:.2f} a token): the policy may be exploiting the reward; read the "
+                "samples, raise kl_coef or set kl_target"
             ),
         )
     longer, shorter = (
@@ -85,15 +87,18 @@ def signs(first: Mapping[str, float], now: Mapping[str, float], completions: int
         yield (
             "hacking_length",
             (
-                f"the reward rose while completions went from {first['response_length']:.1f} to {now['response_length']:.1f} tokens: it may reward "
-                f"{'length' if longer else 'brevity'} and nothing else; read the samples, or {'set length_penalty' if longer else 'raise kl_coef'}"
+                f"the reward rose while completions went from {first['response_length']:.1f} to "
+                f"{now['response_length']:.1f} tokens: it may reward "
+                f"{'length' if longer else 'brevity'} and nothing else; read the samples, or "
+                f"{'set length_penalty' if longer else 'raise kl_coef'}"
             ),
         )
     if now["entropy"] < ENTROPY_SHARE * first["entropy"]:
         yield (
             "entropy_collapse",
             (
-                f"the policy's entropy fell from {first['entropy']:.3g} to {now['entropy']:.3g} nats a token: it hardly chooses any more, and so "
+                f"the policy's entropy fell from {first['entropy']:.3g} to {now['entropy']:.3g} nats a token: "
+                "it hardly chooses any more, and so "
                 "learns no more; raise kl_coef or entropy_coef, or lower learning_rate"
             ),
         )
@@ -101,20 +106,23 @@ def signs(first: Mapping[str, float], now: Mapping[str, float], completions: int
         yield (
             "same_texts",
             (
-                f"only {now['distinct']:.0%} of the completions of an iteration differ from each other: the policy says the same to every prompt; "
+                f"only {now['distinct']:.0%} of the completions of an iteration differ from each other: the "
+                "policy says the same to every prompt; "
                 "raise kl_coef or entropy_coef, or lower learning_rate"
             ),
         )
     if first["ended"] >= ENDED_SHARE and now["ended"] == 0:
         yield (
             "endless",
-            "completions no longer come to an end: every one is cut at response_length; set missing_eos_penalty, or raise response_length",
+            "completions no longer come to an end: every one is cut at response_length; set "
+            "missing_eos_penalty, or raise response_length",
         )
     if now["advantage_std"] < NO_SPREAD:
         yield (
             "no_advantage",
             (
-                "the advantages are all but equal, so that there is nothing to learn from: the reward gives every completion the same score "
+                "the advantages are all but equal, so that there is nothing to learn from: the reward gives "
+                "every completion the same score "
                 f"({now['reward']:.3g}), or the completions are all the same"
             ),
         )

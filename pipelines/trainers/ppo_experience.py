@@ -1,9 +1,5 @@
-"""What one iteration of PPO learns from: the order of prompts, sampled completions, and a column for all that is known.
-
-The order in which prompts are asked: every batch full, every completion with a number of its own.
-
-What one iteration of PPO learns from: prompts, sampled completions, and a column for all that is known about each
-token.
+"""What one iteration of PPO learns from: the order of prompts, sampled completions, and a column for all that is
+known.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ class PromptOrder(Sampler[int]):
         return iter((draws * self.prompts + rows).tolist())
 
 
-class Asked:
+class PromptDraws:
     """The prompts as a data set of the loop: `{row, draw}` behind each number of `PromptOrder`."""
 
     def __init__(self, prompts: int, batch_size: int) -> None:
@@ -90,17 +86,17 @@ class Layout:
                 [IGNORED] * (len(prompt) - 1) + list(response)
                 for prompt, response in zip(prompts, responses, strict=True)
             ]
-            found = {"input_ids": ids, "attention_mask": real, "labels": filled(named, IGNORED)[0]}
+            inputs = {"input_ids": ids, "attention_mask": real, "labels": filled(named, IGNORED)[0]}
         else:
             ids, real = filled(prompts, self.pad)
             read = filled([[self.start, *response[:-1]] for response in responses], self.pad)[0]
-            found = {
+            inputs = {
                 "input_ids": ids,
                 "attention_mask": real,
                 "decoder_input_ids": read,
                 "labels": filled(responses, IGNORED)[0],
             }
-        return {name: value.to(device) for name, value in found.items()}
+        return {name: value.to(device) for name, value in inputs.items()}
 
 
 @dataclass

@@ -1,28 +1,18 @@
 """The arithmetic of PPO: scores, the KL penalty, generalized advantage estimation, and clipped losses.
 
-From what a reward says of a completion to the score that PPO learns from: normalised, clipped, and less the penalties.
-
-How far a policy has gone from its reference, estimated on sampled tokens, and what that costs: fixed, or steered to a
-target.
-
-The estimators are Schulman's (2020, "Approximating KL Divergence", joschu.net/blog/kl-approx.html). The tokens were
-sampled from the policy p, the reference is q, and r = q/p at the sampled token; KL(p, q) is the mean of
+Scores are what the reward says of a completion, normalised, clipped, and less the penalties. The KL of the policy to
+its reference is estimated on sampled tokens, by Schulman's estimators (2020, "Approximating KL Divergence",
+joschu.net/blog/kl-approx.html). The tokens were sampled from the policy p, the reference is q, and r = q/p at the
+sampled token; KL(p, q) is the mean of
 
 - k1 = -log r: unbiased, but of high variance, and negative as often as not while p and q are close;
 - k2 = (log r)^2 / 2: never negative, of low variance, a little biased;
 - k3 = (r - 1) - log r: never negative, unbiased, of low variance.
 
-How much better each token was than expected: rewards per token, generalized advantage estimation, whitening.
-
-Everything here is (rows, length): one row a completion, one column a token of it. `mask` says which columns belong to
-the completion; they are the first ones of each row. A value at column t is of the state from which token t was
-chosen.
-
-The losses of proximal policy optimization, as sums over tokens: clipped policy, clipped value, entropy.
-
-Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arxiv.org/abs/1707.06347. All arguments are (rows,
-length) with a `mask` of the tokens that count; the caller divides by the tokens of the whole minibatch, over
-micro-batches and processes.
+Advantages and losses are (rows, length): one row a completion, one column a token of it. `mask` says which columns
+belong to the completion; they are the first ones of each row. A value at column t is of the state from which token t
+was chosen. Losses are sums over tokens (Schulman et al. 2017, "Proximal Policy Optimization Algorithms",
+arxiv.org/abs/1707.06347); the caller divides by the tokens of the whole minibatch, over micro-batches and processes.
 """
 
 from __future__ import annotations
@@ -35,7 +25,7 @@ import torch
 from torch import Tensor
 
 from pipelines.core.errors import StageError
-from pipelines.trainers.ppo_settings import PPOSettings
+from pipelines.trainers.ppo_settings import PPOArguments
 
 
 class RunningMoments:
@@ -75,7 +65,9 @@ class RunningMoments:
         self.count, self.mean, self.squares = int(state["count"]), float(state["mean"]), float(state["squares"])
 
 
-def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOSettings, known: RunningMoments) -> Tensor:
+def shaped(
+    scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOArguments, moments_so_far: RunningMoments
+) -> Tensor:
     """The scores (rows,) that PPO learns from.
 
     First normalised by the moments of all scores so far and then clipped: Zheng et al. 2023, "Secrets of RLHF in
@@ -85,7 +77,7 @@ def shaped(scores: Tensor, ended: Tensor, lengths: Tensor, settings: PPOSettings
     arxiv.org/abs/2403.17031, as TRL does it.
     """
     if settings.reward_normalization == "running":
-        scores = (scores - known.mean) / (known.deviation + 1e-8)
+        scores = (scores - moments_so_far.mean) / (moments_so_far.deviation + 1e-8)
     if settings.reward_clip is not None:
         scores = scores.clamp(-settings.reward_clip, settings.reward_clip)
     scores = scores - settings.length_penalty * lengths
@@ -211,10 +203,10 @@ def whitened(values: Tensor, mask: Tensor, shift_mean: bool = True, total: Total
 
 def moments(values: Tensor, mask: Tensor, total: Total = alone) -> tuple[Tensor, Tensor]:
     """(mean (), population variance ()) of what is in the mask, over all processes."""
-    kept = values * mask
-    count, summed = total(torch.stack([mask.sum().to(kept.dtype), kept.sum()]))
+    inside = values * mask
+    count, summed = total(torch.stack([mask.sum().to(inside.dtype), inside.sum()]))
     mean = summed / count.clamp(min=1)
-    return mean, total((((kept - mean) * mask) ** 2).sum()) / count.clamp(min=1)
+    return mean, total((((inside - mean) * mask) ** 2).sum()) / count.clamp(min=1)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> float:

@@ -1,98 +1,83 @@
-"""The numbers of PPO that a recipe may set among `arguments`, under TRL's names where TRL has them."""
+"""The numbers of PPO that a recipe may set among `arguments`, under TRL's names where TRL has them.
+
+docs/how-to/ppo.md says what they do, and where they come from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Literal
 
-from pipelines.core.training_arguments import COUNT, Argument
-from pipelines.trainers.arguments import Setting
+from pipelines.core.training_arguments import (
+    Accepts,
+    Count,
+    Every,
+    NotNegative,
+    OptionalNotNegative,
+    OptionalPositive,
+    Positive,
+    Switch,
+    TrainingArguments,
+    choice,
+)
 
-NOT_NEGATIVE = Argument("float", at_least=0)
-POSITIVE = Argument("float", above=0)
-SWITCH = Argument("bool")
-OPTIONAL = Argument("float|null", above=0)
 
-SETTINGS: dict[str, Setting] = {
+class PPOArguments(TrainingArguments):
+    """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers."""
+
+    logging_steps: Every = 1
+    """Iterations between two logs; below 1 a share of all iterations."""
     # what is sampled
-    "response_length": Setting(COUNT, 53),
-    "temperature": Setting(POSITIVE, 1.0),
-    "top_p": Setting(POSITIVE, 1.0),
-    "top_k": Setting(Argument("int", at_least=0), 0),
-    "local_rollout_forward_batch_size": Setting(COUNT, 64),
-    # what it is worth
-    "missing_eos_penalty": Setting(Argument("float|null", at_least=0), None),
-    "length_penalty": Setting(NOT_NEGATIVE, 0.0),
-    "reward_clip": Setting(OPTIONAL, None),
-    "reward_normalization": Setting(Argument("=running|null"), None),
-    "whiten_rewards": Setting(SWITCH, False),
-    "whiten_advantages": Setting(SWITCH, True),
-    "gamma": Setting(NOT_NEGATIVE, 1.0),
-    "lam": Setting(NOT_NEGATIVE, 0.95),
-    # how far the policy may go from its reference
-    "kl_coef": Setting(NOT_NEGATIVE, 0.05),
-    "kl_estimator": Setting(Argument("=k1|=k2|=k3"), "k1"),
-    "kl_target": Setting(OPTIONAL, None),
-    "kl_horizon": Setting(COUNT, 10_000),
-    # how it learns from what it sampled
-    "num_ppo_epochs": Setting(COUNT, 4),
-    "num_mini_batches": Setting(COUNT, 1),
-    "cliprange": Setting(POSITIVE, 0.2),
-    "cliprange_value": Setting(POSITIVE, 0.2),
-    "vf_coef": Setting(NOT_NEGATIVE, 0.1),
-    "entropy_coef": Setting(NOT_NEGATIVE, 0.0),
-    "target_kl": Setting(OPTIONAL, None),
-    "ptx_coef": Setting(NOT_NEGATIVE, 0.0),
-}
-"""Each with what it is when nothing is said. docs/ppo.md says what they do, and where they come from."""
-
-
-@dataclass(frozen=True)
-class PPOSettings:
-    """The settings of one stage."""
-
-    response_length: int
+    response_length: Count = 53
     """Tokens of a completion at most."""
-    temperature: float
+    temperature: Positive = 1.0
     """Divides the logits, of what is sampled and of every log-probability."""
-    top_p: float
-    top_k: int
-    local_rollout_forward_batch_size: int
+    top_p: Positive = 1.0
+    """Sample from the likeliest tokens that hold so much probability."""
+    top_k: Annotated[int, Accepts("int", at_least=0)] = 0
+    """Sample from so many of the likeliest tokens; 0 takes all."""
+    local_rollout_forward_batch_size: Count = 64
     """Completions that are written, and read without gradients, at a time."""
-    missing_eos_penalty: float | None
+    # what it is worth
+    missing_eos_penalty: OptionalNotNegative = None
     """Taken from the score of a completion that does not come to its end."""
-    length_penalty: float
+    length_penalty: NotNegative = 0.0
     """Taken from the score for every token."""
-    reward_clip: float | None
+    reward_clip: OptionalPositive = None
     """Scores are held between minus and plus this."""
-    reward_normalization: str | None
+    reward_normalization: Annotated[str | None, Accepts("=running|null")] = None
     """`running`: scores are divided by the standard deviation of all so far, their mean taken away."""
-    whiten_rewards: bool
-    whiten_advantages: bool
-    gamma: float
-    lam: float
-    kl_coef: float
-    kl_estimator: Any
-    kl_target: float | None
-    """The KL of a completion that `kl_coef` is steered towards; None leaves it as it is."""
-    kl_horizon: int
-    num_ppo_epochs: int
-    num_mini_batches: int
-    cliprange: float
-    cliprange_value: float
-    vf_coef: float
-    entropy_coef: float
-    target_kl: float | None
+    whiten_rewards: Switch = False
+    """Divide rewards by their standard deviation."""
+    whiten_advantages: Switch = True
+    """Take the mean from advantages, and divide them by their standard deviation."""
+    gamma: NotNegative = 1.0
+    """How much a reward counts one token earlier."""
+    lam: NotNegative = 0.95
+    """λ of generalized advantage estimation: 0 trusts the value function, 1 the rewards."""
+    # how far the policy may go from its reference
+    kl_coef: NotNegative = 0.05
+    """The weight of the KL to the reference."""
+    kl_estimator: Annotated[Literal["k1", "k2", "k3"], Accepts(choice("k1", "k2", "k3"))] = "k1"
+    """How the KL is estimated on sampled tokens."""
+    kl_target: OptionalPositive = None
+    """The KL of a completion that `kl_coef` is steered towards. Default: `kl_coef` stays."""
+    kl_horizon: Count = 10_000
+    """Completions over which it is steered."""
+    # how it learns from what it sampled
+    num_ppo_epochs: Count = 4
+    """Passes over the completions of an iteration."""
+    num_mini_batches: Count = 1
+    """Updates of each pass."""
+    cliprange: Positive = 0.2
+    """How far a probability ratio may go from 1."""
+    cliprange_value: Positive = 0.2
+    """How far a value may go from what it was."""
+    vf_coef: NotNegative = 0.1
+    """The weight of the value function's loss."""
+    entropy_coef: NotNegative = 0.0
+    """The weight of the entropy that is rewarded."""
+    target_kl: OptionalPositive = None
     """KL between the policy that sampled and the one that learns, a token, after which an iteration has no further
     epoch."""
-    ptx_coef: float
+    ptx_coef: NotNegative = 0.0
     """The weight of the next-token loss on `datasets`, beside the PPO loss."""
-
-    @classmethod
-    def of(cls, own: Mapping[str, Any]) -> PPOSettings:
-        """From what `own_arguments.split` took out."""
-        numbers: dict[str, Any] = {
-            name: float(value) if isinstance(SETTINGS[name].default, float) else value for name, value in own.items()
-        }
-        return cls(**numbers)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pipelines.models.log_probabilities import spread, token_log_probabilities
 from pipelines.models.sampling import Rollouts
-from pipelines.trainers.actor_critic import ActorCritic, Said
+from pipelines.trainers.actor_critic import ActorCritic, TokenOutputs
 from pipelines.trainers.checkpoints import save_learnt
 from pipelines.trainers.ppo_diagnostics import Watch
 from pipelines.trainers.ppo_experience import Experience, Layout, PromptOrder, by_length
@@ -43,8 +43,8 @@ from pipelines.trainers.ppo_losses import (
     value_loss,
     whitened,
 )
-from pipelines.trainers.ppo_settings import PPOSettings
-from pipelines.trainers.reference import Reference
+from pipelines.trainers.ppo_settings import PPOArguments
+from pipelines.trainers.reference import ReferenceModel
 from pipelines.trainers.trainer import FineryTrainer
 
 SHUFFLING, TEXTS = 0x9906, 0x97C4
@@ -54,15 +54,15 @@ SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class PPOPlan:
     """What the loop is told beside its settings."""
 
-    settings: PPOSettings
+    settings: PPOArguments
     prompts: Sequence[Sequence[int]]
     texts: Sequence[str]
     """The prompts as people read them."""
     scorer: Callable[[Sequence[str], Sequence[str]], list[float]]
-    reference: Reference
+    reference: ReferenceModel
     layout: Layout
     sample: Callable[..., Rollouts]
     """`sample(policy, prompts, draws) -> Rollouts`."""
@@ -92,15 +92,15 @@ class Sums:
 class PPOTrainer(FineryTrainer):
     """FineryTrainer whose step is an iteration: sample, score, update."""
 
-    def __init__(self, *, plan: Plan, **keywords: Any) -> None:
+    def __init__(self, *, plan: PPOPlan, **keywords: Any) -> None:
         s = plan.settings
         self.plan = plan
         self.controller = (
             FixedKL(s.kl_coef) if s.kl_target is None else AdaptiveKL(s.kl_coef, s.kl_target, s.kl_horizon)
         )
-        self.known = RunningMoments()
+        self.reward_moments = RunningMoments()
         self.watch = Watch()
-        self.told: dict[str, float] = {}
+        self.iteration_metrics: dict[str, float] = {}
         """The metrics of the latest iteration."""
         super().__init__(**keywords)
 
@@ -118,15 +118,15 @@ class PPOTrainer(FineryTrainer):
     @property
     def bare(self) -> ActorCritic:
         """The policy and its value function, without what wraps them."""
-        found: ActorCritic = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        return found
+        bare: ActorCritic = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return bare
 
     def total(self, tensor: Tensor) -> Tensor:
         """`tensor` added up over the processes."""
         if self.args.world_size == 1:
             return tensor
-        found: Tensor = self.accelerator.reduce(tensor, "sum")
-        return found
+        summed: Tensor = self.accelerator.reduce(tensor, "sum")
+        return summed
 
     # -- an iteration ----------------------------------------------------------------------------------------------
 
@@ -134,10 +134,10 @@ class PPOTrainer(FineryTrainer):
         """One iteration; the gradient of its last minibatch is left for the Trainer's own optimizer step."""
         experience, metrics = self.collected(inputs["row"].tolist(), inputs["draw"].tolist())
         loss, learnt = self.updated(model, experience)
-        self.told = metrics | learnt
+        self.iteration_metrics = metrics | learnt
         self.controller.update(metrics["kl"], len(experience) * self.args.world_size)
         if self.context.world.is_main:
-            for sentence in self.watch.look(self.told, len(experience) * self.args.world_size):
+            for sentence in self.watch.look(self.iteration_metrics, len(experience) * self.args.world_size):
                 self.context.events.emit("warning", step=self.state.global_step + 1, message=sentence)
         return loss
 
@@ -151,8 +151,8 @@ class PPOTrainer(FineryTrainer):
             written = plan.sample(self.bare.policy, prompts, draws)
         raw = checked(plan.scorer(texts, written.texts), len(rows))
         if s.reward_normalization == "running":
-            self.known.add([score for process in self.context.gather(raw.tolist()) for score in process])
-        scores = shaped(raw, written.ended, written.lengths, s, self.known)
+            self.reward_moments.add([score for process in self.context.gather(raw.tolist()) for score in process])
+        scores = shaped(raw, written.ended, written.lengths, s, self.reward_moments)
 
         device = self.args.device
         mask = written.mask.to(device)
@@ -162,9 +162,9 @@ class PPOTrainer(FineryTrainer):
             mask,
             *(torch.zeros_like(mask, dtype=torch.float32) for _ in range(4)),
         )
-        said = self._asked(experience, self._say)
-        reference = self._asked(experience, self._reference)[0]
-        experience.old, experience.values, entropies = said
+        columns = self._columns(experience, self._policy_columns)
+        reference = self._columns(experience, self._reference_columns)[0]
+        experience.old, experience.values, entropies = columns
 
         kl = estimated_kl(experience.old, reference, s.kl_estimator) * mask
         rewards = token_rewards(scores.to(device), kl, mask, self.controller.coefficient)
@@ -192,7 +192,7 @@ class PPOTrainer(FineryTrainer):
         self._show(texts, written, raw, kl.sum(1))
         return experience, metrics
 
-    def _asked(self, experience: Experience, ask: Callable[[dict[str, Tensor]], tuple[Tensor, ...]]) -> list[Tensor]:
+    def _columns(self, experience: Experience, ask: Callable[[dict[str, Tensor]], tuple[Tensor, ...]]) -> list[Tensor]:
         """Columns (rows, length) of what `ask` tells about the named tokens, in batches of similar lengths,
         without gradients."""
         lengths = [
@@ -202,17 +202,17 @@ class PPOTrainer(FineryTrainer):
         columns: list[Tensor] = []
         for rows in by_length(lengths, self.plan.settings.local_rollout_forward_batch_size):
             with torch.no_grad(), self.compute_loss_context_manager():
-                told = ask(experience.inputs(self.plan.layout, rows))
-            columns = columns or [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in told]
-            for column, values in zip(columns, told, strict=True):
+                values_by_column = ask(experience.inputs(self.plan.layout, rows))
+            columns = columns or [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in values_by_column]
+            for column, values in zip(columns, values_by_column, strict=True):
                 column[rows] = spread(values.float(), experience.mask[rows])
         return columns
 
-    def _say(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    def _policy_columns(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return tuple(self.bare(inputs, temperature=self.plan.settings.temperature))
 
-    def _reference(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        with self.plan.reference.asked(self.bare.policy) as reference:
+    def _reference_columns(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        with self.plan.reference.model_for(self.bare.policy) as reference:
             named = token_log_probabilities(reference, inputs, temperature=self.plan.settings.temperature)
         return (named.log_probabilities[named.mask],)
 
@@ -244,20 +244,20 @@ class PPOTrainer(FineryTrainer):
             if s.target_kl is not None and self._moved(sums, *moved_before) > s.target_kl:
                 break
         names, totals = sorted(sums.totals), self.total(sums.stacked())
-        told = dict(zip(names, totals.tolist(), strict=True))
-        tokens = told.pop("tokens")
-        text_tokens = told.pop("ptx_tokens", 0.0)
+        sums_by_name = dict(zip(names, totals.tolist(), strict=True))
+        tokens = sums_by_name.pop("tokens")
+        text_tokens = sums_by_name.pop("ptx_tokens", 0.0)
         metrics = {
-            "policy_loss": told["policy"] / tokens,
-            "value_loss": told["value"] / tokens,
-            "clip_fraction": told["clipped"] / tokens,
-            "value_clip_fraction": told["value_clipped"] / tokens,
-            "approx_kl": told["moved"] / tokens,
-            "ratio": told["ratio"] / tokens,
+            "policy_loss": sums_by_name["policy"] / tokens,
+            "value_loss": sums_by_name["value"] / tokens,
+            "clip_fraction": sums_by_name["clipped"] / tokens,
+            "value_clip_fraction": sums_by_name["value_clipped"] / tokens,
+            "approx_kl": sums_by_name["moved"] / tokens,
+            "ratio": sums_by_name["ratio"] / tokens,
             "ppo_epochs": float(epochs),
         }
         if text_tokens:
-            metrics["ptx_loss"] = told["ptx"] / text_tokens
+            metrics["ptx_loss"] = sums_by_name["ptx"] / text_tokens
         return torch.stack(losses).mean(), metrics
 
     def _minibatches(self, count: int, epoch: int) -> Iterator[list[int]]:
@@ -308,7 +308,7 @@ class PPOTrainer(FineryTrainer):
     def _loss(self, model: nn.Module, experience: Experience, rows: list[int], sums: Sums) -> Tensor:
         """The PPO loss of some completions, summed over their tokens ()."""
         s = self.plan.settings
-        said: Said = model(
+        outputs: TokenOutputs = model(
             experience.inputs(self.plan.layout, rows), temperature=s.temperature, learns_entropy=s.entropy_coef > 0
         )
         old, values, advantages, returns = (
@@ -316,8 +316,8 @@ class PPOTrainer(FineryTrainer):
             for column in (experience.old, experience.values, experience.advantages, experience.returns)
         )
         counts = torch.ones_like(old, dtype=torch.bool)
-        policy = policy_loss(said.log_probabilities, old, advantages, counts, s.cliprange)
-        value = value_loss(said.values, values, returns, counts, s.cliprange_value)
+        policy = policy_loss(outputs.log_probabilities, old, advantages, counts, s.cliprange)
+        value = value_loss(outputs.values, values, returns, counts, s.cliprange_value)
         sums.add(
             policy=policy.loss,
             value=value.loss,
@@ -327,7 +327,7 @@ class PPOTrainer(FineryTrainer):
             ratio=policy.ratio,
             tokens=counts.sum(),
         )
-        return combined(policy.loss, value.loss, said.entropies.sum(), s.vf_coef, s.entropy_coef)
+        return combined(policy.loss, value.loss, outputs.entropies.sum(), s.vf_coef, s.entropy_coef)
 
     def _pretraining(self, model: nn.Module, count: int, sums: Sums, place: tuple[int, int]) -> Tensor:
         """Add the gradient of ptx_coef times the next-token loss of `count` blocks of text: Ouyang et al. 2022,
@@ -348,12 +348,13 @@ class PPOTrainer(FineryTrainer):
                     "labels": ids[:, 1:].contiguous(),
                 }
                 with self.compute_loss_context_manager():
-                    said: Said = model(inputs, values=False)
-                    surprise = -said.log_probabilities.sum()
+                    outputs: TokenOutputs = model(inputs, values=False)
+                    surprise = -outputs.log_probabilities.sum()
                     value = plan.settings.ptx_coef * surprise / tokens * self.args.world_size
                 self.accelerator.backward(value)
                 sums.add(
-                    ptx=surprise, ptx_tokens=torch.tensor(float(len(said.log_probabilities)), device=self.args.device)
+                    ptx=surprise,
+                    ptx_tokens=torch.tensor(float(len(outputs.log_probabilities)), device=self.args.device),
                 )
                 loss = loss + value.detach()
         return loss
@@ -386,22 +387,22 @@ class PPOTrainer(FineryTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """With every logged loss the metrics of the iteration."""
         if "loss" in logs:
-            logs |= self.told
+            logs |= self.iteration_metrics
         super().log(logs, start_time)
 
     def own_state(self) -> dict[str, Any]:
         return {
             "kl_controller": self.controller.state(),
-            "scores": self.known.state(),
+            "scores": self.reward_moments.state(),
             "watch": self.watch.state(),
-            "told": self.told,
+            "told": self.iteration_metrics,
         }
 
     def restore_own(self, state: Mapping[str, Any]) -> None:
         self.controller.restore(state["kl_controller"])
-        self.known.restore(state["scores"])
+        self.reward_moments.restore(state["scores"])
         self.watch.restore(state["watch"])
-        self.told = dict(state["told"])
+        self.iteration_metrics = dict(state["told"])
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         save_learnt(self.bare.learnt(), self.args, output_dir)
@@ -411,6 +412,6 @@ class PPOTrainer(FineryTrainer):
 
     def stage_metrics(self) -> dict[str, float]:
         """As of every stage, and the last iteration's; a sample is a completion that was written and learnt from."""
-        found = super().stage_metrics()
+        metrics = super().stage_metrics()
         completions = self.state.global_step * self.args.train_batch_size * self.args.world_size
-        return found | {"train_samples_per_second": completions / found["train_runtime"]} | self.told
+        return metrics | {"train_samples_per_second": completions / metrics["train_runtime"]} | self.iteration_metrics

@@ -1,9 +1,4 @@
-"""Which preferences a stage learns from, and how they become the examples of its loop.
-
-What stages that learn from preferences have in common: which pairs they read, and how those are cut.
-
-From a stage's pairs to what its loop is fed: examples and the collator that puts both answers into one batch.
-"""
+"""Which preferences a stage learns from, and how they become the examples of its loop."""
 
 from __future__ import annotations
 
@@ -32,6 +27,8 @@ from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined
 from pipelines.tasks.preference.task import PreferenceReference
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
@@ -78,7 +75,8 @@ class PreferenceSubject(Stage):
                 [
                     (
                         (),
-                        f"needs either 'task' (of the kind preference) or 'datasets' (files, or what a stage has written); {given}",
+                        "needs either 'task' (of the kind preference) or 'datasets' (files, or what a stage "
+                        f"has written); {given}",
                     )
                 ]
             )
@@ -87,17 +85,18 @@ class PreferenceSubject(Stage):
     def resolved(self, name: str) -> PreferenceTask:
         """The task itself; one that is described in place goes by `name`."""
         task: Any = resolve(self.task, name)
-        found: PreferenceTask = (
+        resolved: PreferenceTask = (
             replace(task, skip_bad_rows=True) if self.skip_bad_rows and hasattr(task, "skip_bad_rows") else task
         )
-        return found
+        return resolved
 
     def preference_mistakes(self, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
         """What is wrong with these keys in the recipe, places relative to the stage."""
         if self.task is not None and (kind := resolve(self.task, name).kind) != KIND:
             yield (
                 ("task",),
-                f"is of the kind {kind}, but this stage learns from pairs of answers: a task of the kind {KIND}, such as alpaca_eval_preferences",
+                f"is of the kind {kind}, but this stage learns from pairs of answers: a task of the kind "
+                f"{KIND}, such as alpaca_eval_preferences",
             )
         stages = list(recipe.stages)
         here = next((at for at, each in enumerate(stages) if each.id == name), len(stages))
@@ -107,14 +106,14 @@ class PreferenceSubject(Stage):
             if reference.source is None or reference.source in writers:
                 continue
             wrong = "writes no preferences" if reference.source in earlier else "is no earlier stage"
-            known = (
+            remedy = (
                 f"Those that do: {', '.join(writers)}"
                 if writers
                 else "No earlier stage does: add {stage: feedback, …} before this one"
             )
             yield (
                 ("datasets", position, "from"),
-                f"'{reference.source}' {wrong}.{nearest(reference.source, writers)} {known}",
+                f"'{reference.source}' {wrong}.{nearest(reference.source, writers)} {remedy}",
             )
         shape = recipe.model.architecture
         longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
@@ -148,8 +147,8 @@ class PreferenceSubject(Stage):
 
     def preference_texts(self, name: str) -> Iterator[str]:
         """The texts of the training rows, for a tokenizer; those that a stage has yet to write are not among them."""
-        kept = None if self.datasets is None else tuple(each for each in self.datasets if each.source is None)
-        rows = self.read(name, {}) if kept is None else self._of_datasets(kept, {}) if kept else None
+        references = None if self.datasets is None else tuple(each for each in self.datasets if each.source is None)
+        rows = self.read(name, {}) if references is None else self._of_datasets(references, {}) if references else None
         sides = (
             ()
             if rows is None
@@ -222,18 +221,19 @@ class PreferenceSubject(Stage):
         example = Example(source, self.max_length, predicted, sequences, forwards, copies)
         return planning.training(self, head, example, rows, notes)
 
-    def preference_rows(self, context: Context, tokenizer: Any) -> PreferenceRows:
+    def preference_rows(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> PreferenceRows:
         """The training pairs, ready for `tokenizer`, which is given its chat template where they need one. Raises
         DataError."""
         rows = self.read(context.stage_id, context.stage_folders)
         if isinstance(rows, LabelledRows):
             raise DataError(
-                "the rows are single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected)"
+                "the rows are single answers (prompt, completion, label), and pairs are needed (prompt, "
+                "chosen, rejected)"
             )
         self._make_ready(rows, rows.chosen, context, tokenizer)
         return rows if self.chat_template is None else rows.in_turns()
 
-    def labelled_rows(self, context: Context, tokenizer: Any) -> LabelledRows:
+    def labelled_rows(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> LabelledRows:
         """The training rows as single answers, ready for `tokenizer`: pairs are split in two. Raises DataError."""
         rows = self.read(context.stage_id, context.stage_folders)
         single = rows if isinstance(rows, LabelledRows) else split_in_two(rows)
@@ -241,7 +241,11 @@ class PreferenceSubject(Stage):
         return single if self.chat_template is None else single.in_turns()
 
     def _make_ready(
-        self, rows: PreferenceRows | LabelledRows, dialogues: Iterable[Dialogue], context: Context, tokenizer: Any
+        self,
+        rows: PreferenceRows | LabelledRows,
+        dialogues: Iterable[Dialogue],
+        context: Context,
+        tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         """Say what is left out, and give `tokenizer` the chat template that the rows need. Raises DataError
         without rows."""
@@ -256,7 +260,11 @@ class PreferenceSubject(Stage):
 
 
 def pairs_for(
-    subject: PreferenceSubject, context: Context, model: Any, tokenizer: Any, longest: int | None
+    subject: PreferenceSubject,
+    context: Context,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int | None,
 ) -> tuple[PreferencePairs, PairsTogether]:
     """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
     DataError."""
@@ -271,7 +279,7 @@ def pairs_for(
 
 
 def held_out_for(
-    subject: Any, model: Any, tokenizer: Any, longest: int | None, most: int
+    subject: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest: int | None, most: int
 ) -> tuple[PreferencePairs | None, list[tuple[int, int]]]:
     """(the first `most` held-out pairs of the stage's task, encoded as those for training; the characters of their
     two answers, uncut). None where there is no task. `tokenizer` has its chat template already: see `pairs_for`.
@@ -293,7 +301,7 @@ def held_out_for(
     return examples, [sizes[number] for number in examples.index]
 
 
-def _limits(subject: PreferenceSubject, model: Any, longest: int | None) -> tuple[bool, int, int | None]:
+def _limits(subject: PreferenceSubject, model: PreTrainedModel, longest: int | None) -> tuple[bool, int, int | None]:
     """(whether the model is an encoder-decoder, tokens of a row or an answer, tokens of a prompt)."""
     both = bool(getattr(model.config, "is_encoder_decoder", False))
     prompt = subject.max_prompt_length

@@ -1,19 +1,13 @@
-"""Pretraining: learn from text alone, by an objective.
-
-Names for prepared data: the same text, tokenizer and shape are prepared once and found again.
-"""
+"""Pretraining: learn from text alone, by an objective."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
@@ -22,23 +16,19 @@ from pipelines.core.errors import IncompatibleError
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.references import DatasetReference
 from pipelines.data.row_counts import text_bytes
+from pipelines.models import opening
 from pipelines.objectives.attention_masks import takes_masks
 from pipelines.trainers import tuning
-from pipelines.trainers.arguments import checked, in_todays_names
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
-
-
-def prepared_key(tokenizer: Any, content: Mapping[str, str], *shape: Any) -> str:
-    """A name that changes with the tokenizer, the data's content and the shape asked for."""
-    backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
-    text = json.dumps([backend, dict(content), shape], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Pretrain(Stage):
@@ -57,7 +47,7 @@ class Pretrain(Stage):
     """Which weights learn."""
     max_train_samples: int | None = Field(None, ge=1)
     """Only the first rows of each data set."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    arguments: TrainingArguments = TrainingArguments()
     """transformers TrainingArguments by name, and `global_batch_size`."""
 
     trains: ClassVar[bool] = True
@@ -67,13 +57,14 @@ class Pretrain(Stage):
         longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
         if isinstance(longest, int) and longest < self.block_size:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
-        if in_todays_names(self.arguments).get("eval_strategy", "no") != "no":
+        if self.arguments.eval_strategy != "no":
             yield ("arguments", "eval_strategy"), "is not offered here: pretraining holds no rows back; leave it out"
         objective = self.objective
         if objective.pairs:
             yield (
                 ("objective",),
-                f"is {objective.name}, which learns from pairs and not from text; use a supervised stage with a task of kind seq2seq",
+                f"is {objective.name}, which learns from pairs and not from text; use a supervised stage with "
+                "a task of kind seq2seq",
             )
             return
         if sentence := objective.too_long(self.block_size):
@@ -81,7 +72,8 @@ class Pretrain(Stage):
         if self.tuner.adapts and objective.two_models:
             yield (
                 ("tuner",),
-                f"is {self.tuner.name}, but {objective.name} trains a second model beside the one that is kept; use full",
+                f"is {self.tuner.name}, but {objective.name} trains a second model beside the one that is "
+                "kept; use full",
             )
         if not self.cross_document_attention and not objective.separates:
             yield (
@@ -90,7 +82,7 @@ class Pretrain(Stage):
             )
         if shape:
             yield from self._unfit(architecture_fields.resolve(shape), architecture_fields.heads(shape))
-        yield from tuning.mistakes(self, recipe, objective.head.kind, self.block_size)
+        yield from tuning.issues(self, recipe, objective.head.kind, self.block_size)
 
     def _unfit(self, shape: Mapping[str, Any], heads: tuple[str, ...] | None = None) -> Iterator[ConfigIssue]:
         """Why a model of this resolved architecture cannot do the stage. `heads` are those it can have, where known."""
@@ -116,8 +108,8 @@ class Pretrain(Stage):
         return chain.from_iterable(reference.rows(self.max_train_samples) for reference in self.datasets)
 
     def special_tokens(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.objective.special_tokens()
-        return found
+        tokens: tuple[str, ...] = self.objective.special_tokens()
+        return tokens
 
     def cost(self, planning: Planning) -> StagePlan:
         notes, objective = [*planning.notes], self.objective
@@ -166,7 +158,7 @@ class Pretrain(Stage):
         metrics["train_tokens"] = metrics["train_steps"] and round(metrics["epoch"] * self._tokens(examples))
         save_stage(context, objective.finish(model), tokenizer, objective.head, metrics, tuner)
 
-    def _refuse(self, config: Any) -> None:
+    def _refuse(self, config: PreTrainedConfig) -> None:
         """Raise Misfit when the open model cannot do the stage, for a checkpoint shows its shape only now."""
         longest = usable_positions(config)
         if longest is not None and longest < self.block_size:
@@ -176,19 +168,20 @@ class Pretrain(Stage):
         for place, sentence in self._unfit(config.to_dict()):
             raise IncompatibleError(f"{place[0]} {sentence}")
 
-    def collator(self, tokenizer: Any, seed: int, config: Any) -> Any:
+    def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig) -> Any:
         """The objective's own, which keeps documents apart where the stage does; evaluation asks with it too."""
         collate = self.objective.collate(tokenizer, seed, config)
         if self.cross_document_attention:
             return collate
         from pipelines.data.packing import end_of_text
-        from pipelines.objectives.attention_masks import Apart
+        from pipelines.objectives.attention_masks import SeparateDocuments
 
         end = end_of_text(tokenizer) if self.objective.layout == "stream" else tokenizer.sep_token_id
-        return Apart(collate, end, self.objective.causal)
+        return SeparateDocuments(collate, end, self.objective.causal)
 
-    def _examples(self, context: Context, tokenizer: Any) -> Any:
+    def _examples(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Any:
         """The text as the objective wants it, prepared by the main process and mapped by all."""
+        from pipelines.data.packing import prepared_key
         from pipelines.data.sentences import lay_out
 
         layout, length = self.objective.layout, self.objective.raw_length(self.block_size)
@@ -207,9 +200,8 @@ class Pretrain(Stage):
         return len(examples) * self.block_size
 
 
-def _another(context: Context, model: Any, head: Head, **overrides: Any) -> Any:
+def _another(context: Context, model: PreTrainedModel, head: Head, **overrides: Any) -> Any:
     """A further model from scratch with `head`: the recipe's architecture, or the checkpoint's, with other words."""
-    models = import_module("pipelines.models.opening")
     shape = context.recipe.model.architecture
     words = (
         architecture_fields.resolve(shape)
@@ -217,4 +209,4 @@ def _another(context: Context, model: Any, head: Head, **overrides: Any) -> Any:
         else {"model_type": model.config.model_type, **model.config.to_diff_dict()}
     )
     words = words | {"vocab_size": model.config.vocab_size} | overrides  # a preset names its own vocabulary
-    return models.build(words, head, context.open_tokenizer(), context.seed)
+    return opening.build(words, head, context.open_tokenizer(), context.seed)

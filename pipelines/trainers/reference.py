@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -20,27 +20,30 @@ from pipelines.core.interfaces import Context
 from pipelines.models.log_probabilities import sums, token_log_probabilities
 from pipelines.tuners.tuner import Tuner
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-class Reference(Protocol):
+
+class ReferenceModel(Protocol):
     """What is asked."""
 
-    def asked(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
+    def model_for(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
         """Inside the `with` block: the reference, on the policy's device, without gradients and dropout."""
 
 
 class FrozenCopy:
     """A model of its own that never learns. It is moved to where the policy is when it is first asked."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval().requires_grad_(False)
 
     @classmethod
-    def of(cls, model: Any) -> FrozenCopy:
+    def of(cls, model: PreTrainedModel) -> FrozenCopy:
         """A copy of `model` as it is now."""
         return cls(copy.deepcopy(model))
 
     @contextmanager
-    def asked(self, policy: nn.Module) -> Iterator[nn.Module]:
+    def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
         """The copy."""
         self.model.to(next(policy.parameters()).device)
         with torch.no_grad():
@@ -51,7 +54,7 @@ class DisabledAdapter:
     """The policy's own base: no second copy is in memory. For tuners that leave the base as it was."""
 
     @contextmanager
-    def asked(self, policy: nn.Module) -> Iterator[nn.Module]:
+    def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
         """The base, with the adapter switched off until the block ends."""
         tuned = peft_model_in(policy)
         modes = {module: module.training for module in tuned.modules()}
@@ -67,12 +70,12 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: Any, tuner: Tuner) -> Reference:
+def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
-    return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
+    return DisabledAdapter() if tuner.keeps_base else FrozenCopy.of(model)
 
 
-def peft_model_in(policy: Any) -> Any:
+def peft_model_in(policy: PreTrainedModel) -> Any:
     """The PEFT model inside DistributedDataParallel and torch.compile."""
     bare = policy.module if isinstance(policy, nn.parallel.DistributedDataParallel) else policy
     bare = getattr(bare, "_orig_mod", bare)
@@ -91,7 +94,7 @@ def precision_of(context: Context, device: torch.device) -> AbstractContextManag
 
 def precomputed(
     context: Context,
-    model: Any,
+    model: PreTrainedModel,
     examples: Any,
     collate: Callable[[list[Any]], dict[str, Tensor]],
     batch_size: int,
@@ -105,21 +108,21 @@ def precomputed(
     """
     path: Path = context.folder / f"{name}.npy"
     if path.exists():
-        kept: np.ndarray = np.load(path, allow_pickle=False)
-        if kept.shape == (len(examples), 2):
-            return kept
+        stored: np.ndarray = np.load(path, allow_pickle=False)
+        if stored.shape == (len(examples), 2):
+            return stored
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     mine = range(context.world.rank, len(examples), context.world.size)
     order = sorted(mine, key=lambda place: -int(examples.lengths[place]))
-    found = np.zeros((len(examples), 2), dtype=np.float32)
+    answered = np.zeros((len(examples), 2), dtype=np.float32)
     training = model.training
     model.to(device).eval()
     with torch.no_grad(), nullcontext() if exact else precision_of(context, device):
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
-            found[places] = answers(model, collate([dict(examples[place]) for place in places]), device)
+            answered[places] = answers(model, collate([dict(examples[place]) for place in places]), device)
     model.train(training)
-    whole = np.sum(context.gather(found), axis=0, dtype=np.float32)
+    whole = np.sum(context.gather(answered), axis=0, dtype=np.float32)
     if context.world.is_main:
         unfinished = path.with_name(f"{name}.partial.npy")
         np.save(unfinished, whole)
@@ -128,7 +131,7 @@ def precomputed(
     return np.asarray(whole)
 
 
-def answers(model: Any, batch: dict[str, Tensor], device: torch.device) -> np.ndarray:
+def answers(model: PreTrainedModel, batch: dict[str, Tensor], device: torch.device) -> np.ndarray:
     """log p of the chosen and of the rejected answers of a batch (pairs, 2)."""
     total, _ = sums(token_log_probabilities(model, {key: value.to(device) for key, value in batch.items()}))
     return np.asarray(torch.stack(total.chunk(2), dim=1).float().cpu().numpy())

@@ -1,12 +1,9 @@
 """The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
 
-The stage that trains a reward model: one number for an answer, learnt from which of two answers people prefer.
-
 Stiennon et al. 2020, "Learning to summarize from human feedback", section 3.4, arxiv.org/abs/2009.01325: the body of
 a model with a new head of one output, and the loss of Bradley and Terry. What it leaves is `model/` with
-`reward.json`: how the model reads, and the mean and spread of its scores, by which a policy's rewards are normalised.
-
-What a trained reward model's scores are like: their mean and spread, and how well they tell the better of two answers.
+`reward.json`: how the model reads, the mean and spread of its scores, by which a policy's rewards are normalised, and
+how well they tell the better of two answers.
 """
 
 from __future__ import annotations
@@ -18,36 +15,40 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import LESSONS, TUNERS
-from pipelines.core.training_arguments import FRACTION, SWITCH, Argument
+from pipelines.core.training_arguments import Fraction, OptionalNotNegative, Switch, TrainingArguments
 from pipelines.data.reward_inputs import Reading, Settings
 from pipelines.tasks.preference import scores as pair_scores
 from pipelines.tasks.preference.training import ONE_TEXT, Preferring, reads_pairs
 from pipelines.trainers import model_selection, tuning
-from pipelines.trainers.arguments import Setting, checked_with, in_todays_names, split
 from pipelines.trainers.preferences import KIND, PreferenceSubject
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
 
 
 HEAD = Head("reward")
-SETTINGS = {
-    "center_rewards_coefficient": Setting(Argument("float|null", at_least=0), None),
-    "label_smoothing": Setting(FRACTION, 0.0),
-    "disable_dropout": Setting(SWITCH, True),
-}
-"""Of the loss, beside TrainingArguments; the first and the last are TRL's names and defaults. `label_smoothing` is
-the share of preferences that are taken to be wrong."""
+
+
+class RewardArguments(TrainingArguments):
+    """transformers TrainingArguments by name, `global_batch_size`, and the numbers of the loss."""
+
+    center_rewards_coefficient: OptionalNotNegative = None
+    """The weight of a term that keeps the scores around zero, such as 0.01; TRL's name."""
+    label_smoothing: Fraction = 0.0
+    """The share of preferences that are taken to be wrong."""
+    disable_dropout: Switch = True
+    """Drop nothing while training; TRL's name and default."""
 
 
 class Reward(PreferenceSubject, Stage):
@@ -64,7 +65,7 @@ class Reward(PreferenceSubject, Stage):
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which training ends; needs `eval_strategy` and
     `load_best_model_at_end`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: RewardArguments = RewardArguments()
     """transformers TrainingArguments by name, `global_batch_size`, and TRL's `center_rewards_coefficient` (0.01 keeps
     the scores around zero) and `disable_dropout` (true); `label_smoothing`, the share of preferences that are taken
     to be wrong."""
@@ -74,19 +75,19 @@ class Reward(PreferenceSubject, Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
-        if self.soft_labels and "label_smoothing" in self.arguments:
+        if self.soft_labels and "label_smoothing" in self.arguments.model_fields_set:
             yield (
                 ("arguments", "label_smoothing"),
                 "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out",
             )
-        yield from model_selection.mistakes(self.early_stopping_patience, self.arguments)
+        yield from model_selection.issues(self.early_stopping_patience, self.arguments)
         if (
             self.chat_template is not None
             and (shape := recipe.model.architecture)
             and reads_pairs(architecture_fields.resolve(shape))
         ):
             yield ("chat_template",), f"{ONE_TEXT}; leave it out"
-        yield from tuning.mistakes(self, recipe, HEAD.kind, self.max_length)
+        yield from tuning.issues(self, recipe, HEAD.kind, self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.preference_content(self.id)
@@ -128,16 +129,14 @@ class Reward(PreferenceSubject, Stage):
 
         tokenizer = context.open_tokenizer()
         model = tuning.opened(self, context, HEAD)
-        if (
-            getattr(model.config, "pad_token_id", None) is None
-        ):  # transformers' decoders look for the last token that is no padding
+        if getattr(model.config, "pad_token_id", None) is None:
+            # transformers' decoders look for the last token that is no padding
             model.config.pad_token_id = padding_token(tokenizer)
-        own, arguments = split(self.arguments, SETTINGS)
-        if own["disable_dropout"]:
+        if self.arguments.disable_dropout:
             without_dropout(model)
         lesson = self.teacher().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
-        examples, selection, arguments = model_selection.divided(
-            lesson.examples, arguments, lesson.metric, context.seed, self.max_eval_samples
+        examples, selection, overrides = model_selection.divided(
+            lesson.examples, self.arguments, lesson.metric, context.seed, self.max_eval_samples
         )
         tuner, model = tuning.adapted(self, context, model)
         model, metrics = fit(
@@ -148,19 +147,20 @@ class Reward(PreferenceSubject, Stage):
             collate=lesson.collate,
             loss=lesson.loss,
             label_names=lesson.label_names,
-            arguments=arguments,
-            lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
+            arguments=self.arguments,
+            overrides=overrides,
+            lengths=None if self.arguments.train_sampling_strategy == "random" else examples.lengths,
             selection=selection,
             score=lesson.score if selection is not None else None,
             early_stopping_patience=self.early_stopping_patience,
             tuner=tuner,
             meter=lesson.meter,
         )
-        told = describe(context, model, lesson.collate, examples, selection)
-        save_stage(context, model, tokenizer, HEAD, metrics | told.metrics, tuner)
+        summary = describe(context, model, lesson.collate, examples, selection)
+        save_stage(context, model, tokenizer, HEAD, metrics | summary.metrics, tuner)
         if context.world.is_main:
             assert lesson.reading is not None
-            told.write(context.folder / "model", lesson.reading)
+            summary.write(context.folder / "model", lesson.reading)
         context.barrier()
 
 
@@ -173,7 +173,7 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
-class Told:
+class ScoreSummary:
     """What was found."""
 
     mean: float
@@ -187,10 +187,10 @@ class Told:
     @property
     def metrics(self) -> dict[str, float]:
         """What `metrics.json` says."""
-        found = {"reward_mean": self.mean, "reward_std": self.std, "train_accuracy": self.train["accuracy"]}
+        metrics = {"reward_mean": self.mean, "reward_std": self.std, "train_accuracy": self.train["accuracy"]}
         if self.held_out is not None:
-            found |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
-        return found
+            metrics |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
+        return metrics
 
     def write(self, folder: Path, reading: Reading) -> None:
         """Put `reward.json` beside the weights."""
@@ -199,13 +199,13 @@ class Told:
         )
 
 
-def describe(context: Context, model: Any, collate: Any, examples: Any, selection: Any) -> Told:
+def describe(context: Context, model: PreTrainedModel, collate: Any, examples: Any, selection: Any) -> ScoreSummary:
     """Score a sample of the training pairs, and the pairs set aside, in fp32. Every process sees the same."""
     drawn = np.sort(np.random.default_rng([context.seed, 0x5C03E]).permutation(len(examples))[:SAMPLE])
     train = scores_of(model, examples.select(drawn), collate)
     held_out = None if selection is None else figures(scores_of(model, selection, collate))
     std = float(train.std())
-    return Told(float(train.mean()), std if std > 0 else 1.0, figures(train), held_out)
+    return ScoreSummary(float(train.mean()), std if std > 0 else 1.0, figures(train), held_out)
 
 
 def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
@@ -219,8 +219,10 @@ def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def scores_of(model: Any, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
+def scores_of(model: PreTrainedModel, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
     """Scores (pairs, 2) of every pair, chosen first, in the order of the examples."""
+    import torch
+
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()

@@ -7,32 +7,30 @@ prompt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pipelines.core.training_arguments import Count, NotNegative, Switch
+from pipelines.trainers.trl_stage import GroupArguments, GroupSampling
 
-from pipelines.core.training_arguments import COUNT, SWITCH
-from pipelines.trainers.arguments import Setting, checked_with
-from pipelines.trainers.trl_stage import NOT_NEGATIVE, SAMPLING, GroupSampling
 
-SETTINGS: dict[str, Setting] = {
-    **SAMPLING,
-    "num_generations": Setting(COUNT, 2),
-    "beta": Setting(NOT_NEGATIVE, 0.05),
-    "normalize_advantages": Setting(SWITCH, False),
-}
-"""TRL's own, with its defaults."""
+class RLOOArguments(GroupArguments):
+    """TRL's numbers of RLOO, with its defaults."""
+
+    num_generations: Count = 2
+    """Completions of a prompt: its group."""
+    beta: NotNegative = 0.05
+    """The weight of the KL to the reference."""
+    normalize_advantages: Switch = False
+    """Divide advantages by their standard deviation."""
 
 
 class RLOO(GroupSampling):
     """Move a policy towards those of its completions that a reward likes better than the others of the same prompt."""
 
     stage: Literal["rloo"] = "rloo"
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked_with(SETTINGS))] = Field(default_factory=dict)
+    arguments: RLOOArguments = RLOOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's
     `num_generations` (2), `max_completion_length` (128), `beta` (0.05), `temperature`, `epsilon`,
-    `normalize_advantages`, …. See docs/preference-optimisation.md."""
+    `normalize_advantages`, …. See docs/how-to/preference-optimisation.md."""
 
     method: ClassVar[str] = "RLOO"
-    settings: ClassVar[Mapping[str, Setting]] = SETTINGS

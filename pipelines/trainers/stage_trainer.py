@@ -1,13 +1,7 @@
 """What every trainer of a stage has, whoever wrote its loop: ours and TRL's, all of them transformers' Trainer.
 
-Peak memory of a stage: the device's where there is one, else the process's resident memory.
-
-The learning rates that a tuner asks for: one for each group of weights, over time, and none for what is still frozen.
-
-What every trainer of a stage has, whoever wrote its loop: ours and those of TRL, all of them transformers' Trainer.
-
-Checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, events, and
-metrics.
+The live arguments, learning rates and a schedule by the tuner, peak memory, checkpoints that count only when complete,
+a stop by signal that saves first, an end at the first NaN, events, and metrics.
 """
 
 from __future__ import annotations
@@ -24,9 +18,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainingArguments as LiveArguments
 
 from pipelines.core.errors import Diverged
 from pipelines.core.interfaces import Context
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints
 from pipelines.tuners.tuner import Tuner
@@ -84,9 +80,9 @@ def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR 
     own = tuner
 
     def factor(step: int) -> float:
-        found = own.factor(min(step, steps - 1), steps)
-        assert found is not None
-        return found
+        value = own.factor(min(step, steps - 1), steps)
+        assert value is not None
+        return value
 
     return LambdaLR(optimizer, factor)
 
@@ -96,9 +92,57 @@ PROGRESS_EVERY = 1.0
 
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
     from transformers import Trainer as Base
 else:
     Base = object
+
+
+def live_words(
+    context: Context, arguments: TrainingArguments, overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The words of transformers' TrainingArguments: the user's, and what Finery fixes so that runs resume exactly.
+
+    `overrides` are what the stage decides instead of the user. Warns of names of earlier transformers versions.
+    """
+    if context.world.is_main:
+        for warning in arguments.warnings():
+            context.events.emit("warning", message=warning)
+    each, accumulated = arguments.batch_sizes(context.world.size)
+    words = arguments.of_the_trainer() | {
+        "per_device_train_batch_size": each,
+        "gradient_accumulation_steps": accumulated,
+        "logging_steps": arguments.logging_steps,
+        "report_to": arguments.report_to,
+        "save_total_limit": max(2, arguments.save_total_limit or 2),  # a kill may spoil the one being written
+    }
+    if arguments.load_best_model_at_end:
+        words.setdefault("save_strategy", arguments.eval_strategy)
+    on_cpu = not torch.cuda.is_available()
+    fixed: dict[str, Any] = {
+        "output_dir": str(context.folder / "checkpoints"),
+        "seed": context.seed,
+        "bf16": context.precision == "bf16",
+        "fp16": context.precision == "fp16",
+        "use_cpu": on_cpu,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "label_names": ["labels"],
+        "logging_nan_inf_filter": False,  # a NaN must be seen, not averaged away
+        "average_tokens_across_devices": True,
+        "dataloader_pin_memory": not on_cpu,
+        "ddp_find_unused_parameters": False,
+    }
+    if on_cpu and context.world.size > 1:
+        fixed["ddp_backend"] = "gloo"
+    return words | dict(overrides or {}) | fixed
+
+
+def training_arguments(
+    context: Context, arguments: TrainingArguments, overrides: Mapping[str, Any] | None = None
+) -> LiveArguments:
+    """transformers' object of what `live_words` says."""
+    return LiveArguments(**live_words(context, arguments, overrides))
 
 
 class StageTrainer(Base):  # type: ignore[misc]
@@ -131,7 +175,7 @@ class StageTrainer(Base):  # type: ignore[misc]
         self.seconds_before = 0.0
         self.started = time.monotonic()
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
         """transformers' own groups, split by the tuner's rates. All that will ever learn is in them from the start."""
         optimizer = super().create_optimizer(model)
         if self.tuner is not None:
@@ -154,7 +198,8 @@ class StageTrainer(Base):  # type: ignore[misc]
         if not torch.isfinite(value).all():
             step = self.state.global_step + 1
             raise Diverged(
-                f"the loss is {value.float().mean().item()} at step {step}; lower arguments.learning_rate (now {self.args.learning_rate:g}), "
+                f"the loss is {value.float().mean().item()} at step {step}; lower arguments.learning_rate "
+                f"(now {self.args.learning_rate:g}), "
                 "raise arguments.warmup_steps, or set launch.mixed_precision: no"
             )
 
@@ -172,7 +217,7 @@ class StageTrainer(Base):  # type: ignore[misc]
                     f"arguments.learning_rate (now {self.args.learning_rate:g}), or raise arguments.warmup_steps"
                 )
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: PreTrainedModel, trial: Any) -> None:
         self.refuse_spoiled_weights()
         if self.args.should_save:  # the same step may be saved again, with the scores of its epoch
             checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
@@ -236,12 +281,12 @@ class StageTrainer(Base):  # type: ignore[misc]
             self.context.world.is_main and "train_loss" not in logs
         ):  # that is the sum at the end, which goes to metrics.json
             # with include_num_input_tokens_seen, transformers puts the run's speed (`train_…`) into every log
-            told = {
+            latest = {
                 key: value
                 for key, value in self.state.log_history[-1].items()
                 if key != "step" and not key.startswith("train_")
             }
-            numbers = {key: value for key, value in told.items() if isinstance(value, int | float)}
+            numbers = {key: value for key, value in latest.items() if isinstance(value, int | float)}
             self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
 
     def seconds(self) -> float:
@@ -267,13 +312,15 @@ class StageTrainer(Base):  # type: ignore[misc]
 
     def selection_scores(self) -> dict[str, float]:
         """What the kept weights scored on the rows set aside, as `eval_<metric>`; nothing without `eval_strategy`."""
-        told = [each for each in self.state.log_history if "eval_loss" in each]
+        evaluations = [each for each in self.state.log_history if "eval_loss" in each]
         if self.args.load_best_model_at_end:
-            told = [each for each in told if each.get("step") == self.state.best_global_step] or told
+            evaluations = [
+                each for each in evaluations if each.get("step") == self.state.best_global_step
+            ] or evaluations
         beside = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
         return {
             key: value
-            for key, value in (told[-1] if told else {}).items()
+            for key, value in (evaluations[-1] if evaluations else {}).items()
             if key.startswith("eval_") and not key.endswith(beside)
         }
 
@@ -299,7 +346,7 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         epoch = int((state.epoch or 0.0) + 1e-6)
         if self.trainer.sampler is not None:
             self.trainer.sampler.epoch = epoch
-        if self.trainer.tuner is not None and self.trainer.tuner.thaws:
+        if self.trainer.tuner is not None and self.trainer.tuner.unfreezes:
             self.trainer.tuner.unfreeze(self.trainer.model, epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
@@ -331,8 +378,8 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         if self.context.world.size == 1:
             return self.context.stop.requested
         # A signal reaches the processes at different steps; they must all leave after the same one.
-        asked = torch.tensor(float(self.context.stop.requested))
+        requested = torch.tensor(float(self.context.stop.requested))
         if torch.distributed.get_backend() == "nccl":
-            asked = asked.cuda()
-        torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-        return bool(asked.item())
+            requested = requested.cuda()
+        torch.distributed.all_reduce(requested, op=torch.distributed.ReduceOp.MAX)
+        return bool(requested.item())

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import Example
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import LESSONS, TUNERS
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data import stage_files
 from pipelines.tasks.known import head_without_rows, task_rows
 from pipelines.tasks.training import Subject
 from pipelines.trainers import input_formats, model_selection, tuning
-from pipelines.trainers.arguments import checked, in_todays_names
 from pipelines.trainers.input_formats import InputFormat
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Supervised(Subject, Stage):
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which training ends; needs `eval_strategy` and
     `load_best_model_at_end`."""
-    arguments: Annotated[dict[str, Any], BeforeValidator(checked)] = Field(default_factory=dict)
+    arguments: TrainingArguments = TrainingArguments()
     """transformers TrainingArguments by name, and `global_batch_size`."""
 
     trains: ClassVar[bool] = True
@@ -46,8 +46,8 @@ class Supervised(Subject, Stage):
         yield from self.learning_mistakes(self.id, recipe)
         yield from stage_files.mistakes(self.task, self, recipe)
         yield from input_formats.mistakes(self, recipe)
-        yield from model_selection.mistakes(self.early_stopping_patience, self.arguments)
-        yield from tuning.mistakes(self, recipe, self.teacher().head_kind, self.max_length)
+        yield from model_selection.issues(self.early_stopping_patience, self.arguments)
+        yield from tuning.issues(self, recipe, self.teacher().head_kind, self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.training_content(self.id)
@@ -99,7 +99,7 @@ class Supervised(Subject, Stage):
         model = tuning.opened(self, context, head)
         input_formats.prepare(model, tokenizer, self.input_format, context.seed)
         lesson = teacher.prepare(self, task, context, model, tokenizer, tuning.room_for_text(self, model))
-        examples, selection, arguments = model_selection.divided(
+        examples, selection, overrides = model_selection.divided(
             lesson.examples, self.arguments, lesson.metric, context.seed, self.max_eval_samples, f"task '{task.name}'"
         )
         tuner, model = tuning.adapted(self, context, model)
@@ -111,8 +111,9 @@ class Supervised(Subject, Stage):
             collate=lesson.collate,
             loss=lesson.loss,
             label_names=lesson.label_names,
-            arguments=arguments,
-            lengths=None if in_todays_names(arguments).get("train_sampling_strategy") == "random" else examples.lengths,
+            arguments=self.arguments,
+            overrides=overrides,
+            lengths=None if self.arguments.train_sampling_strategy == "random" else examples.lengths,
             marked=lesson.marked,
             selection=selection,
             score=lesson.score if selection is not None else None,

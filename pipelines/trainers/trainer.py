@@ -1,22 +1,16 @@
 """The one training loop: transformers' Trainer, with what every stage needs added once.
 
-The order in which examples are seen: a pure function of the seed and the epoch.
-
-A run that is killed and resumed must see the batches it would have seen. Orders drawn from the global generator break
-that in later epochs, so every order here is computed from (seed, epoch) alone. Examples of similar length share a
-batch, which leaves little padding; the batches themselves come in random order.
-
-The one training loop: transformers' Trainer, with what every stage needs added once.
-
 Added here: an order of examples that depends only on (seed, epoch), losses divided by the items of the whole step,
 checkpoints that count only when complete, a stop by signal that saves first, an end at the first NaN, and events.
-A run killed at any moment and resumed reaches the same losses and weights to the bit on a CPU.
+A run killed at any moment and resumed reaches the same losses and weights to the bit on a CPU: it must see the batches
+it would have seen, so no order is drawn from the global generator. Examples of similar length share a batch, which
+leaves little padding; the batches themselves come in random order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,17 +18,20 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import set_seed
+from transformers.utils import ModelOutput
 
 from pipelines.core.errors import Stopped
 from pipelines.core.interfaces import Context, Score
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints
-from pipelines.trainers.arguments import training_arguments
-from pipelines.trainers.stage_trainer import Companion as _Companion
-from pipelines.trainers.stage_trainer import StageTrainer, reset_peak_memory
+from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
 from pipelines.tuners.tuner import Tuner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MEGABATCH = 50
 """Batches that are sorted together: enough for tight lengths, few enough to keep the order random."""
@@ -93,7 +90,7 @@ class EpochSampler(Sampler[int]):
         return self.examples + self.fill
 
 
-Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, Any]]
+Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, ModelOutput]]
 """`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`."""
 
 Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
@@ -136,13 +133,14 @@ def without_padding(collate: Collate, label_names: Mapping[str, float] = LABELS)
 
 def fit(
     context: Context,
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     examples: Any,
     *,
     collate: Collate,
     loss: Loss,
-    arguments: Mapping[str, Any],
+    arguments: TrainingArguments | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
     label_names: Mapping[str, float] = LABELS,
     lengths: np.ndarray | None = None,
     marked: bool = False,
@@ -155,6 +153,7 @@ def fit(
 ) -> tuple[Any, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
+    `arguments` are the stage's, and `overrides` what the stage decides instead of them.
     `collate` turns examples into a batch; `label_names` are the keys of it whose entries other than -100 are the items
     of one part of `loss`, with the part's weight: each part is divided by its own items of the whole step, over
     accumulation and processes. `lengths` (examples,) lets similar lengths share a batch;
@@ -169,18 +168,16 @@ def fit(
     """
     reset_peak_memory()
     set_seed(context.seed)
-    live = training_arguments(context, arguments)
-    thaws = tuner is not None and tuner.thaws
-    live.ddp_find_unused_parameters = (
-        thaws or trainer_of is not None
-    )  # what is frozen or unused has no gradients to share
+    live = training_arguments(context, TrainingArguments.model_validate(arguments), overrides)
+    # What is frozen or unused has no gradients to share.
+    live.ddp_find_unused_parameters = (tuner is not None and tuner.unfreezes) or trainer_of is not None
     folder = context.folder / "checkpoints"
     if context.world.is_main:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoints.remove_unfinished(folder)
     context.barrier()
     resume_from = checkpoints.newest_complete(folder)
-    companion = _Companion(context)
+    companion = Companion(context)
     callbacks: list[TrainerCallback] = [companion]
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
@@ -208,7 +205,8 @@ def fit(
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     if trainer.stopped_early:
         raise Stopped(
-            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
+            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of "
+            f"{trainer.state.max_steps}; its checkpoint is saved"
         )
     trainer.refuse_spoiled_weights()
     return trainer.model, trainer.stage_metrics()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PrinterCallback
@@ -23,13 +23,16 @@ from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import IncompatibleError, Stopped
 from pipelines.core.interfaces import Context
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
 from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
-from pipelines.trainers.arguments import live_words
-from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory
+from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
 from pipelines.tuners.tuner import Tuner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FOUND_BY_TRL = "ref"
 """What TRL calls the adapter that it holds a tuned policy to."""
@@ -37,45 +40,45 @@ SHOWN = 3
 """Completions in a `sample` event."""
 
 
-def prepared(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+def prepared(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model,
     where it lies)."""
-    told = copy.deepcopy(tokenizer)
+    marked = copy.deepcopy(tokenizer)
     ends, fills = end_of_text(tokenizer), padding_token(tokenizer)
-    told.eos_token, told.pad_token = tokenizer.convert_ids_to_tokens(ends), tokenizer.convert_ids_to_tokens(fills)
+    marked.eos_token, marked.pad_token = tokenizer.convert_ids_to_tokens(ends), tokenizer.convert_ids_to_tokens(fills)
     model.config.pad_token_id = fills
     for config in (model.config, model.generation_config):
         if config.eos_token_id is None:
             config.eos_token_id = ends
     model.generation_config.pad_token_id = fills
     model.config.name_or_path = model.name_or_path
-    return model, told
+    return model, marked
 
 
 def train(
     context: Context,
     method: str,
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     tuner: Tuner,
-    arguments: Mapping[str, Any],
-    own: Mapping[str, Any],
+    arguments: TrainingArguments,
+    overrides: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     **keywords: Any,
 ) -> tuple[Any, dict[str, float]]:
     """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run
     was broken off.
 
-    `arguments` are TrainingArguments, `own` TRL's settings of the method; `keywords` are those of the class that
-    `METHODS` makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and Diverged as the
-    training loop does.
+    `arguments` hold TRL's settings of the method too, and `overrides` what the stage decides; `keywords` are those of
+    the class that `METHODS` makes of TRL's. Returns (the trained model, the stage's metrics). Raises Stopped and
+    Diverged as the training loop does.
     """
     import trl
     from datasets import Dataset
 
     reset_peak_memory()
     set_seed(context.seed)
-    words = live_words(context, arguments) | dict(own)
+    words = live_words(context, arguments) | arguments.own() | dict(overrides)
     words.setdefault("activation_checkpointing", False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
@@ -103,13 +106,14 @@ def train(
             trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     if trainer.stopped_early:
         raise Stopped(
-            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; its checkpoint is saved"
+            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of "
+            f"{trainer.state.max_steps}; its checkpoint is saved"
         )
     trainer.refuse_spoiled_weights()
     return without_reference(trainer.accelerator.unwrap_model(trainer.model)), trainer.stage_metrics()
 
 
-def without_reference(model: Any) -> Any:
+def without_reference(model: PreTrainedModel) -> Any:
     """The tuned model without the frozen adapter that TRL put beside it, and with its own forward pass."""
     if FOUND_BY_TRL in getattr(model, "peft_config", {}):
         model.delete_adapter(FOUND_BY_TRL)
@@ -149,7 +153,7 @@ def _staged(theirs: type) -> type:
     return Staged
 
 
-def refuse_other_heads(model: Any, temperature: float) -> None:
+def refuse_other_heads(model: PreTrainedModel, temperature: float) -> None:
     """Refuse a model of which TRL computes other log-probabilities than the model itself: it takes the head for
     one matrix. Raises Misfit."""
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -167,7 +171,8 @@ def refuse_other_heads(model: Any, temperature: float) -> None:
     bare.train(training)
     if not torch.allclose(theirs.float(), ours, atol=1e-2, rtol=1e-2):
         raise IncompatibleError(
-            f"TRL takes the head of {type(bare).__name__} for a single matrix, which it is not, and would learn other log-probabilities; use dpo or ppo"
+            f"TRL takes the head of {type(bare).__name__} for a single matrix, which it is not, and would "
+            "learn other log-probabilities; use dpo or ppo"
         )
 
 
@@ -175,18 +180,18 @@ def _kto(theirs: type) -> type:
     """KTO on tokens that are ready: `prompt_ids`, `completion_ids`, `label`, and `KL_completion_ids` where the
     loss needs them."""
 
-    class KTO(_staged(theirs)):  # type: ignore[misc]
+    class StagedKTO(_staged(theirs)):  # type: ignore[misc]
         def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
             return dataset
 
-    return KTO
+    return StagedKTO
 
 
 def _sampling(theirs: type) -> type:
     """GRPO and RLOO on prompts that are ready, scored by a reward of ours. A row's `prompt` is its number among
     `prompt_ids`."""
 
-    class Sampling(_staged(theirs)):  # type: ignore[misc]
+    class StagedSampling(_staged(theirs)):  # type: ignore[misc]
         def __init__(
             self,
             *,
@@ -221,7 +226,7 @@ def _sampling(theirs: type) -> type:
                 ][:SHOWN]
                 self.context.events.emit("sample", step=self.state.global_step, what="completions", shown=samples)
 
-    return Sampling
+    return StagedSampling
 
 
 METHODS: dict[str, Callable[[type], type]] = {"KTO": _kto, "GRPO": _sampling, "RLOO": _sampling}

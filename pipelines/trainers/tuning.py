@@ -1,8 +1,6 @@
 """The model that a stage trains, opened and tuned: what its tuner and its policy need, said before anything loads.
 
-What a stage that trains asks of its tuner before and after a model is open.
-
-Opening the policy: the model that writes, which stages on preferences and rewards read and train further.
+The policy is the model that writes, which stages on preferences and rewards read and train further.
 """
 
 from __future__ import annotations
@@ -17,15 +15,20 @@ from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
-from pipelines.models.heads import WRITERS, of_shape, read_by
-from pipelines.trainers.arguments import in_todays_names
+from pipelines.models.heads import WRITERS, read_by, writing_head_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe, Stage
 
 
-def mistakes(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
+CHANGES_THE_BASE = ("train_layer_norm", "modules_to_save")
+"""Settings of the tuner adapter with which it changes the model itself."""
+
+
+def issues(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
     """Why the tuner cannot serve this stage, as far as the recipe tells. `longest` is the longest text it will see."""
     shape = recipe.model.architecture
     words = architecture_fields.resolve(shape) if shape else None
@@ -50,12 +53,10 @@ def _two_schedules(stage: Any) -> Iterable[ConfigIssue]:
     """A tuner with a schedule of its own leaves none to `arguments`."""
     if stage.tuner.factor(0, 1) is None:
         return
-    words = in_todays_names(stage.arguments)
     for key in ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"):
-        if key in words:
-            written = key if key in stage.arguments else "warmup_ratio"
+        if key in stage.arguments.model_fields_set:
             yield (
-                ("arguments", written),
+                ("arguments", stage.arguments.written_name(key)),
                 f"is given, but the tuner {stage.tuner.name} brings a schedule of its own; leave one of the two out",
             )
 
@@ -80,7 +81,8 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     itself."""
     mine = recipe.model_of(stage)
     earlier = {each.id: each for each in recipe.stages[: recipe.stages.index(stage)]}
-    fitting = [each.id for each in earlier.values() if getattr(getattr(each, "tuner", None), "name", "") == "adapter"]
+    tuners = {name: getattr(each, "tuner", None) for name, each in earlier.items()}
+    fitting = [name for name, tuner in tuners.items() if getattr(tuner, "name", "") == "adapter"]
     for position, name in enumerate(stage.tuner.stages):
         place = ("tuner", "adapters", position)
         if name not in fitting:
@@ -89,7 +91,7 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
                 f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: "
                 f"{', '.join(fitting) or 'none'}",
             )
-        elif also := [key for key in ("train_layer_norm", "modules_to_save") if getattr(earlier[name].tuner, key)]:  # type: ignore[attr-defined]
+        elif also := [key for key in CHANGES_THE_BASE if getattr(tuners[name], key)]:
             yield (
                 place,
                 f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on "
@@ -111,7 +113,7 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
         )
 
 
-def adapted(stage: Any, context: Context, model: Any) -> tuple[Any, Any]:
+def adapted(stage: Any, context: Context, model: PreTrainedModel) -> tuple[Any, Any]:
     """(the stage's tuner, told where the stages lie that it builds on; the model as it tunes it)."""
     tuner = stage.tuner.given({name: context.stage_folders[name] / "model" for name in stage.tuner.stages})
     if getattr(tuner, "init_text", None):
@@ -135,7 +137,7 @@ def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, tr
     return model
 
 
-def room_for_text(stage: Any, model: Any) -> int | None:
+def room_for_text(stage: Any, model: PreTrainedModel) -> int | None:
     """Tokens of the longest text the tuned model can read; None where there is no bound. Raises Misfit."""
     positions = usable_positions(model.config)
     if positions is None:
@@ -161,16 +163,16 @@ WHY = {
 }
 
 
-def mistakes_policy(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
+def policy_issues(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
     """Whether the recipe's model can be a policy, as far as the recipe tells; places relative to the stage."""
     shape = recipe.model.architecture
-    if shape is not None and ((head := of_shape(shape)) is None or head.kind not in allowed):
+    if shape is not None and ((head := writing_head_of(shape)) is None or head.kind not in allowed):
         yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
 
 
 def head_kind(recipe: Recipe) -> HeadKind:
     """The kind of head that the policy has, as far as the recipe tells; a decoder's where it does not."""
-    head = of_shape(recipe.model.architecture) if recipe.model.architecture is not None else None
+    head = writing_head_of(recipe.model.architecture) if recipe.model.architecture is not None else None
     return DECODER if head is None else head.kind
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from pipelines.core import recipe, training_arguments
+from pipelines.core import recipe
 from pipelines.core.errors import FineryError
 from pipelines.core.yaml_positions import read_yaml_text, scalar, write_yaml
 
@@ -29,16 +29,8 @@ def recipe_schema() -> Schema:
     return recipe.schema()
 
 
-@lru_cache(maxsize=1)
-def _arguments() -> Schema:
-    """A stage's `arguments` with all their names, which the recipe's schema leaves open."""
-    return {**training_arguments.schema(), "additionalProperties": True}
-
-
-def followed(schema: Schema, key: str = "") -> Schema:
+def followed(schema: Schema) -> Schema:
     """The schema behind references, without the alternative `null`; a description beside a reference stays."""
-    if key == "arguments" and schema.get("additionalProperties") is True and "properties" not in schema:
-        return {**_arguments(), "description": schema.get("description", "")}
     if "$ref" in schema:
         target = recipe_schema()["$defs"][str(schema["$ref"]).rpartition("/")[2]]
         return followed({**target, **{name: value for name, value in schema.items() if name != "$ref"}})
@@ -188,7 +180,7 @@ def names(form: Field) -> set[str]:
 
 
 def _field(schema: Schema, value: Any, name: str, key: str, needed: bool) -> Field:
-    schema = followed(schema, key)
+    schema = followed(schema)
     help = str(schema.get("description", "")).replace("\n", " ")
     common: dict[str, Any] = {"key": key, "label": key, "help": help, "needed": needed}
     union = union_of(schema)
@@ -416,7 +408,7 @@ def draft_of(posted: Mapping[str, str]) -> dict[str, Any]:
 def _posted_value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> Any:
     if f"{name}{YAML}" in posted:
         return _read(posted[f"{name}{YAML}"])
-    schema = followed(schema, key)
+    schema = followed(schema)
     union = union_of(schema)
     if union is not None:
         word = posted.get(f"{name}{CHOICE}", "").strip()

@@ -11,8 +11,8 @@ import torch
 from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
-from pipelines.models import checkpoint
-from pipelines.models.checkpoint import Checkpoint, config_of, family_of, find, open_checkpoint, positions_of, text_ids
+from pipelines.models.checkpoint import Checkpoint, config_of, find, open_checkpoint, positions_of, text_ids
+from pipelines.models.heads import family_of
 from tests import tiny, writers
 
 
@@ -186,6 +186,6 @@ def test_positions_end_where_the_model_or_its_tokenizer_ends() -> None:
 
 
 def test_the_heads_are_kinds_that_models_can_be_opened_with() -> None:
-    from pipelines.models.opening import AUTO_CLASSES
+    from pipelines.models.heads import FAMILY_HEADS, HEAD_CLASSES
 
-    assert {head.kind for head in checkpoint.HEADS.values()} <= set(AUTO_CLASSES)
+    assert {head.kind for head in FAMILY_HEADS.values()} <= set(HEAD_CLASSES)

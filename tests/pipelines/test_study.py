@@ -21,7 +21,7 @@ RATES = {"full": {2e-5: 0.6, 5e-5: 0.8, 1e-4: 0.7}, "lora": {1e-4: 0.5, 1e-3: 0.
 def outcome(recipe, name):
     """full answers 80 % rightly, lora 70 %; the score on the rows set aside is told by RATES."""
     stage = recipe.stages[0]
-    rate = stage.arguments["learning_rate"]
+    rate = stage.arguments.learning_rate
     return (0.8 if stage.tuner.name == "full" else 0.7), RATES[stage.tuner.name][rate]
 
 
@@ -196,7 +196,7 @@ def test_halving_tries_the_best_again_with_more(go):
     steps = {}
 
     def seen(recipe, name):
-        steps[name] = recipe.stages[0].arguments.get("max_steps")
+        steps[name] = recipe.stages[0].arguments.given().get("max_steps")
         return outcome(recipe, name)
 
     _, folder = go(text, PretendWorkers(seen))

@@ -70,7 +70,7 @@ def done(plan_of_study, tmp_path, seconds=None):
                 if ended.name.startswith("probe/"):
                     stage = load(tmp_path / "runs" / ended.name / "recipe.yaml").stages[0]
                     (tmp_path / "runs" / ended.name / "events.jsonl").write_text(
-                        timed(seconds[stage.tuner.name], stage.arguments["max_steps"])
+                        timed(seconds[stage.tuner.name], stage.arguments.max_steps)
                     )
                 yield ended
 

@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.core.interfaces import Rows
 from pipelines.core.load import loads
-from pipelines.evaluation.policy_completions import Completed
+from pipelines.evaluation.policy_completions import PolicyPredictions
 from pipelines.evaluation.resampling import resamples
 from pipelines.reports.results import SEED, curve_of, results_of
 from pipelines.tasks.predictions import write_predictions
@@ -73,7 +73,7 @@ def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):
     for name, more in (("one", 0.0), ("two", 1.0)):
         place = tmp_path / name / "stages" / "02-evaluate"
         place.mkdir(parents=True)
-        said = Completed(
+        said = PolicyPredictions(
             "policy",
             "train",
             "",

@@ -13,7 +13,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -25,12 +25,16 @@ from pipelines.evaluation.few_shot.likelihood import (
     Continuation,
     Encoded,
     Likelihood,
-    Reader,
+    LikelihoodReader,
     read_off,
     spaced,
 )
 from pipelines.models.generate import filled_on_the_left
 from pipelines.models.predict import Running, answers
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LEAST_SHARED = 16
 """Tokens that contexts have to have in common for it to pay."""
@@ -64,12 +68,14 @@ _Said = dict[tuple[int, ...], Likelihood]
 """By continuation."""
 
 
-class DecoderReader(Reader):
+class DecoderReader(LikelihoodReader):
     """A decoder. `prefix` says that it was trained to read its context in both directions."""
 
     head: ClassVar[Head] = Head("causal_lm")
 
-    def __init__(self, model: Any, tokenizer: Any, limit: int | None = None, prefix: bool = False) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None = None, prefix: bool = False
+    ) -> None:
         super().__init__(model, tokenizer, limit)
         self.prefix = prefix
         self.opening = opening_of(tokenizer)
@@ -108,7 +114,8 @@ class DecoderReader(Reader):
             if token is not None:
                 return int(token)
         raise ModelError(
-            "the tokenizer has no token that texts begin or end with, which an answer without a context needs; set bos_token"
+            "the tokenizer has no token that texts begin or end with, which an answer without a context "
+            "needs; set bos_token"
         )
 
     def excess(self, encoded: Encoded) -> int:
@@ -124,7 +131,7 @@ class DecoderReader(Reader):
         families = _families(_grouped(fitting))
         self._kept = None
 
-        def answer(positions: list[int], device: Any) -> list[dict[tuple[int, ...], _Said]]:
+        def answer(positions: list[int], device: torch.device) -> list[dict[tuple[int, ...], _Said]]:
             told = iter(self._batch([families[at] for at in positions], device))
             return [{group.context: next(told) for group in families[at].groups} for at in positions]
 
@@ -144,7 +151,7 @@ class DecoderReader(Reader):
             self.refuse_too_long(encoded)
         return encoded.cut(excess)
 
-    def _batch(self, families: Sequence[_Family], device: Any) -> list[_Said]:
+    def _batch(self, families: Sequence[_Family], device: torch.device) -> list[_Said]:
         """What is said of each group of the families."""
         groups = [group for family in families for group in family.groups]
         stems = [family.stem for family in families for _ in family.groups]
@@ -154,7 +161,7 @@ class DecoderReader(Reader):
             return self._go_on(groups, None, device)
         return self._whole(groups, device)
 
-    def _serves(self, way: str, groups: Sequence[_Group], stems: list[int] | None, device: Any) -> bool:
+    def _serves(self, way: str, groups: Sequence[_Group], stems: list[int] | None, device: torch.device) -> bool:
         """Whether a way gives what asking everything at once gives: judged by the first batch that can be asked so.
 
         Batches with texts of several lengths, which are filled up, are judged apart from those without.
@@ -172,7 +179,7 @@ class DecoderReader(Reader):
             self.judged[way, uneven] = all(abs(one - other) <= TOLERANCE * (1 + abs(one)) for one, other in pairs)
         return self.judged[way, uneven]
 
-    def _whole(self, groups: Sequence[_Group], device: Any) -> list[_Said]:
+    def _whole(self, groups: Sequence[_Group], device: torch.device) -> list[_Said]:
         """Each context with each of its rows, all at once."""
         import torch
 
@@ -200,7 +207,7 @@ class DecoderReader(Reader):
                     found[at][target] = read_off(logits[row, begin : begin + len(target)], target)
         return found
 
-    def _go_on(self, groups: Sequence[_Group], stems: list[int] | None, device: Any) -> list[_Said]:
+    def _go_on(self, groups: Sequence[_Group], stems: list[int] | None, device: torch.device) -> list[_Said]:
         """The contexts through the body of the model, but for their last token; then that token and the rows
         behind it."""
         import torch
@@ -242,7 +249,7 @@ class DecoderReader(Reader):
                     found[at][target] = read_off(logits[row, : len(target)], target)
         return found
 
-    def _shared(self, groups: Sequence[_Group], stems: list[int], device: Any) -> tuple[Any, Any]:
+    def _shared(self, groups: Sequence[_Group], stems: list[int], device: torch.device) -> tuple[Any, Any]:
         """What is kept of the tokens that contexts begin with, a row for each context, and where those are real."""
         import torch
 
@@ -308,7 +315,7 @@ def _chunks(rows: int, numbers: int) -> list[tuple[int, int]]:
     return [(low, min(low + size, rows)) for low in range(0, rows, size)]
 
 
-def _can_go_on(model: Any) -> bool:
+def _can_go_on(model: PreTrainedModel) -> bool:
     """Whether the model can be told where tokens stand behind those that it keeps."""
     forward, body = (inspect.signature(each.forward).parameters for each in (model, model.base_model))
     return all(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -15,23 +15,28 @@ from pipelines.evaluation.few_shot.likelihood import (
     Continuation,
     Encoded,
     Likelihood,
-    Reader,
+    LikelihoodReader,
     read_off,
     spaced,
 )
 from pipelines.models.predict import Running, answers
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-class EncoderDecoderReader(Reader):
+
+class EncoderDecoderReader(LikelihoodReader):
     """A model whose decoder writes what its encoder's text becomes."""
 
     head: ClassVar[Head] = Head("seq2seq_lm")
 
-    def __init__(self, model: Any, tokenizer: Any, limit: int | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None = None) -> None:
         super().__init__(model, tokenizer, limit)
         if getattr(model.config, "bidirectional_decoder", False):
             raise ModelError(
-                "the model writes all words at once (mask_predict), so it gives texts no likelihood from left to right; ask another model"
+                "the model writes all words at once (mask_predict), so it gives texts no likelihood from "
+                "left to right; ask another model"
             )
         self.padding = padding_token(tokenizer)
 
@@ -67,7 +72,7 @@ class EncoderDecoderReader(Reader):
             groups.setdefault(each.context, {})[each.answer] = None
         contexts = list(groups)
 
-        def answer(positions: list[int], device: Any) -> list[dict[tuple[int, ...], Likelihood]]:
+        def answer(positions: list[int], device: torch.device) -> list[dict[tuple[int, ...], Likelihood]]:
             return self._batch([(contexts[at], list(groups[contexts[at]])) for at in positions], device)
 
         found = dict(
@@ -76,7 +81,7 @@ class EncoderDecoderReader(Reader):
         return [found[each.context][each.answer] for each in fitting]
 
     def _batch(
-        self, groups: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], device: Any
+        self, groups: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], device: torch.device
     ) -> list[dict[tuple[int, ...], Likelihood]]:
         import torch
         from transformers.modeling_outputs import BaseModelOutput

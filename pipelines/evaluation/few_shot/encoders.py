@@ -10,7 +10,7 @@ accuracies tell how much.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
@@ -21,23 +21,28 @@ from pipelines.evaluation.few_shot.likelihood import (
     Continuation,
     Encoded,
     Likelihood,
-    Reader,
+    LikelihoodReader,
     read_off,
     spaced,
 )
 from pipelines.models.predict import Running, answers
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-class MaskReader(Reader):
+
+class MaskReader(LikelihoodReader):
     """An encoder with a masked-LM head. The special tokens around a text belong to its context and its rest."""
 
     head: ClassVar[Head] = Head("masked_lm")
 
-    def __init__(self, model: Any, tokenizer: Any, limit: int | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None = None) -> None:
         super().__init__(model, tokenizer, limit)
         if tokenizer.mask_token_id is None:
             raise ModelError(
-                "the tokenizer has no mask token, through which an encoder is asked; use the one that the model was trained with"
+                "the tokenizer has no mask token, through which an encoder is asked; use the one that the "
+                "model was trained with"
             )
         self.padding = padding_token(tokenizer)
         self._before, self._after = self._ends()
@@ -87,7 +92,7 @@ class MaskReader(Reader):
         room = max(1, MOST_LOGITS // (longest * int(self.model.config.get_text_config().vocab_size)))
         running["batch_size"] = max(1, min(running.get("batch_size", 32), room))
 
-        def answer(positions: list[int], device: Any) -> list[dict[int, Likelihood]]:
+        def answer(positions: list[int], device: torch.device) -> list[dict[int, Likelihood]]:
             return self._batch([(texts[at], list(hidden[texts[at]])) for at in positions], device)
 
         found = dict(zip(texts, answers(self.model, [len(ids) for ids, _ in texts], answer, **running), strict=True))
@@ -101,7 +106,7 @@ class MaskReader(Reader):
         return (*encoded.context, *answer, *encoded.rest), len(encoded.context) + at
 
     def _batch(
-        self, asked: Sequence[tuple[tuple[tuple[int, ...], int], list[int]]], device: Any
+        self, asked: Sequence[tuple[tuple[tuple[int, ...], int], list[int]]], device: torch.device
     ) -> list[dict[int, Likelihood]]:
         import torch
 

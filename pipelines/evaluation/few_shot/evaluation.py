@@ -1,9 +1,4 @@
-"""Asking a language model zero- and few-shot questions, and the report: scores, intervals, spread over draws.
-
-The report of zero- and few-shot questions: scores with intervals, the spread over draws, guessers, what found no room.
-
-Asking a language model zero- and few-shot questions: the part of an evaluate stage behind `few_shot`.
-"""
+"""Asking a language model zero- and few-shot questions, and the report: scores, intervals, spread over draws."""
 
 from __future__ import annotations
 
@@ -11,144 +6,57 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipelines.architectures.registration import register
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Context, Head, Rows, Task
 from pipelines.core.recipe import START
-from pipelines.core.registry import METRICS, TASKS
+from pipelines.core.registry import TASKS
 from pipelines.core.scores import OF_A_HUNDRED, score_names
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.few_shot import settings as choice
+from pipelines.evaluation.few_shot import settings as few_shot
 from pipelines.evaluation.few_shot.decoders import DecoderReader
 from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader
 from pipelines.evaluation.few_shot.encoders import MaskReader
-from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, Reader
-from pipelines.evaluation.few_shot.prompts import Prompt
+from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, LikelihoodReader
+from pipelines.evaluation.few_shot.prompts import PromptTemplate
 from pipelines.evaluation.few_shot.questions import (
     CONTENT_FREE,
-    Asked,
-    Examples,
-    Question,
-    Questions,
+    AskedPrompt,
+    Demonstrations,
+    FewShotQuestion,
+    FewShotQuestions,
     asked,
     counts,
     questions_of,
 )
-from pipelines.evaluation.few_shot.scores import Answered, Ranked, Told, contextual, per_length, score_options, spread
+from pipelines.evaluation.few_shot.scores import (
+    FewShotAnswers,
+    RankedAnswers,
+    WrittenAnswers,
+    contextual,
+    per_length,
+    score_options,
+    spread,
+)
 from pipelines.evaluation.few_shot.writing import settings_of, write
+from pipelines.evaluation.report import Report, no_better_than_majority
+from pipelines.metrics.base import counted_metric, signatures
 from pipelines.metrics.squad import normalised
 from pipelines.metrics.statistics import intervals
-from pipelines.tasks.predictions import no_better_than_majority
+from pipelines.models.heads import family_of
+from pipelines.models.remote_code import opening
 
 if TYPE_CHECKING:
     from pipelines.evaluation.evaluate import Evaluate
-    from pipelines.evaluation.report import Report
 
 
-def add(
-    report: Report,
-    name: str,
-    task: Task,
-    said: Sequence[Answered],
-    about: Mapping[str, Any],
-    train: Rows | None,
-    started: float,
-) -> None:
-    """Keep the answers to every split of one benchmark, asked with one number of examples. `about` stands in
-    details.json."""
-    scores: dict[str, float] = {}
-    ranges: dict[str, tuple[float, float]] = {}
-    drawn: dict[str, dict[str, float]] = {}
-    guesses: dict[str, dict[str, float]] = {}
-    for each in said:
-        assert each.labels is not None  # refused before anything was asked
-        score = each.score_of(task)
-        scores |= _suffixed(score(each.said, each.labels), each.suffix)
-        ranges |= _suffixed(intervals(score, each.said, each.labels, report.context.seed), each.suffix)
-        if each.draws > 1:
-            drawn |= _suffixed(spread(each.by_draw(task)), each.suffix)
-        for guesser, reached in _guessed(task, each, train, report.baselines).items():
-            guesses.setdefault(guesser, {}).update(_suffixed(reached, each.suffix))
-    percent = (
-        score_names(metric for metric in task.metrics if metric in OF_A_HUNDRED)
-        if isinstance(said[0], Told) and said[0].right is None
-        else ()
-    )
-    report.metrics[name] = scores
-    report.predicted += said
-    report.details[name] = {
-        **about,
-        "examples": {each.split: len(each.rows) for each in said},
-        "splits": {each.suffix: each.split for each in said},
-        "precision": "no",
-        "intervals": ranges,
-        "baselines": guesses,
-        **({"spread": drawn} if drawn else {}),
-        **({"percent": percent} if percent else {}),
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    for doubt in _doubts(name, said, scores, ranges, guesses, about["few_shot"]):
-        if doubt is not None:
-            report.context.events.emit("warning", message=doubt)
-
-
-def _suffixed(values: Mapping[str, Any], suffix: str) -> dict[str, Any]:
-    return {f"{name}{suffix}": value for name, value in values.items()}
-
-
-def _guessed(task: Task, said: Answered, train: Rows | None, asked: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Chance, and what guessers that are fitted on the training rows reach; nothing where answers are texts."""
-    if isinstance(said, Told) or (isinstance(said, Ranked) and said.values is not None):
-        return {}
-    assert isinstance(said, Ranked)
-    chance = float(np.mean([1 / len(each.options) for each in said.questions]))
-    found = {"chance": dict.fromkeys(said.ways, chance)}
-    classes = len(task.head.labels)
-    if train is None or not classes:
-        return found
-    score = score_options(["acc"], task.metrics, classes)
-    names = dict.fromkeys(("majority", *asked))
-    reached, _ = score_baselines(
-        names, lambda logits, labels: score(logits[:, None, None], labels), classes, train, {"": said.rows}
-    )
-    return found | reached
-
-
-def _doubts(
-    name: str,
-    said: Sequence[Answered],
-    scores: Mapping[str, float],
-    ranges: Mapping[str, tuple[float, float]],
-    guesses: Mapping[str, Mapping[str, float]],
-    asked: Mapping[str, Any],
-) -> list[str | None]:
-    found: list[str | None] = []
-    for each in said:
-        if isinstance(each, Ranked) and each.values is None and each.constant():
-            word = each.questions[0].options[int(each.nats[0, 0].argmax())]
-            found.append(
-                f"{name}: the likeliest answer is the same for every question of '{each.split}' (the first time: {word!r})"
-            )
-    if "majority" in guesses:
-        found.append(no_better_than_majority(name, scores, ranges, guesses["majority"]))
-    elif "chance" in guesses:
-        found.append(no_better_than_majority(name, scores, ranges, guesses["chance"], guess="choosing by chance"))
-    if asked["questions_cut"]:
-        found.append(
-            f"{name}: {asked['questions_cut']} questions are longer than the model reads and lost their beginning; their scores say little"
-        )
-    if asked["examples_dropped"]:
-        found.append(
-            f"{name}: {asked['questions_with_fewer_examples']} questions found no room for all their examples: {asked['examples_dropped']} examples were left out"
-        )
-    return found
-
-
-READERS: dict[str, type[Reader]] = {each.head.kind: each for each in (DecoderReader, EncoderDecoderReader, MaskReader)}
+READERS: dict[str, type[LikelihoodReader]] = {
+    each.head.kind: each for each in (DecoderReader, EncoderDecoderReader, MaskReader)
+}
 
 
 def ask(stage: Evaluate, context: Context, report: Report) -> None:
@@ -156,47 +64,48 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     reader = open_reader(stage, context)
     settings = stage.few_shot
     assert settings is not None
-    for subject in choice.subjects(context.recipe, stage):
-        task = subject.open_task()
-        about = Benchmark(stage, context, reader, subject.name, task, choice.prompt_of(stage, subject.name, task))
-        for name, count in settings.names(subject.name).items():
+    for asked_task in few_shot.subjects(context.recipe, stage):
+        task = asked_task.open_task()
+        benchmark = FewShotBenchmark(
+            stage, context, reader, asked_task.name, task, few_shot.prompt_of(stage, asked_task.name, task)
+        )
+        for name, count in settings.names(asked_task.name).items():
             started = time.monotonic()
-            said, details = about.answers(name, count)
+            answers, details = benchmark.answers(name, count)
             if context.world.is_main:
-                add(report, name, task, said, details, about.train_rows, started)
+                add(report, name, task, answers, details, benchmark.train_rows, started)
 
 
-def open_reader(stage: Evaluate, context: Context) -> Reader:
+def open_reader(stage: Evaluate, context: Context) -> LikelihoodReader:
     """The model that is asked, as what it is asked through."""
-    chosen = choice.model_of(context.recipe, stage) or START
-    head = choice.head_of(context.recipe, chosen) or _head_of_checkpoint(context)
+    chosen = few_shot.model_of(context.recipe, stage) or START
+    head = few_shot.head_of(context.recipe, chosen) or _head_of_checkpoint(context)
     model = context.open_model(head, stage_id=chosen, trained_head=True)
     tokenizer = context.open_tokenizer() if chosen == START else context.open_tokenizer(chosen)
     if head.kind == "causal_lm":
-        return DecoderReader(model, tokenizer, stage.max_length, choice.reads_both_ways(context.recipe, chosen))
+        return DecoderReader(model, tokenizer, stage.max_length, few_shot.reads_both_ways(context.recipe, chosen))
     return READERS[head.kind](model, tokenizer, stage.max_length)
 
 
 def _head_of_checkpoint(context: Context) -> Head:
     from transformers import AutoConfig
 
-    checkpoints: Any = import_module("pipelines.models.checkpoint")
-    import_module("pipelines.architectures.registration").register()
-    given = context.recipe.model
-    where = import_module("pipelines.models.remote_code").opening(str(given.checkpoint), given.revision, given)
-    return choice.HEADS[checkpoints.family_of(AutoConfig.from_pretrained(given.checkpoint, **where))]
+    register()
+    model = context.recipe.model
+    config = AutoConfig.from_pretrained(model.checkpoint, **opening(str(model.checkpoint), model.revision, model))
+    return few_shot.HEADS[family_of(config)]
 
 
 @dataclass
-class Benchmark:
+class FewShotBenchmark:
     """One task, asked by one stage."""
 
     stage: Evaluate
     context: Context
-    reader: Reader
+    reader: LikelihoodReader
     name: str
     task: Any
-    prompt: Prompt
+    prompt: PromptTemplate
 
     @property
     def settings(self) -> Any:
@@ -204,7 +113,7 @@ class Benchmark:
         return self.stage.few_shot
 
     @cached_property
-    def train(self) -> Questions | None:
+    def train(self) -> FewShotQuestions | None:
         """The training rows as questions, those of the task whose model this one asks where it has none; None
         without any."""
         task = self.task
@@ -219,27 +128,28 @@ class Benchmark:
         """The same as rows, for guessers."""
         return None if self.train is None else self.train.rows
 
-    def answers(self, name: str, count: int) -> tuple[list[Answered], dict[str, Any]]:
+    def answers(self, name: str, count: int) -> tuple[list[FewShotAnswers], dict[str, Any]]:
         """What is answered in each split with `count` examples, and what stands about it in details.json."""
         draws = self.settings.draws if count else 1
-        writes = choice.writes(self.settings, self.task.kind)
-        said: list[Answered] = []
+        writes = few_shot.writes(self.settings, self.task.kind)
+        answers: list[FewShotAnswers] = []
         room = {"examples_dropped": 0, "questions_with_fewer_examples": 0, "questions_cut": 0}
         for suffix, split in self.task.evaluation_splits.items():
             questions = questions_of(self.task, self.prompt, split, self.stage.max_eval_samples)
             if questions.rows.labels is None:
                 raise DataError(
-                    f"the labels of '{self.name}', split '{split}', are not public, so there is nothing to score; leave it out of 'benchmarks'"
+                    f"the labels of '{self.name}', split '{split}', are not public, so there is nothing to "
+                    "score; leave it out of 'benchmarks'"
                 )
             places = [self._drawn(questions, count, draw) for draw in range(draws)]
             prompts = [self._prompts(questions, each, writes) for each in places]
             for each in prompts:
                 room = {key: value + room[key] for key, value in counts(each).items()}
-            given = name, suffix, split, questions, prompts, self._rows_of(places)
-            said.append(self._written(*given) if writes else self._ranked(*given))
+            split_arguments = name, suffix, split, questions, prompts, self._rows_of(places)
+            answers.append(self._written(*split_arguments) if writes else self._ranked(*split_arguments))
         settings = self.settings
-        about = {
-            "model": choice.model_of(self.context.recipe, self.stage),
+        details = {
+            "model": few_shot.model_of(self.context.recipe, self.stage),
             "few_shot": {
                 "shots": count,
                 "draws": draws,
@@ -256,25 +166,22 @@ class Benchmark:
         }
         if writes:
             generation = settings_of(self.stage.generation)
-            about["generation"] = {"num_beams": generation.num_beams, "max_new_tokens": generation.max_new_tokens}
-            modules = {metric: import_module(METRICS.module(metric)) for metric in self.task.metrics}
-            about["signatures"] = {
-                metric: module.signature() for metric, module in modules.items() if hasattr(module, "signature")
-            }
-        return said, about
+            details["generation"] = {"num_beams": generation.num_beams, "max_new_tokens": generation.max_new_tokens}
+            details["signatures"] = signatures(self.task.metrics)
+        return answers, details
 
     @property
     def _seed(self) -> int:
         return self.context.seed if self.settings.seed is None else int(self.settings.seed)
 
     @cached_property
-    def _examples(self) -> Examples:
+    def _examples(self) -> Demonstrations:
         if self.train is None:
             raise DataError(f"'{self.name}' has no training rows to draw examples from; ask it with shots: [0]")
         settings = self.settings
-        return Examples(self.name, self.train, self._seed, settings.examples == "question", settings.stratified)
+        return Demonstrations(self.name, self.train, self._seed, settings.examples == "question", settings.stratified)
 
-    def _drawn(self, questions: Questions, count: int, draw: int) -> list[list[int]]:
+    def _drawn(self, questions: FewShotQuestions, count: int, draw: int) -> list[list[int]]:
         if not count:
             return [[] for _ in questions.each]
         return [
@@ -287,7 +194,7 @@ class Benchmark:
         index = self.train.rows.index if self.train is not None else ()
         return [[[index[at] for at in each] for each in draw] for draw in places]
 
-    def _prompts(self, questions: Questions, places: Sequence[Sequence[int]], writes: bool) -> list[Asked]:
+    def _prompts(self, questions: FewShotQuestions, places: Sequence[Sequence[int]], writes: bool) -> list[AskedPrompt]:
         shown = self.train.each if self.train is not None else ()
         new = settings_of(self.stage.generation).max_new_tokens if writes else None
         return [
@@ -307,8 +214,14 @@ class Benchmark:
         }
 
     def _ranked(
-        self, name: str, suffix: str, split: str, questions: Questions, prompts: Sequence[Sequence[Asked]], rows: Any
-    ) -> Ranked:
+        self,
+        name: str,
+        suffix: str,
+        split: str,
+        questions: FewShotQuestions,
+        prompts: Sequence[Sequence[AskedPrompt]],
+        rows: Any,
+    ) -> RankedAnswers:
         """The likelihood of every possible answer, all in one go."""
         settings, flat = self.settings, [each for draw in prompts for each in draw]
         empty = (
@@ -316,24 +229,28 @@ class Benchmark:
             if "contextual" in settings.calibration
             else []
         )
-        wanted: list[Encoded] = []
+        encoded: list[Encoded] = []
         for number, each in enumerate(flat):
-            contents: list[Question | None] = [None, *(empty[number] if empty else [])]
-            wanted += [self.reader.encode(one) for content in contents for one in each.continuations(content)]
+            contents: list[FewShotQuestion | None] = [None, *(empty[number] if empty else [])]
+            encoded += [self.reader.encode(one) for content in contents for one in each.continuations(content)]
             if "answer_context" in settings.calibration:
-                wanted += [self._alone(option) for option in each.question.options]
-        told = iter(self.reader.likelihoods(wanted, **self._running(split, name)))
+                encoded += [self._alone(option) for option in each.question.options]
+        likelihoods = iter(self.reader.likelihoods(encoded, **self._running(split, name)))
         shape = (len(prompts), len(questions))
         kinds: dict[str, list[Any]] = {"nats": [], "tokens": [], "empty": [], "alone": []}
         for each in flat:
-            own = [next(told) for _ in each.question.options]
+            own = [next(likelihoods) for _ in each.question.options]
             kinds["nats"].append([one.nats for one in own])
             kinds["tokens"].append([one.tokens for one in own])
             if empty:
-                kinds["empty"].append([[next(told).nats for _ in each.question.options] for _ in CONTENT_FREE])
+                kinds["empty"].append([[next(likelihoods).nats for _ in each.question.options] for _ in CONTENT_FREE])
             if "answer_context" in settings.calibration:
-                kinds["alone"].append([next(told).nats for _ in each.question.options])
-        arrays = {kind: np.asarray(found, dtype=np.float64) for kind, found in kinds.items() if found}
+                kinds["alone"].append([next(likelihoods).nats for _ in each.question.options])
+        arrays = {
+            kind: np.asarray(values_of_kind, dtype=np.float64)
+            for kind, values_of_kind in kinds.items()
+            if values_of_kind
+        }
         lengths = {
             "characters": np.asarray(
                 [[len(option) for option in each.question.options] for each in flat], dtype=np.float64
@@ -354,7 +271,7 @@ class Benchmark:
                 ways[accuracy] = per_length(arrays["nats"], lengths[kind])
         by_question = {key: each.reshape(*shape, -1).swapaxes(0, 1) for key, each in ways.items()}
         values = tuple(float(each) for each in questions.each[0].options) if self.task.kind == "regression" else None
-        return Ranked(
+        return RankedAnswers(
             name, split, suffix, questions.rows, questions.each, rows, by_question["acc"], by_question, values
         )
 
@@ -363,35 +280,41 @@ class Benchmark:
         return self.reader.encode(Continuation(self.prompt.answer_context + self.prompt.delimiter, option))
 
     def _written(
-        self, name: str, suffix: str, split: str, questions: Questions, prompts: Sequence[Sequence[Asked]], rows: Any
-    ) -> Told:
+        self,
+        name: str,
+        suffix: str,
+        split: str,
+        questions: FewShotQuestions,
+        prompts: Sequence[Sequence[AskedPrompt]],
+        rows: Any,
+    ) -> WrittenAnswers:
         """The answers that are written, and what they are worth."""
         generation = settings_of(self.stage.generation)
         new = int(generation.max_new_tokens or 0)
         flat = [self.reader.context(each.text()[0]) for draw in prompts for each in draw]
-        kept = [ids[self.reader.excess(Encoded(ids, (0,) * new)) :] for ids in flat]
-        found = write(self.reader, kept, self.prompt.stop, generation, **self._running(split, name))
-        texts = np.asarray([text.strip() for text in found], dtype=object).reshape(len(prompts), len(questions)).T
+        contexts = [ids[self.reader.excess(Encoded(ids, (0,) * new)) :] for ids in flat]
+        continuations = write(self.reader, contexts, self.prompt.stop, generation, **self._running(split, name))
+        texts = (
+            np.asarray([text.strip() for text in continuations], dtype=object).reshape(len(prompts), len(questions)).T
+        )
         answers = [str(each.answer) for each in questions.each]
-        made = Told(name, split, suffix, questions.rows, questions.each, rows, texts, answers, {})
-        if self.task.kind in choice.OPTIONS:
+        written = WrittenAnswers(name, split, suffix, questions.rows, questions.each, rows, texts, answers, {})
+        if self.task.kind in few_shot.OPTIONS:
             right = np.asarray(
                 [
                     [normalised(text) == normalised(answer) for text in row]
                     for row, answer in zip(texts, answers, strict=True)
                 ]
             )
-            return replace(made, right=right)
+            return replace(written, right=right)
         references, texts = self._comparable(questions, texts)
         counted = {
-            metric: np.stack(
-                [import_module(METRICS.module(metric)).counts(list(draw), references) for draw in texts.T], axis=1
-            )
+            metric: np.stack([counted_metric(metric).counts(list(draw), references) for draw in texts.T], axis=1)
             for metric in self.task.metrics
         }
-        return replace(made, references=references, counted=counted)
+        return replace(written, references=references, counted=counted)
 
-    def _comparable(self, questions: Questions, texts: Any) -> tuple[list[Any], Any]:
+    def _comparable(self, questions: FewShotQuestions, texts: Any) -> tuple[list[Any], Any]:
         """The right answers and the written ones in the form that the task's metrics compare."""
         references: list[Any] = list(questions.rows.labels or ())
         if self.task.kind == "qa":
@@ -411,3 +334,107 @@ def _readable(task: Any) -> bool:
     except DataError:
         return False
     return True
+
+
+def add(
+    report: Report,
+    name: str,
+    task: Task,
+    answers: Sequence[FewShotAnswers],
+    details: Mapping[str, Any],
+    train: Rows | None,
+    started: float,
+) -> None:
+    """Keep the answers to every split of one benchmark, asked with one number of examples. `details` stands in
+    details.json."""
+    scores: dict[str, float] = {}
+    ranges: dict[str, tuple[float, float]] = {}
+    drawn: dict[str, dict[str, float]] = {}
+    guesses: dict[str, dict[str, float]] = {}
+    for each in answers:
+        assert each.labels is not None  # refused before anything was asked
+        score = each.score_of(task)
+        scores |= _suffixed(score(each.said, each.labels), each.suffix)
+        ranges |= _suffixed(intervals(score, each.said, each.labels, report.context.seed), each.suffix)
+        if each.draws > 1:
+            drawn |= _suffixed(spread(each.by_draw(task)), each.suffix)
+        for guesser, reached in _baselines(task, each, train, report.baselines).items():
+            guesses.setdefault(guesser, {}).update(_suffixed(reached, each.suffix))
+    percent = (
+        score_names(metric for metric in task.metrics if metric in OF_A_HUNDRED)
+        if isinstance(answers[0], WrittenAnswers) and answers[0].right is None
+        else ()
+    )
+    report.metrics[name] = scores
+    report.predicted += answers
+    report.details[name] = {
+        **details,
+        "examples": {each.split: len(each.rows) for each in answers},
+        "splits": {each.suffix: each.split for each in answers},
+        "precision": "no",
+        "intervals": ranges,
+        "baselines": guesses,
+        **({"spread": drawn} if drawn else {}),
+        **({"percent": percent} if percent else {}),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    for warning in _warnings(name, answers, scores, ranges, guesses, details["few_shot"]):
+        if warning is not None:
+            report.context.events.emit("warning", message=warning)
+
+
+def _suffixed(values: Mapping[str, Any], suffix: str) -> dict[str, Any]:
+    return {f"{name}{suffix}": value for name, value in values.items()}
+
+
+def _baselines(
+    task: Task, answers: FewShotAnswers, train: Rows | None, named: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Chance, and what guessers that are fitted on the training rows reach; nothing where answers are texts."""
+    if isinstance(answers, WrittenAnswers) or (isinstance(answers, RankedAnswers) and answers.values is not None):
+        return {}
+    assert isinstance(answers, RankedAnswers)
+    chance = float(np.mean([1 / len(each.options) for each in answers.questions]))
+    scores = {"chance": dict.fromkeys(answers.ways, chance)}
+    classes = len(task.head.labels)
+    if train is None or not classes:
+        return scores
+    score = score_options(["acc"], task.metrics, classes)
+    names = dict.fromkeys(("majority", *named))
+    baseline_scores, _ = score_baselines(
+        names, lambda logits, labels: score(logits[:, None, None], labels), classes, train, {"": answers.rows}
+    )
+    return scores | baseline_scores
+
+
+def _warnings(
+    name: str,
+    answers: Sequence[FewShotAnswers],
+    scores: Mapping[str, float],
+    ranges: Mapping[str, tuple[float, float]],
+    guesses: Mapping[str, Mapping[str, float]],
+    counts_of_prompts: Mapping[str, Any],
+) -> list[str | None]:
+    sentences: list[str | None] = []
+    for each in answers:
+        if isinstance(each, RankedAnswers) and each.values is None and each.constant():
+            word = each.questions[0].options[int(each.nats[0, 0].argmax())]
+            sentences.append(
+                f"{name}: the likeliest answer is the same for every question of '{each.split}' (the first "
+                f"time: {word!r})"
+            )
+    if "majority" in guesses:
+        sentences.append(no_better_than_majority(name, scores, ranges, guesses["majority"]))
+    elif "chance" in guesses:
+        sentences.append(no_better_than_majority(name, scores, ranges, guesses["chance"], guess="choosing by chance"))
+    if counts_of_prompts["questions_cut"]:
+        sentences.append(
+            f"{name}: {counts_of_prompts['questions_cut']} questions are longer than the model reads and lost their "
+            "beginning; their scores say little"
+        )
+    if counts_of_prompts["examples_dropped"]:
+        sentences.append(
+            f"{name}: {counts_of_prompts['questions_with_fewer_examples']} questions found no room for all their "
+            f"examples: {counts_of_prompts['examples_dropped']} examples were left out"
+        )
+    return sentences

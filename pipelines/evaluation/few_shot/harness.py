@@ -17,7 +17,7 @@ from pipelines.core.decoding import Generation
 from pipelines.core.errors import ModelError
 from pipelines.evaluation.few_shot.decoders import DecoderReader
 from pipelines.evaluation.few_shot.encoders import MaskReader
-from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, Reader
+from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, LikelihoodReader
 from pipelines.evaluation.few_shot.writing import write
 
 MOST_NEW = 256
@@ -31,7 +31,7 @@ SAMPLED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 class FineryLM(LM):  # type: ignore[misc]
     """A reader that answers the harness."""
 
-    def __init__(self, reader: Reader, batch_size: int = 32) -> None:
+    def __init__(self, reader: LikelihoodReader, batch_size: int = 32) -> None:
         super().__init__()
         self.reader = reader
         self.running: dict[str, Any] = {"device": reader.model.device, "batch_size": batch_size}

@@ -10,12 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
 from pipelines.models.predict import Running
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
@@ -58,13 +61,13 @@ class Likelihood:
     """Whether each token is the likeliest in its place."""
 
 
-class Reader(ABC):
+class LikelihoodReader(ABC):
     """A language model that is asked for likelihoods. `limit` is how many tokens it reads; None without bound."""
 
     head: ClassVar[Head]
     """The head it is asked through."""
 
-    def __init__(self, model: Any, tokenizer: Any, limit: int | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limit: int | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
         own = positions_of(model, tokenizer)
@@ -99,7 +102,8 @@ class Reader(ABC):
     def refuse_too_long(self, encoded: Encoded) -> None:
         """Raise ModelError where not even the answer can be read."""
         raise ModelError(
-            f"an answer of {len(encoded.answer)} tokens does not fit into the {self.limit} tokens that the model reads; use shorter answers, "
+            f"an answer of {len(encoded.answer)} tokens does not fit into the {self.limit} tokens that the "
+            "model reads; use shorter answers, "
             "or a model with more positions"
         )
 
@@ -110,7 +114,7 @@ def spaced(asked: Continuation) -> tuple[str, str]:
     return context, asked.context[len(context) :] + asked.answer
 
 
-def positions_of(model: Any, tokenizer: Any) -> int | None:
+def positions_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
     """How many tokens the model can read at once; None where nothing in it ends."""
     config = model.config
     limits = [None if getattr(config, "position", None) in UNBOUNDED else usable_positions(config)]

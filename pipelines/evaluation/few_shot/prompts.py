@@ -1,18 +1,14 @@
 """Prompts: how a row of a task is asked as a text, with which words it is answered, and defaults for tasks.
 
-Prompts: how a row of a task is asked as a text, and with which words it is answered.
-
 A template holds `{column}` where the row's text stands, and nothing else is replaced: no expressions, no code. The
 answer follows the text, or stands where the template says `{answer}`. Schick and Schütze 2021, "Exploiting Cloze
 Questions for Few Shot Text Classification and Natural Language Inference", section 3, arxiv.org/abs/2001.07676, call
 the pair of a template and its words a pattern and a verbalizer.
 
-The prompts that tasks are asked with where a recipe writes none.
-
-GLUE: the wording of the lm-evaluation-harness, so that scores compare (github.com/EleutherAI/lm-evaluation-harness,
-v0.4, `lm_eval/tasks/glue`), STS-B ours. SQuAD and RACE: Brown et al. 2020, "Language Models are Few-Shot Learners",
-appendix G, arxiv.org/abs/2005.14165. TREC and AG's news: Zhao et al. 2021, "Calibrate Before Use", appendix E,
-arxiv.org/abs/2102.09690.
+Default prompts: of GLUE the wording of the lm-evaluation-harness, so that scores compare
+(github.com/EleutherAI/lm-evaluation-harness, v0.4, `lm_eval/tasks/glue`), STS-B ours. SQuAD and RACE: Brown et al. 2020,
+"Language Models are Few-Shot Learners", appendix G, arxiv.org/abs/2005.14165. TREC and AG's news: Zhao et al. 2021,
+"Calibrate Before Use", appendix E, arxiv.org/abs/2102.09690.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ OPTIONS = "options"
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 
 
-class Prompt(Block):
+class PromptTemplate(Block):
     """How a row is asked and answered."""
 
     text: str = Field(min_length=1)
@@ -57,7 +53,7 @@ class Prompt(Block):
     """The answer to a question that has none, in tasks where such occur."""
 
     @model_validator(mode="after")
-    def _asks(self) -> Prompt:
+    def _asks(self) -> PromptTemplate:
         names = placeholders(self.text)
         found: list[ConfigIssue] = []
         if not [name for name in names if name != ANSWER]:
@@ -122,7 +118,7 @@ def columns_of(task: Any) -> tuple[str, ...]:
     return ("prompt",) if task.kind == "causal" else tuple(task.columns)
 
 
-def unfit(prompt: Prompt, task: Any) -> list[ConfigIssue]:
+def unfit(prompt: PromptTemplate, task: Any) -> list[ConfigIssue]:
     """What is wrong with asking this task with this prompt, as far as no data need be read."""
     known = columns_of(task)
     found: list[ConfigIssue] = []
@@ -131,7 +127,8 @@ def unfit(prompt: Prompt, task: Any) -> list[ConfigIssue]:
             found.append(
                 (
                     ("text",),
-                    f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, known)} Columns: {', '.join(known)}",
+                    f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, known)} Columns: "
+                    f"{', '.join(known)}",
                 )
             )
     kinds = {"classification": task.labels, "regression": None, "multiple_choice": None}
@@ -168,7 +165,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-_TREC = "Classify the questions based on whether their answer type is a Number, Location, Person, Description, Entity, or Abbreviation.\n\n"
+_TREC = (
+    "Classify the questions based on whether their answer type is a Number, Location, Person, Description, "
+    "Entity, or Abbreviation.\n\n"
+)
 _FINE = (
     "abbreviation", "expression abbreviated", "definition", "description", "manner", "reason", "animal", "organ of the body", "color",
     "creative work", "currency", "disease or medicine", "event", "food", "musical instrument", "language", "letter",
@@ -178,8 +178,8 @@ _FINE = (
     "order", "other number", "percentage", "period", "speed", "temperature", "size", "weight",
 )  # fmt: skip
 
-PROMPTS: dict[str, Prompt] = {
-    name: Prompt.model_validate(words)
+PROMPTS: dict[str, PromptTemplate] = {
+    name: PromptTemplate.model_validate(words)
     for name, words in {
         "glue/cola": {
             "text": "{sentence}\nQuestion: Does this sentence make sense?\nAnswer:",
@@ -190,15 +190,24 @@ PROMPTS: dict[str, Prompt] = {
             "answers": ("negative", "positive"),
         },
         "glue/mrpc": {
-            "text": "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: Do both sentences mean the same thing?\nAnswer:",
+            "text": (
+                "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: Do both sentences mean the same "
+                "thing?\nAnswer:"
+            ),
             "answers": ("no", "yes"),
         },
         "glue/stsb": {
-            "text": "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: How similar are both sentences, from 0 to 5?\nAnswer:",
+            "text": (
+                "Sentence 1: {sentence1}\nSentence 2: {sentence2}\nQuestion: How similar are both sentences, "
+                "from 0 to 5?\nAnswer:"
+            ),
             "answers": ("0", "1", "2", "3", "4", "5"),
         },
         "glue/qqp": {
-            "text": "Question 1: {question1}\nQuestion 2: {question2}\nQuestion: Do both questions ask the same thing?\nAnswer:",
+            "text": (
+                "Question 1: {question1}\nQuestion 2: {question2}\nQuestion: Do both questions ask the same "
+                "thing?\nAnswer:"
+            ),
             "answers": ("no", "yes"),
         },
         "glue/mnli": {
@@ -257,11 +266,11 @@ PROMPTS: dict[str, Prompt] = {
 """By task."""
 
 
-def prompt_for(task: Any) -> Prompt:
+def prompt_for(task: Any) -> PromptTemplate:
     """The task's prompt of the table; for other tasks one that names each column and asks for the label."""
     if task.name in PROMPTS:
         return PROMPTS[task.name]
 
     lines = [f"{name}: {{{name}}}" for name in columns_of(task) if name != OPTIONS]
     asks = task.label if task.kind in ("classification", "regression", "seq2seq") else "answer"
-    return Prompt(text="\n".join([*lines, f"{asks}:"]))
+    return PromptTemplate(text="\n".join([*lines, f"{asks}:"]))

@@ -1,16 +1,9 @@
 """From the rows of a task to prompts: questions, examples drawn by seed, and as much as the model can read.
 
-The rows of a task as questions that a language model can be asked: what is asked, and what may be answered.
-
-Examples for prompts, drawn by seed from a task's training rows, never from the rows that are scored.
-
-The first k of a draw are the same however many more are asked for, so that one-shot and eight-shot prompts share their
-first example. A training row that asks just what the question asks is passed over.
-
-Prompts made of examples and a question, as long as the model can read.
-
-Where the examples and the question do not fit, examples are dropped, the first one first. Where not even the question
-fits, it loses its beginning; both are counted and told.
+Examples come from a task's training rows, never from the rows that are scored. The first k of a draw are the same
+however many more are asked for, so that one-shot and eight-shot prompts share their first example. A training row that
+asks just what the question asks is passed over. Where the examples and the question do not fit into the model, examples
+are dropped, the first one first. Where not even the question fits, it loses its beginning; both are counted.
 """
 
 from __future__ import annotations
@@ -22,8 +15,8 @@ from typing import Any
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
-from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, Reader
-from pipelines.evaluation.few_shot.prompts import OPTIONS, Prompt, lettered
+from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, LikelihoodReader
+from pipelines.evaluation.few_shot.prompts import OPTIONS, PromptTemplate, lettered
 from pipelines.tasks.multiple_choice.task import LETTERS, ChoiceTask
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
@@ -31,7 +24,7 @@ CONTENT_FREE = ("N/A", "", "[MASK]")
 
 
 @dataclass(frozen=True)
-class Question:
+class FewShotQuestion:
     """One row."""
 
     fields: Mapping[str, str]
@@ -43,23 +36,23 @@ class Question:
     group: int | None
     """The class, for drawing as many of each; None where there are no classes."""
 
-    def without_content(self, words: str) -> Question:
+    def without_content(self, words: str) -> FewShotQuestion:
         """The same question with nothing in it."""
         return replace(self, fields={name: text if name == OPTIONS else words for name, text in self.fields.items()})
 
 
 @dataclass(frozen=True)
-class Questions:
+class FewShotQuestions:
     """The questions of one split, in the order of the rows."""
 
     rows: Rows
-    each: Sequence[Question]
+    each: Sequence[FewShotQuestion]
 
     def __len__(self) -> int:
         return len(self.each)
 
 
-def questions_of(task: Any, prompt: Prompt, split: str, limit: int | None = None) -> Questions:
+def questions_of(task: Any, prompt: PromptTemplate, split: str, limit: int | None = None) -> FewShotQuestions:
     """The first `limit` rows of a split as questions. Raises DataError."""
     makers = {
         "classification": _classes,
@@ -71,10 +64,11 @@ def questions_of(task: Any, prompt: Prompt, split: str, limit: int | None = None
     }
     if task.kind not in makers:
         raise DataError(
-            f"'{task.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train a head for it instead"
+            f"'{task.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train "
+            "a head for it instead"
         )
     rows = task.rows(split, limit)
-    return Questions(rows, makers[task.kind](task, prompt, split, limit, rows))
+    return FewShotQuestions(rows, makers[task.kind](task, prompt, split, limit, rows))
 
 
 def _fields(task: Any, rows: Rows) -> list[dict[str, str]]:
@@ -83,24 +77,26 @@ def _fields(task: Any, rows: Rows) -> list[dict[str, str]]:
     return [dict(zip(task.columns, texts, strict=True)) for texts in zip(*columns, strict=True)]
 
 
-def _classes(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
+def _classes(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
     names = task.head.labels
     words = prompt.answers if isinstance(prompt.answers, tuple) else names
     if len(words) != len(names):
         raise DataError(
-            f"the prompt of '{task.name}' has {len(words)} answers, but its classes are {', '.join(names)}; write a word for each"
+            f"the prompt of '{task.name}' has {len(words)} answers, but its classes are {', '.join(names)}; "
+            "write a word for each"
         )
     labels: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
     return [
-        Question(fields, words, None if label is None else words[label], label)
+        FewShotQuestion(fields, words, None if label is None else words[label], label)
         for fields, label in zip(_fields(task, rows), labels, strict=True)
     ]
 
 
-def _numbers(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
+def _numbers(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
     if not isinstance(prompt.answers, tuple):
         raise DataError(
-            f"the answers of '{task.name}' are numbers: name those that may be given in its prompt, 'answers: [\"0\", \"1\", …]'"
+            f"the answers of '{task.name}' are numbers: name those that may be given in its prompt, 'answers: "
+            '["0", "1", …]\''
         )
     values = [float(each) for each in prompt.answers]
     labels: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
@@ -108,12 +104,14 @@ def _numbers(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Row
         None if label is None else min(range(len(values)), key=lambda at: abs(values[at] - label)) for label in labels
     ]
     return [
-        Question(fields, prompt.answers, None if at is None else prompt.answers[at], at)
+        FewShotQuestion(fields, prompt.answers, None if at is None else prompt.answers[at], at)
         for fields, at in zip(_fields(task, rows), nearest, strict=True)
     ]
 
 
-def _choices(task: ChoiceTask, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
+def _choices(
+    task: ChoiceTask, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows
+) -> list[FewShotQuestion]:
     """Question and options apart, which the task joins for models with a head."""
     columns = tuple(name for name in task.columns if name != task.context)
     bare: Any = replace(task, context=None, columns=columns, blank=None).rows(split, limit)
@@ -124,38 +122,42 @@ def _choices(task: ChoiceTask, prompt: Prompt, split: str, limit: int | None, ro
         words = tuple(LETTERS[: len(options)]) if prompt.answers == "letters" else tuple(options)
         context = {} if task.context is None else {task.context: rows.texts[at]}
         fields = {**context, name: question, OPTIONS: lettered(options)}
-        found.append(Question(fields, words, None if label is None else words[label], label))
+        found.append(FewShotQuestion(fields, words, None if label is None else words[label], label))
     return found
 
 
-def _spans(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
+def _spans(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
     references: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
     return [
-        Question(fields, (), None if answers is None else next(iter(answers), prompt.no_answer), None)
+        FewShotQuestion(fields, (), None if answers is None else next(iter(answers), prompt.no_answer), None)
         for fields, answers in zip(_fields(task, rows), references, strict=True)
     ]
 
 
-def _texts(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
+def _texts(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
     references: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
-    return [Question(fields, (), answer, None) for fields, answer in zip(_fields(task, rows), references, strict=True)]
+    return [
+        FewShotQuestion(fields, (), answer, None)
+        for fields, answer in zip(_fields(task, rows), references, strict=True)
+    ]
 
 
-def _dialogues(task: Any, prompt: Prompt, split: str, limit: int | None, rows: Rows) -> list[Question]:
+def _dialogues(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
     found = []
     for number, dialogue in zip(rows.index, rows.dialogues, strict=True):  # type: ignore[attr-defined]
         if len(dialogue.messages) < 2:
             raise DataError(
-                f"row {number + 1} of '{task.name}' (the first is 1) asks nothing, it is a text without a prompt; measure it with 'datasets'"
+                f"row {number + 1} of '{task.name}' (the first is 1) asks nothing, it is a text without a "
+                "prompt; measure it with 'datasets'"
             )
-        found.append(Question({"prompt": dialogue.prompt}, (), dialogue.completion, None))
+        found.append(FewShotQuestion({"prompt": dialogue.prompt}, (), dialogue.completion, None))
     return found
 
 
-class Examples:
+class Demonstrations:
     """The training rows, ready to be drawn from."""
 
-    def __init__(self, name: str, train: Questions, seed: int, per_question: bool, stratified: bool) -> None:
+    def __init__(self, name: str, train: FewShotQuestions, seed: int, per_question: bool, stratified: bool) -> None:
         self.name = name
         self.train = train
         self.seed = seed
@@ -166,7 +168,7 @@ class Examples:
             groups.setdefault(question.group if stratified else None, []).append(place)
         self._groups = groups
 
-    def draw(self, count: int, draw: int, row: int, question: Question) -> list[int]:
+    def draw(self, count: int, draw: int, row: int, question: FewShotQuestion) -> list[int]:
         """Places in `train` of `count` examples for a question that stands in `row` of its file. Raises DataError."""
         if count == 0:
             return []
@@ -204,48 +206,52 @@ def _shuffled(places: Sequence[int], random: Random) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPrompt:
     """A question with the examples that stand before it."""
 
-    question: Question
-    prompt: Prompt
-    examples: tuple[Question, ...]
+    question: FewShotQuestion
+    prompt: PromptTemplate
+    examples: tuple[FewShotQuestion, ...]
     dropped: int = 0
     """Examples that found no room."""
     cut: bool = False
     """Whether the question itself loses its beginning."""
 
-    def text(self, question: Question | None = None) -> tuple[str, str]:
+    def text(self, question: FewShotQuestion | None = None) -> tuple[str, str]:
         """(what stands before the answer, what stands behind it), of this question or of another in its place."""
         shown = [self.prompt.answered(each.fields, each.answer or "") for each in self.examples]
         before, after = self.prompt.asked((question or self.question).fields)
         return self.prompt.description + self.prompt.separator.join([*shown, before]), after
 
-    def continuations(self, question: Question | None = None) -> list[Continuation]:
+    def continuations(self, question: FewShotQuestion | None = None) -> list[Continuation]:
         """The text with each of the possible answers."""
         before, after = self.text(question)
         return [Continuation(before, option, after) for option in self.question.options]
 
 
 def asked(
-    reader: Reader, prompt: Prompt, question: Question, examples: Sequence[Question], room: int | None = None
-) -> Asked:
+    reader: LikelihoodReader,
+    prompt: PromptTemplate,
+    question: FewShotQuestion,
+    examples: Sequence[FewShotQuestion],
+    room: int | None = None,
+) -> AskedPrompt:
     """The question with as many of the examples as fit, the last ones. `room` are the tokens of an answer that is
     written."""
     for dropped in range(len(examples) + 1):
-        found = Asked(question, prompt, tuple(examples[dropped:]), dropped)
+        found = AskedPrompt(question, prompt, tuple(examples[dropped:]), dropped)
         if not reader.excess(_longest(reader, found, room)):
             return found
-    return Asked(question, prompt, (), len(examples), cut=True)
+    return AskedPrompt(question, prompt, (), len(examples), cut=True)
 
 
-def _longest(reader: Reader, found: Asked, room: int | None) -> Encoded:
+def _longest(reader: LikelihoodReader, found: AskedPrompt, room: int | None) -> Encoded:
     if room is not None:
         return Encoded(reader.context(found.text()[0]), (0,) * room)
     return reader.encode(max(found.continuations(), key=lambda each: len(each.answer)))
 
 
-def counts(prompts: Sequence[Asked]) -> dict[str, int]:
+def counts(prompts: Sequence[AskedPrompt]) -> dict[str, int]:
     """What found no room."""
     return {
         "examples_dropped": sum(each.dropped for each in prompts),

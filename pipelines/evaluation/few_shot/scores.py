@@ -1,30 +1,28 @@
 """From log-likelihoods and written texts to chosen answers and scores, for every draw of examples.
 
-From log-likelihoods to scores: which answer is taken, in each way of weighing them, and how good that is.
-
 `acc`: the likeliest answer. `acc_norm`, `acc_bytes`, `acc_tokens`: divided by the length of the answer (the harness'
 acc_norm divides by characters). `acc_answer_context`: divided by the probability of the answer behind nothing but
 "Answer:" (Brown et al. 2020, section 2.4). `acc_contextual`: probabilities over the answers, divided by those for
 questions without content (Zhao et al. 2021, section 5: W = diag(p_cf)^-1, b = 0, arxiv.org/abs/2102.09690).
-
-What a language model answered zero- or few-shot: chosen answers and written ones, for every draw of examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.registry import METRICS
-from pipelines.evaluation.few_shot.questions import Question
+from pipelines.evaluation.few_shot.questions import FewShotQuestion
+from pipelines.metrics.base import counted_metric, load_metric
 from pipelines.tasks.predictions import SplitPredictions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
@@ -42,15 +40,15 @@ def contextual(nats: Floats, without_content: Floats) -> Floats:
     p_cf is the mean over the inputs without content.
     """
     mean = np.exp(log_softmax(without_content)).mean(axis=-2)
-    found: Floats = log_softmax(nats) - np.log(np.maximum(mean, np.finfo(np.float64).tiny))
-    return found
+    weighed: Floats = log_softmax(nats) - np.log(np.maximum(mean, np.finfo(np.float64).tiny))
+    return weighed
 
 
 def log_softmax(nats: Floats) -> Floats:
     """Log-probabilities over the last axis."""
     shifted = nats - nats.max(axis=-1, keepdims=True)
-    found: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    log_probabilities: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return log_probabilities
 
 
 def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | None) -> Score:
@@ -58,38 +56,38 @@ def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | N
 
     `metrics` beyond accuracy are computed of the first way's answers; they need the number of `classes`.
     """
-    others = [import_module(METRICS.module(name)).compute for name in metrics if name != "accuracy"] if classes else []
+    others = [load_metric(name) for name in metrics if name != "accuracy"] if classes else []
 
     def of(weighed: Any, labels: Any) -> dict[str, float]:
         chosen = np.asarray(weighed).argmax(axis=-1)  # (questions, draws, ways)
         right = chosen == np.asarray(labels)[:, None, None]
-        found = {name: float(right[:, :, at].mean()) for at, name in enumerate(names)}
-        for compute in others:
-            draws = [compute(chosen[:, draw, 0], labels, classes=classes) for draw in range(chosen.shape[1])]
-            found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
-        return found
+        scores = {name: float(right[:, :, at].mean()) for at, name in enumerate(names)}
+        for metric in others:
+            draws = [metric.compute(chosen[:, draw, 0], labels, classes=classes) for draw in range(chosen.shape[1])]
+            scores |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
+        return scores
 
     return of
 
 
 def score_numbers(metrics: Sequence[str]) -> Score:
     """Scores of numbers (questions, draws), as means over the draws."""
-    computes = [import_module(METRICS.module(name)).compute for name in metrics]
+    loaded = [load_metric(name) for name in metrics]
 
     def of(numbers: Any, labels: Any) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for compute in computes:
-            draws = [compute(numbers[:, draw], labels) for draw in range(numbers.shape[1])]
-            found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
-        return found
+        scores: dict[str, float] = {}
+        for metric in loaded:
+            draws = [metric.compute(numbers[:, draw], labels) for draw in range(numbers.shape[1])]
+            scores |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
+        return scores
 
     return of
 
 
 def expected(nats: Floats, values: Sequence[float]) -> Floats:
     """The mean of the numbers that answers stand for, by their probability: nats (…, options)."""
-    found: Floats = np.exp(log_softmax(nats)) @ np.asarray(values, dtype=np.float64)
-    return found
+    means: Floats = np.exp(log_softmax(nats)) @ np.asarray(values, dtype=np.float64)
+    return means
 
 
 def score_texts(metrics: Sequence[str], counted: Mapping[str, NDArray[Any]]) -> Score:
@@ -99,31 +97,30 @@ def score_texts(metrics: Sequence[str], counted: Mapping[str, NDArray[Any]]) -> 
     """
 
     def of(chosen: Any, labels: Any) -> dict[str, float]:
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for metric in metrics:
-            of_counts: Callable[[Any], dict[str, float]] = import_module(METRICS.module(metric)).of_counts
             sums = counted[metric][np.asarray(chosen)].sum(axis=0)  # (draws, …)
-            draws = [of_counts(each) for each in sums]
-            found |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
-        return found
+            draws = [counted_metric(metric).of_counts(each) for each in sums]
+            scores |= {name: float(np.mean([each[name] for each in draws])) for name in draws[0]}
+        return scores
 
     return of
 
 
 def spread(by_draw: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """By score: the standard deviation over the draws, the least and the most."""
-    found = {}
+    spreads = {}
     for name in by_draw[0]:
         values = np.asarray([each[name] for each in by_draw])
-        found[name] = {"sd": float(values.std(ddof=1)), "min": float(values.min()), "max": float(values.max())}
-    return found
+        spreads[name] = {"sd": float(values.std(ddof=1)), "min": float(values.min()), "max": float(values.max())}
+    return spreads
 
 
 @dataclass(frozen=True)
-class Answered(SplitPredictions):
+class FewShotAnswers(SplitPredictions):
     """One split, asked with one number of examples."""
 
-    questions: Sequence[Question]
+    questions: Sequence[FewShotQuestion]
     examples: Sequence[Sequence[Sequence[int]]]
     """By draw and question: the rows of the training file that stood before it."""
 
@@ -143,8 +140,9 @@ class Answered(SplitPredictions):
 
     def by_draw(self, task: Task) -> list[dict[str, float]]:
         """The scores of each draw by itself."""
-        score = self.score_of(task)
-        return [score(self._one(draw), self.labels) for draw in range(self.draws)]
+        score, labels = self.score_of(task), self.labels
+        assert labels is not None
+        return [score(self._one(draw), labels) for draw in range(self.draws)]
 
     def _one(self, draw: int) -> Any:
         return self.said[:, draw : draw + 1]
@@ -161,7 +159,7 @@ class Answered(SplitPredictions):
 
 
 @dataclass(frozen=True)
-class Ranked(Answered):
+class RankedAnswers(FewShotAnswers):
     """Answers weighed by likelihood."""
 
     nats: NDArray[np.float64]
@@ -188,7 +186,7 @@ class Ranked(Answered):
         chosen = self.nats.argmax(axis=-1)
         return bool(chosen.size > 1 and (chosen == chosen.flat[0]).all())
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         by_line = np.concatenate([self.nats[:, draw] for draw in range(self.draws)])  # (lines, options)
@@ -213,7 +211,7 @@ class Ranked(Answered):
 
 
 @dataclass(frozen=True)
-class Told(Answered):
+class WrittenAnswers(FewShotAnswers):
     """Answers that were written. `right` says of those that stand for one of several answers whether they are the
     right one."""
 
@@ -241,10 +239,12 @@ class Told(Answered):
     def by_draw(self, task: Task) -> list[dict[str, float]]:
         if self.right is not None:
             return super().by_draw(task)
+        labels = self.labels
+        assert labels is not None
         parts = [{name: each[:, draw : draw + 1] for name, each in self.counted.items()} for draw in range(self.draws)]
-        return [partial(score_texts(task.metrics, part))(self.said, self.labels) for part in parts]
+        return [partial(score_texts(task.metrics, part))(self.said, labels) for part in parts]
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         right = [" | ".join(each) if isinstance(each, list | tuple) else each for each in self.references]
@@ -262,6 +262,6 @@ def _share(right: Any, labels: Any) -> dict[str, float]:
     return {"acc": float(np.asarray(right).mean())}
 
 
-def _shown(question: Question) -> str:
+def _shown(question: FewShotQuestion) -> str:
     """The texts of a question, for people who read the predictions."""
     return "\n".join(question.fields.values())

@@ -1,15 +1,11 @@
-"""Asking a language model without training it on the task: the settings, which model is asked, what is wrong.
-
-Asking a language model without training it on the task: the block of an evaluate stage's `few_shot`.
+"""The block `few_shot` of an evaluate stage: which language model is asked about which tasks, and what is wrong with
+it.
 
 Brown et al. 2020, "Language Models are Few-Shot Learners", section 2.4, arxiv.org/abs/2005.14165: K examples of the
-task stand before the question, drawn from its training rows, and the model completes the text. See docs/few-shot.md.
-
-Which language model an evaluate stage asks zero- or few-shot questions, about which tasks, and what is wrong with
-asking it.
-
-`from` names the stage whose model is asked; else it is the latest before that leaves a language model: a pretrain
-stage, or a supervised one whose model writes. Where there is none it is the recipe's own checkpoint.
+task stand before the question, drawn from its training rows, and the model completes the text. See
+docs/how-to/few-shot.md. `from` names the stage whose model is asked; else it is the latest before that leaves a
+language model: a pretrain stage, or a supervised one whose model writes. Where there is none it is the recipe's own
+checkpoint.
 """
 
 from __future__ import annotations
@@ -23,11 +19,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head
-from pipelines.core.recipe import START, Recipe, Stage
+from pipelines.core.recipe import START, Recipe, Stage, trained_by
 from pipelines.core.registry import TASKS, nearest
 from pipelines.core.scores import score_names
-from pipelines.evaluation.benchmark_selection import WRITTEN, trained_by
-from pipelines.evaluation.few_shot.prompts import Prompt, prompt_for, unfit
+from pipelines.evaluation.benchmark_selection import WRITTEN
+from pipelines.evaluation.few_shot.prompts import PromptTemplate, prompt_for, unfit
 
 if TYPE_CHECKING:
     from pipelines.evaluation.evaluate import Evaluate
@@ -77,7 +73,7 @@ class FewShot(Block):
     ] = ()
     """Corrections for answers that a model likes anyway: contextual (Zhao et al. 2021: acc_contextual), answer_context
     (Brown et al. 2020: acc_answer_context)."""
-    prompts: Mapping[str, Prompt] = Field(default_factory=dict)
+    prompts: Mapping[str, PromptTemplate] = Field(default_factory=dict)
     """Prompts by benchmark, instead of those that Finery has: `{glue/sst2: {text: "{sentence} It was", answers:
     [bad, good]}}`."""
 
@@ -116,7 +112,7 @@ HEADS = {"encoder": Head("masked_lm"), "decoder": Head("causal_lm"), "encoder-de
 
 
 @dataclass(frozen=True)
-class Subject:
+class FewShotTask:
     """One benchmark that is asked."""
 
     name: str
@@ -167,15 +163,15 @@ def reads_both_ways(recipe: Recipe, model: str) -> bool:
     return stage is not None and stage.stage == "pretrain" and stage.objective.name == "prefix_lm"
 
 
-def subjects(recipe: Recipe, stage: Evaluate) -> list[Subject]:
+def subjects(recipe: Recipe, stage: Evaluate) -> list[FewShotTask]:
     """What is asked: only benchmarks that exist."""
     described = trained_by(recipe.stages[: recipe.stages.index(stage)])
     found = []
     for name in stage.benchmarks or ():
         if name in described and not isinstance(described[name].task, str):
-            found.append(Subject(name, described[name].task, name))
+            found.append(FewShotTask(name, described[name].task, name))
         elif name in TASKS:
-            found.append(Subject(name, name, None))
+            found.append(FewShotTask(name, name, None))
     return found
 
 
@@ -227,7 +223,7 @@ def content(recipe: Recipe, stage: Evaluate) -> dict[str, str]:
     return hashes
 
 
-def prompt_of(stage: Evaluate, name: str, task: Any) -> Prompt:
+def prompt_of(stage: Evaluate, name: str, task: Any) -> PromptTemplate:
     """The stage's own prompt for a benchmark, else Finery's."""
     assert stage.few_shot is not None
     return stage.few_shot.prompts.get(name) or prompt_for(task)
@@ -258,7 +254,8 @@ def mistakes(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
         if name not in stage.benchmarks:
             yield (
                 ("few_shot", "prompts", name),
-                f"is a prompt for a benchmark that is not asked.{nearest(name, stage.benchmarks)} Asked: {', '.join(stage.benchmarks)}",
+                f"is a prompt for a benchmark that is not asked.{nearest(name, stage.benchmarks)} Asked: "
+                f"{', '.join(stage.benchmarks)}",
             )
 
 
@@ -268,7 +265,8 @@ def _unfit_model(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
     if chosen is None:
         yield (
             ("few_shot",),
-            "asks a language model, and no earlier stage leaves one; add {stage: pretrain, …} before it, or start from a checkpoint",
+            "asks a language model, and no earlier stage leaves one; add {stage: pretrain, …} before it, or "
+            "start from a checkpoint",
         )
     elif chosen == START and recipe.model.checkpoint is None:
         yield ("from",), f"'{START}' is built from scratch, so it knows no language yet; name a pretrain stage"
@@ -280,20 +278,22 @@ def _unfit_model(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
         if named.stage == "pretrain" and named.objective.name in CANNOT:
             yield (
                 place,
-                f"'{chosen}' was trained with {named.objective.name}, which {CANNOT[named.objective.name]}; ask another model",
+                f"'{chosen}' was trained with {named.objective.name}, which {CANNOT[named.objective.name]}; "
+                "ask another model",
             )
         elif named.stage != "pretrain" and not _writes(trained_by(earlier).get(chosen)):
             yield place, f"'{chosen}' is a '{named.stage}' stage, which leaves no language model; name a pretrain stage"
 
 
-def _unfit_task(stage: Evaluate, subject: Subject, at: int, head: Head | None) -> Iterator[ConfigIssue]:
+def _unfit_task(stage: Evaluate, subject: FewShotTask, at: int, head: Head | None) -> Iterator[ConfigIssue]:
     settings = stage.few_shot
     assert settings is not None
     task = subject.open_task()
     if task.kind not in ASKABLE:
         yield (
             ("benchmarks", at),
-            f"'{subject.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train a head for it",
+            f"'{subject.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; "
+            "train a head for it",
         )
         return
     prompt = prompt_of(stage, subject.name, task)
@@ -302,12 +302,14 @@ def _unfit_task(stage: Evaluate, subject: Subject, at: int, head: Head | None) -
     if task.kind == "regression" and not isinstance(prompt.answers, tuple):
         yield (
             ("few_shot", "prompts"),
-            f'must name the numbers that may answer \'{subject.name}\': {{{subject.name}: {{text: …, answers: ["0", "1", …]}}}}',
+            f"must name the numbers that may answer '{subject.name}': {{{subject.name}: {{text: …, answers: "
+            '["0", "1", …]}}}}',
         )
     if settings.answer == "likelihood" and task.kind not in OPTIONS:
         yield (
             ("few_shot", "answer"),
-            f"is likelihood, but '{subject.name}' has no possible answers to choose among; leave it out, or ask it in another stage",
+            f"is likelihood, but '{subject.name}' has no possible answers to choose among; leave it out, or "
+            "ask it in another stage",
         )
     if settings.answer == "generation" and task.kind == "regression":
         yield (
@@ -317,7 +319,8 @@ def _unfit_task(stage: Evaluate, subject: Subject, at: int, head: Head | None) -
     if head is not None and head.kind == "masked_lm" and (settings.answer == "generation" or task.kind not in OPTIONS):
         yield (
             ("benchmarks", at),
-            f"'{subject.name}' needs an answer that is written, and an encoder writes none; ask a decoder or an encoder-decoder",
+            f"'{subject.name}' needs an answer that is written, and an encoder writes none; ask a decoder or "
+            "an encoder-decoder",
         )
 
 

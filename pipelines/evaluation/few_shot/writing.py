@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from pipelines.core.decoding import Generation
 from pipelines.core.errors import ModelError
 from pipelines.evaluation.few_shot.encoder_decoders import filled
-from pipelines.evaluation.few_shot.likelihood import Reader
+from pipelines.evaluation.few_shot.likelihood import LikelihoodReader
 from pipelines.models.generate import decoder, filled_on_the_left, how
 from pipelines.models.predict import Running, answers
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
 
 MOST_NEW = 32
 """Tokens of an answer, where nobody says."""
@@ -27,7 +31,7 @@ def settings_of(generation: Generation) -> Generation:
 
 
 def write(
-    reader: Reader,
+    reader: LikelihoodReader,
     prompts: Sequence[tuple[int, ...]],
     stops: Sequence[str],
     generation: Generation,
@@ -43,7 +47,8 @@ def write(
     model, tokenizer = reader.model, reader.tokenizer
     if reader.head.kind == "masked_lm":
         raise ModelError(
-            "an encoder fills in, it writes no answers; ask it by likelihood (few_shot.answer: likelihood), or take a decoder"
+            "an encoder fills in, it writes no answers; ask it by likelihood (few_shot.answer: likelihood), "
+            "or take a decoder"
         )
     decodes = reader.head.kind == "seq2seq_lm"
     config = deepcopy(how(model, tokenizer, generation).config)
@@ -51,7 +56,7 @@ def write(
         setattr(config, name, value)
     by_beams = decoder(model, tokenizer, generation, None) if decodes and not sampling else None
 
-    def answer(positions: list[int], device: Any) -> list[str]:
+    def answer(positions: list[int], device: torch.device) -> list[str]:
         rows = [prompts[at] for at in positions]
         ids, real = filled(rows, config.pad_token_id) if decodes else filled_on_the_left(rows, config.pad_token_id)
         given, mask = torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
@@ -75,7 +80,7 @@ def until(text: str, stops: Sequence[str]) -> str:
     return text
 
 
-def _ends(tokenizer: Any, stops: Sequence[str], asked: int) -> Any:
+def _ends(tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], asked: int) -> Any:
     """A criterion of `generate` that ends each row behind its first stop."""
     import torch
 

@@ -1,19 +1,16 @@
 """GLUE: the official metrics of prediction files, the average of the leaderboard, and a submission as a zip.
 
-GLUE prediction files, `index` and `prediction`, against files with `label`: the official metrics of each task, as
-fractions.
+Prediction files have `index` and `prediction`, reference files `label`; metrics are fractions.
 
-The GLUE score: the mean over tasks, in percent, as the leaderboard averages it.
+The average is Wang et al. 2019, section 4, arxiv.org/abs/1804.07461: of a task with two metrics, or two test sets,
+their mean counts; the score is the mean over the nine tasks in percent, each counted once. The diagnostics set has no
+part in it. WNLI's development set contradicts its training set, so that most publications state the score without it
+as well.
 
-Wang et al. 2019, section 4, arxiv.org/abs/1804.07461: of a task with two metrics, or two test sets, their mean
-counts; the score is the mean over the nine tasks, each counted once. The diagnostics set has no part in it. WNLI's
-development set contradicts its training set, so that most publications state the score without it as well.
-
-A submission to the GLUE benchmark: eleven TSV files in a zip, as the site's sample submission has them.
-
-Each has the header `index`, `prediction` and a line for every row of the official test set. RTE, QNLI, MNLI and the
-diagnostics set take label words, the others 0 and 1, and STS-B a number from 0 to 5. The rows are those of the test
-splits of `nyu-mll/glue` (its data set card lists them; Wang et al. 2019, table 1, rounds them), in their order.
+A submission is eleven TSV files in a zip, as the site's sample submission has them. Each has the header `index`,
+`prediction` and a line for every row of the official test set. RTE, QNLI, MNLI and the diagnostics set take label
+words, the others 0 and 1, and STS-B a number from 0 to 5. The rows are those of the test splits of `nyu-mll/glue` (its
+data set card lists them; Wang et al. 2019, table 1, rounds them), in their order.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +28,10 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.files import whole_file
-from pipelines.core.registry import METRICS, nearest
-from pipelines.core.registry import TASKS as TASKS_registry
+from pipelines.core.registry import TASKS, nearest
 from pipelines.evaluation.official.files import columns_of, listed, missing_ids, once_each
-from pipelines.tasks.scoring import plain
+from pipelines.metrics.base import load_metric
+from pipelines.tasks.evaluation import plain
 
 PREFIX = "glue/"
 LEAST, MOST = 0.0, 5.0
@@ -44,37 +40,39 @@ LEAST, MOST = 0.0, 5.0
 
 def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]:
     """The task's metrics, and `total` rows. Raises CommandError."""
-    known = [each for each in TASKS_registry if each.startswith(PREFIX)]
-    if name not in known:
-        raise CommandError(f"unknown task '{name}'.{nearest(name, known)} Available: {', '.join(known)}")
-    task = TASKS_registry.load(name)
-    given, gold = columns_of(predictions, ("index", "prediction")), columns_of(references, ("label",))
-    said_at = [_row(cell, predictions, at) for at, cell in enumerate(given["index"], start=1)]
-    once_each(said_at, predictions, "index")
-    names = _row_names(gold, references, set(said_at))
-    place = {index: at for at, index in enumerate(said_at)}
-    if missing := missing_ids(names, place):
+    tasks = [each for each in TASKS if each.startswith(PREFIX)]
+    if name not in tasks:
+        raise CommandError(f"unknown task '{name}'.{nearest(name, tasks)} Available: {', '.join(tasks)}")
+    task = TASKS.load(name)
+    predicted, true = columns_of(predictions, ("index", "prediction")), columns_of(references, ("label",))
+    predicted_rows = [_row(cell, predictions, at) for at, cell in enumerate(predicted["index"], start=1)]
+    once_each(predicted_rows, predictions, "index")
+    names = _row_names(true, references, set(predicted_rows))
+    places = {index: at for at, index in enumerate(predicted_rows)}
+    if missing := missing_ids(names, places):
         raise CommandError(
-            f"{predictions} has no prediction for {len(missing)} of the {len(names)} rows of {references}: index {listed(missing)}; add them"
+            f"{predictions} has no prediction for {len(missing)} of the {len(names)} rows of {references}: "
+            f"index {listed(missing)}; add them"
         )
-    if strange := missing_ids(said_at, set(names)):
+    if unknown := missing_ids(predicted_rows, set(names)):
         raise CommandError(
-            f"{predictions} has {len(strange)} rows that {references} has not: index {listed(strange)}; is it another split?"
+            f"{predictions} has {len(unknown)} rows that {references} has not: index {listed(unknown)}; is it "
+            "another split?"
         )
-    chosen = [given["prediction"][place[index]] for index in names]
+    chosen = [predicted["prediction"][places[index]] for index in names]
     if task.kind == "regression":
-        said: Sequence[Any] = [_number(cell, predictions, index) for cell, index in zip(chosen, names, strict=True)]
-        right: Sequence[Any] = [
-            _similarity(cell, references, index) for cell, index in zip(gold["label"], names, strict=True)
+        values: Sequence[Any] = [_number(cell, predictions, index) for cell, index in zip(chosen, names, strict=True)]
+        labels: Sequence[Any] = [
+            _similarity(cell, references, index) for cell, index in zip(true["label"], names, strict=True)
         ]
         settings: dict[str, Any] = {}
     else:
-        said = _classes(chosen, task.labels, predictions, names, "prediction")
-        right = _classes(gold["label"], task.labels, references, names, "label")
+        values = _classes(chosen, task.labels, predictions, names, "prediction")
+        labels = _classes(true["label"], task.labels, references, names, "label")
         settings = {"classes": len(task.labels)}
     scores: dict[str, Any] = {}
     for metric in task.metrics:
-        scores |= import_module(METRICS.module(metric)).compute(said, right, **settings)
+        scores |= load_metric(metric).compute(values, labels, **settings)
     return scores | {"total": len(names)}
 
 
@@ -111,11 +109,13 @@ def _classes(cells: Sequence[Any], labels: tuple[str, ...], path: Path, names: S
         )
         if number == -1 and what == "label":
             raise CommandError(
-                f"{path} has the label -1 (index {index}), which stands for labels that are not public; give a split whose labels are"
+                f"{path} has the label -1 (index {index}), which stands for labels that are not public; give "
+                "a split whose labels are"
             )
         if not 0 <= number < len(labels):
             raise CommandError(
-                f"{path} has the {what} {text[:40]!r} (index {index}), must be one of 0 … {len(labels) - 1} or {', '.join(labels)}"
+                f"{path} has the {what} {text[:40]!r} (index {index}), must be one of 0 … {len(labels) - 1} "
+                f"or {', '.join(labels)}"
             )
         found.append(number)
     return found
@@ -135,15 +135,15 @@ def _similarity(cell: Any, path: Path, index: int) -> float:
     value = _number(cell, path, index)
     if value == -1:
         raise CommandError(
-            f"{path} has the label -1 (index {index}), which stands for labels that are not public; give a split whose labels are"
+            f"{path} has the label -1 (index {index}), which stands for labels that are not public; give a "
+            "split whose labels are"
         )
     if not LEAST <= value <= MOST:
         raise CommandError(f"{path} has the label {value:g} (index {index}), must be between {LEAST:g} and {MOST:g}")
     return value
 
 
-PREFIX_GLUE_SCORE = "glue/"
-TASKS = {
+AVERAGED = {
     "glue/cola": ("matthews_correlation",),
     "glue/sst2": ("accuracy",),
     "glue/mrpc": ("accuracy", "f1"),
@@ -156,7 +156,7 @@ TASKS = {
 }
 """What of each task is averaged."""
 WNLI = "glue/wnli"
-KEY = "glue"
+GLUE_SCORE = "glue"
 """Where the score stands in `metrics.json` and `details.json`."""
 
 
@@ -164,7 +164,7 @@ def task_scores(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Of each task that was scored in full, one number in percent."""
     return {
         name: 100.0 * sum(metrics[name][each] for each in parts) / len(parts)
-        for name, parts in TASKS.items()
+        for name, parts in AVERAGED.items()
         if name in metrics and all(each in metrics[name] for each in parts)
     }
 
@@ -175,14 +175,14 @@ def glue_score(metrics: Mapping[str, Mapping[str, float]]) -> tuple[dict[str, fl
     each = task_scores(metrics)
     if len(each) < 2:
         return {}, {}
-    missing = [name for name in TASKS if name not in each]
-    found: dict[str, float] = {}
+    missing = [name for name in AVERAGED if name not in each]
+    averages: dict[str, float] = {}
     if not missing:
-        found["score"] = sum(each.values()) / len(each)
+        averages["score"] = sum(each.values()) / len(each)
     if set(missing) <= {WNLI}:
         others = [value for name, value in each.items() if name != WNLI]
-        found["score_without_wnli"] = sum(others) / len(others)
-    return found, {"tasks": each, "missing": missing, "percent": ["score", "score_without_wnli"]}
+        averages["score_without_wnli"] = sum(others) / len(others)
+    return averages, {"tasks": each, "missing": missing, "percent": ["score", "score_without_wnli"]}
 
 
 WORDS = ("glue/mnli", "glue/ax", "glue/qnli", "glue/rte")
@@ -192,7 +192,7 @@ WRITTEN = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Part:
+class SubmissionPart:
     """One file of a submission."""
 
     file: str
@@ -203,41 +203,44 @@ class Part:
 
 
 PARTS = (
-    Part("CoLA.tsv", "glue/cola", "test", 1_063),
-    Part("SST-2.tsv", "glue/sst2", "test", 1_821),
-    Part("MRPC.tsv", "glue/mrpc", "test", 1_725),
-    Part("STS-B.tsv", "glue/stsb", "test", 1_379),
-    Part("QQP.tsv", "glue/qqp", "test", 390_965),
-    Part("MNLI-m.tsv", "glue/mnli", "test_matched", 9_796),
-    Part("MNLI-mm.tsv", "glue/mnli", "test_mismatched", 9_847),
-    Part("QNLI.tsv", "glue/qnli", "test", 5_463),
-    Part("RTE.tsv", "glue/rte", "test", 3_000),
-    Part("WNLI.tsv", "glue/wnli", "test", 146),
-    Part("AX.tsv", "glue/ax", "test", 1_104),
+    SubmissionPart("CoLA.tsv", "glue/cola", "test", 1_063),
+    SubmissionPart("SST-2.tsv", "glue/sst2", "test", 1_821),
+    SubmissionPart("MRPC.tsv", "glue/mrpc", "test", 1_725),
+    SubmissionPart("STS-B.tsv", "glue/stsb", "test", 1_379),
+    SubmissionPart("QQP.tsv", "glue/qqp", "test", 390_965),
+    SubmissionPart("MNLI-m.tsv", "glue/mnli", "test_matched", 9_796),
+    SubmissionPart("MNLI-mm.tsv", "glue/mnli", "test_mismatched", 9_847),
+    SubmissionPart("QNLI.tsv", "glue/qnli", "test", 5_463),
+    SubmissionPart("RTE.tsv", "glue/rte", "test", 3_000),
+    SubmissionPart("WNLI.tsv", "glue/wnli", "test", 146),
+    SubmissionPart("AX.tsv", "glue/ax", "test", 1_104),
 )
 """The files, in the order of the site's sample submission."""
 
 
-def lacking(part: Part, trained: Sequence[str]) -> str | None:
+def lacking(part: SubmissionPart, trained: Sequence[str]) -> str | None:
     """Why a file cannot be written by models that were trained on these tasks; None where it can."""
-    task = TASKS_registry.load(part.task)
+    task = TASKS.load(part.task)
     needed = task.trained_by or part.task
     if needed not in trained:
         return f"{part.file} (no model was trained on {needed})"
     try:
         source, split = task.places[part.split].open(part.split)
-        found = source.splits()
-        if split not in found:
+        splits = source.splits()
+        if split not in splits:
             return f"{part.file} ({source.describe()} has no split '{split}')"
         rows = len(source.load(split))
     except DataError as error:
         return f"{part.file} ({str(error).rstrip('.')})"
     if rows != part.rows:
-        return f"{part.file} ({source.describe()}, split '{split}', has {rows} rows where the official test set has {part.rows})"
+        return (
+            f"{part.file} ({source.describe()}, split '{split}', has {rows} rows where the official test set has "
+            f"{part.rows})"
+        )
     return None
 
 
-def possible(trained: Sequence[str], partial: bool) -> tuple[list[Part], list[str]]:
+def possible(trained: Sequence[str], partial: bool) -> tuple[list[SubmissionPart], list[str]]:
     """(the files that can be written, why the others cannot). Raises CommandError where one cannot, unless
     `partial`, or where none can."""
     why = {part: lacking(part, trained) for part in PARTS}
@@ -248,18 +251,18 @@ def possible(trained: Sequence[str], partial: bool) -> tuple[list[Part], list[st
     return [part for part in PARTS if why[part] is None], missing
 
 
-def lines(part: Part, logits: NDArray[Any]) -> str:
+def lines(part: SubmissionPart, logits: NDArray[Any]) -> str:
     """A file's text, from logits (rows, outputs) in the task's order of classes."""
-    task = TASKS_registry.load(part.task)
+    task = TASKS.load(part.task)
     if len(logits) != part.rows:
         raise DataError(f"{part.file} needs {part.rows} predictions, found {len(logits)}")
     if task.kind == "regression":
-        said = [f"{value:.3f}" for value in np.clip(logits[:, 0].astype(np.float64), 0.0, 5.0)]
+        predictions = [f"{value:.3f}" for value in np.clip(logits[:, 0].astype(np.float64), 0.0, 5.0)]
     else:
         chosen = logits.argmax(axis=1)
-        said = [task.labels[each] for each in chosen] if part.task in WORDS else [str(each) for each in chosen]
+        predictions = [task.labels[each] for each in chosen] if part.task in WORDS else [str(each) for each in chosen]
     return "".join(
-        f"{row}\n" for row in ("index\tprediction", *(f"{index}\t{each}" for index, each in enumerate(said)))
+        f"{row}\n" for row in ("index\tprediction", *(f"{index}\t{each}" for index, each in enumerate(predictions)))
     )
 
 

@@ -25,7 +25,8 @@ def score_race(predictions: Path, references: Path) -> dict[str, Any]:
     said = _read_said(predictions, right)
     if missing := missing_ids(right, said):
         raise CommandError(
-            f"{predictions} has no prediction for {len(missing)} of the {len(right)} ids of {references}: {listed(missing)}; add them"
+            f"{predictions} has no prediction for {len(missing)} of the {len(right)} ids of {references}: "
+            f"{listed(missing)}; add them"
         )
     if strange := missing_ids(said, set(right)):
         raise CommandError(
@@ -73,7 +74,8 @@ def _read_said(path: Path, right: Mapping[str, list[str]]) -> dict[str, list[str
         asked = len(right.get(name, letters))
         if len(letters) != asked:
             raise CommandError(
-                f"{path} has {len(letters)} letters for '{name}', which has {asked} questions; give a list with a letter for each, in the order of the file"
+                f"{path} has {len(letters)} letters for '{name}', which has {asked} questions; give a list "
+                "with a letter for each, in the order of the file"
             )
         found[name] = letters
     return found

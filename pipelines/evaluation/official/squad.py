@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines.core.errors import CommandError
 from pipelines.evaluation.official.files import columns_of, listed, missing_ids, once_each, read_json
-from pipelines.metrics import squad, squad_v2
+from pipelines.metrics.squad import Squad, SquadV2, best_threshold
 
 Answers = Mapping[str, Sequence[str]]
 """The right answers of each question, by id."""
@@ -28,12 +28,17 @@ def score_squad(
     right = read_references(references)
     if empty := [each for each, answers in right.items() if not answers]:
         raise CommandError(
-            f"{references} has {len(empty)} questions without an answer ({listed(empty)}), which SQuAD 1.1 does not know; score it as squad_v2"
+            f"{references} has {len(empty)} questions without an answer ({listed(empty)}), which SQuAD 1.1 "
+            "does not know; score it as squad_v2"
         )
-    said = read_answers(predictions)
-    left_out = _left_out(right, said, predictions, references, missing == "zero", notes)
-    asked = [each for each in right if each not in left_out]
-    each = squad.counts([said[name] for name in asked], [right[name] for name in asked]).tolist() if asked else []
+    predictions_of = read_answers(predictions)
+    left_out = _left_out(right, predictions_of, predictions, references, missing == "zero", notes)
+    scored_ids = [each for each in right if each not in left_out]
+    each = (
+        Squad().counts([predictions_of[name] for name in scored_ids], [right[name] for name in scored_ids]).tolist()
+        if scored_ids
+        else []
+    )
     exact, f1 = sum(row[0] for row in each), sum(row[1] for row in each)
     scores = {"exact_match": 100.0 * exact / len(right), "f1": 100.0 * f1 / len(right), "total": len(right)}
     return scores | ({"missing": len(left_out)} if left_out else {})
@@ -51,33 +56,33 @@ def score_squad_v2(
     `na_probs` holds how likely each question has no answer: one above `threshold` is taken as not answered, and the
     best scores that any threshold would give are added.
     """
-    right, said = read_references(references), read_answers(predictions)
-    _left_out(right, said, predictions, references, False, notes)
+    right, answers = read_references(references), read_answers(predictions)
+    _left_out(right, answers, predictions, references, False, notes)
     odds = None if na_probs is None else _read_odds(na_probs, right)
     ids = list(right)
     raw = dict(
-        zip(ids, squad_v2.counts([said[name] for name in ids], [right[name] for name in ids]).tolist(), strict=True)
+        zip(ids, SquadV2().counts([answers[name] for name in ids], [right[name] for name in ids]).tolist(), strict=True)
     )
     scores = {name: row[:2] for name, row in raw.items()}
     likely = odds or dict.fromkeys(ids, 0.0)  # without a file, the script takes every question for answerable
     scores |= {name: [float(not right[name])] * 2 for name in ids if likely[name] > threshold}
-    found = {"exact": _mean(scores, ids, 0), "f1": _mean(scores, ids, 1), "total": len(ids)}
+    results = {"exact": _mean(scores, ids, 0), "f1": _mean(scores, ids, 1), "total": len(ids)}
     for kind, chosen in (
         ("HasAns", [name for name in ids if right[name]]),
         ("NoAns", [name for name in ids if not right[name]]),
     ):
         if chosen:
-            found |= {
+            results |= {
                 f"{kind}_exact": _mean(scores, chosen, 0),
                 f"{kind}_f1": _mean(scores, chosen, 1),
                 f"{kind}_total": len(chosen),
             }
     if odds is not None:
         order = [name for name in odds if name in right]  # of equal odds, the script takes the first in the file first
-        found |= squad_v2.best_threshold(
-            [said[name] for name in order], [odds[name] for name in order], [right[name] for name in order]
+        results |= best_threshold(
+            [answers[name] for name in order], [odds[name] for name in order], [right[name] for name in order]
         )
-    return {"exact_match": found["exact"]} | found
+    return {"exact_match": results["exact"]} | results
 
 
 def _mean(scores: Mapping[str, Sequence[float]], ids: Sequence[str], column: int) -> float:
@@ -85,40 +90,48 @@ def _mean(scores: Mapping[str, Sequence[float]], ids: Sequence[str], column: int
 
 
 def _left_out(
-    right: Answers, said: Mapping[str, str], predictions: Path, references: Path, allowed: bool, notes: list[str] | None
+    right: Answers,
+    answers: Mapping[str, str],
+    predictions: Path,
+    references: Path,
+    allowed: bool,
+    notes: list[str] | None,
 ) -> set[str]:
     """The questions without a prediction. Raises CommandError unless they are `allowed`."""
-    missing = missing_ids(right, said)
+    missing = missing_ids(right, answers)
     if missing and not allowed:
         raise CommandError(
-            f"{predictions} has no prediction for {len(missing)} of the {len(right)} questions of {references}: {listed(missing)}; add them, "
+            f"{predictions} has no prediction for {len(missing)} of the {len(right)} questions of "
+            f"{references}: {listed(missing)}; add them, "
             "with an empty text for no answer"
         )
-    told: list[str] = [] if notes is None else notes
+    sentences: list[str] = [] if notes is None else notes
     if missing:
-        told.append(f"{len(missing)} questions have no prediction and are scored 0: {listed(missing)}")
-    if strange := missing_ids(said, set(right)):
-        told.append(
-            f"{len(strange)} predictions are for questions that {references} has not, and are left out: {listed(strange)}"
+        sentences.append(f"{len(missing)} questions have no prediction and are scored 0: {listed(missing)}")
+    if unknown := missing_ids(answers, set(right)):
+        sentences.append(
+            f"{len(unknown)} predictions are for questions that {references} has not, and are left out: "
+            f"{listed(unknown)}"
         )
     return set(missing)
 
 
 def read_answers(path: Path) -> dict[str, str]:
     """A prediction file: the text said about each question. Raises CommandError."""
-    said = read_json(path)
-    if not isinstance(said, dict):
+    answers = read_json(path)
+    if not isinstance(answers, dict):
         raise CommandError(
-            f'{path} holds a {_kind(said)}, must hold one object such as {{"56be4db0acb8001400a502ec": "Denver Broncos"}}'
+            f'{path} holds a {_kind(answers)}, must hold one object such as {{"56be4db0acb8001400a502ec": '
+            '"Denver Broncos"}}'
         )
-    if not said:
+    if not answers:
         raise CommandError(f"{path} holds no predictions")
-    for name, text in said.items():
+    for name, text in answers.items():
         if not isinstance(text, str):
             raise CommandError(
                 f"{path} has a {_kind(text)} for the question {name}, must be a text (empty for no answer)"
             )
-    return said
+    return answers
 
 
 def read_references(path: Path) -> dict[str, list[str]]:
@@ -147,15 +160,16 @@ def _official(data: Any, path: Path) -> list[tuple[str, list[str]]]:
         return [(str(each["id"]), _texts_of(each["answers"], path, each["id"])) for each in questions]
     except (KeyError, TypeError, IndexError):
         raise CommandError(
-            f'{path} is not in the format of SQuAD, {{"data": [{{"paragraphs": [{{"qas": [{{"id": …, "answers": [{{"text": …}}]}}]}}]}}]}}; '
+            f'{path} is not in the format of SQuAD, {{"data": [{{"paragraphs": [{{"qas": [{{"id": …, '
+            f'"answers": [{{"text": …}}]}}]}}]}}]}}; '
             "were the files exchanged?"
         ) from None
 
 
 def _texts_of(answers: Any, path: Path, question: Any) -> list[str]:
     """The texts of `[{"text": …}, …]`, of `{"text": […]}`, or of a list of texts."""
-    found = answers.get("text") if isinstance(answers, dict) else answers
-    texts = [each["text"] if isinstance(each, dict) else each for each in found] if isinstance(found, list) else None
+    given = answers.get("text") if isinstance(answers, dict) else answers
+    texts = [each["text"] if isinstance(each, dict) else each for each in given] if isinstance(given, list) else None
     if texts is None or not all(isinstance(text, str) for text in texts):
         raise CommandError(f"{path} has answers of the question {question} that are no texts: {str(answers)[:60]}")
     return texts

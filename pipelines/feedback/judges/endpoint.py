@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pipelines.core.interfaces import Context
     from pipelines.core.signals import StopSignal
-    from pipelines.feedback.judges.endpoint_client import Answer, Client
+    from pipelines.feedback.judges.endpoint_client import ChatAnswer, Client
 
 PUBLIC_ONLY = "FINERY_PUBLIC_ENDPOINTS_ONLY"
 """Set to 1 by whoever runs recipes of others: endpoints in private networks are then refused."""
@@ -51,7 +51,8 @@ def _url(value: str) -> str:
 def _variable(value: str) -> str:
     if not VARIABLE.fullmatch(value):
         raise ValueError(
-            "must be the name of an environment variable in capitals, such as OPENAI_API_KEY; the key itself never stands in a recipe"
+            "must be the name of an environment variable in capitals, such as OPENAI_API_KEY; the key itself "
+            "never stands in a recipe"
         )
     return value
 
@@ -65,11 +66,15 @@ class Prices(Block):
     """A million tokens that are written."""
 
 
-class Endpoint(JudgeBlock):
+class EndpointJudgeBlock(JudgeBlock):
     """A chat model that is asked over HTTP: `{name: endpoint, base_url: https://…/v1, model: NAME, api_key_env:
     OPENAI_API_KEY}`."""
 
     name: Literal["endpoint"] = "endpoint"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: endpoint, base_url: 'https://api.example.com/v1', model: m}",
+        "{name: endpoint, base_url: 'http://127.0.0.1:8000/v1', model: m, api_key_env: KEY, temperature: 0.5, prices: {completion: 2.5}}",
+    )
     base_url: Annotated[str, AfterValidator(_url)]
     """Where the API begins: what stands before `/chat/completions`."""
     model: str = Field(min_length=1)
@@ -146,7 +151,8 @@ class Endpoint(JudgeBlock):
             raise StageError(f"{self.api_key_env}, which holds the key of the judge, is not set; {how}")
         if not secrets.may_see(self.api_key_env, self.base_url):
             raise StageError(
-                f"the secret {self.api_key_env} may not be sent to {self.base_url}, which is none of the hosts that it was kept for; name one of those"
+                f"the secret {self.api_key_env} may not be sent to {self.base_url}, which is none of the "
+                "hosts that it was kept for; name one of those"
             )
         return key
 
@@ -166,7 +172,7 @@ def connector() -> Callable[[int], httpx.AsyncBaseTransport] | None:
 class EndpointJudge(Judge):
     """The opened endpoint."""
 
-    def __init__(self, block: Endpoint, client: Client, stop: StopSignal) -> None:
+    def __init__(self, block: EndpointJudgeBlock, client: Client, stop: StopSignal) -> None:
         super().__init__()
         self.block = block
         self.client = client
@@ -222,7 +228,7 @@ class EndpointJudge(Judge):
         bodies = [self._body(list(messages), length, draw) for messages in conversations]
         return [answer.text.strip() for answer in self._answers(bodies)]
 
-    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[Answer]:
+    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[ChatAnswer]:
         length = THOUGHT_TOKENS if self.block.thought else LETTER_TOKENS
         bodies = [self._body([{"role": "user", "content": text}], length, draw) for text in texts]
         if top:
@@ -241,18 +247,19 @@ class EndpointJudge(Judge):
             body["seed"] = self.block.seed + draw
         return body | ({"draw": draw} if draw else {})
 
-    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
+    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
-        from pipelines.feedback.judges.endpoint_client import Asked, Gone
+        from pipelines.feedback.judges.endpoint_client import Gone, StopAsked
 
         try:
             with self.stop.deferred():
                 found = self.client.ask(bodies)
         except Gone as error:
             raise Stopped(
-                f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is kept: when it is back, `finery resume` asks only the rest"
+                f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is "
+                "kept: when it is back, `finery resume` asks only the rest"
             ) from error
-        except Asked:
+        except StopAsked:
             raise Stopped("stopped while the judge was asked; what it said is kept") from None
         for answer in found:
             self.spent.add(
@@ -270,7 +277,7 @@ class EndpointJudge(Judge):
         return found
 
 
-def _probability(answer: Answer) -> float | None:
+def _probability(answer: ChatAnswer) -> float | None:
     """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing
     can be read."""
     if answer.places and (found := questions.probability_of_a(answer.places, answer.text)) is not None:

@@ -1,14 +1,9 @@
 """Asking an OpenAI-compatible chat endpoint many questions at once, on checked connections: bounded and patient.
 
-What judges are asked through: httpx on the checked connections of `pipelines.core.egress`, or through the server's
-own proxy.
-
-Asking an OpenAI-compatible chat endpoint many questions at once: bounded, patient, and never twice.
-
-An answer is kept on disk before it is used. A question that fails in a way that may pass (no connection, a timeout,
-408, 429, 5xx) is tried again after a growing pause, or the one that `Retry-After` asks for. When one question has
-used up its tries the server counts as gone: no further question is begun, those under way are heard out, and `Gone`
-is raised.
+Requests go by httpx on the checked connections of `core.egress`, or through the server's own proxy. An answer is kept
+on disk before it is used. A question that fails in a way that may pass (no connection, a timeout, 408, 429, 5xx) is
+tried again after a growing pause, or the one that `Retry-After` asks for. When one question has used up its tries the
+server counts as gone: no further question is begun, those under way are heard out, and `Gone` is raised.
 """
 
 from __future__ import annotations
@@ -134,12 +129,12 @@ class Gone(Exception):
     """The server does not answer any more; what it said before is kept."""
 
 
-class Asked(Exception):
+class StopAsked(Exception):
     """A signal asked this process to stop; what was answered is kept."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatAnswer:
     """What came back."""
 
     text: str
@@ -179,8 +174,8 @@ class Client:
     refused: set[str] = field(default_factory=set)
     """Keys of a request that this server does not take."""
 
-    def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[Answer]:
-        """The answers to request bodies, in their order; equal ones are asked once. Raises Gone, Asked, StageError."""
+    def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
+        """The answers to request bodies, in their order; equal ones are asked once. Raises Gone, StopAsked, StageError."""
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
         waiting: dict[str, Mapping[str, Any]] = {}
         for name, question in zip(names, questions, strict=True):
@@ -189,11 +184,9 @@ class Client:
         self.kept += len(set(names)) - len(waiting)
         if waiting:
             asyncio.run(self._ask_all(waiting))
-        return [Answer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
+        return [ChatAnswer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
     async def _ask_all(self, waiting: Mapping[str, Mapping[str, Any]]) -> None:
-        import httpx
-
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         limits = httpx.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
         timeout = httpx.Timeout(self.timeout, connect=min(10.0, self.timeout))
@@ -216,7 +209,7 @@ class Client:
         async def watch() -> None:
             while not over.is_set():
                 if self.stopping():
-                    failures.append(Asked())
+                    failures.append(StopAsked())
                     over.set()
                 await asyncio.sleep(POLL)
 
@@ -237,14 +230,12 @@ class Client:
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
         if failures:
-            raise next((each for each in failures if not isinstance(each, Gone | Asked)), failures[0])
+            raise next((each for each in failures if not isinstance(each, Gone | StopAsked)), failures[0])
 
     async def _patiently(
         self, client: httpx.AsyncClient, name: str, question: Mapping[str, Any], over: asyncio.Event
-    ) -> Answer:
+    ) -> ChatAnswer:
         """The answer to one question, after as many tries as it takes and is allowed."""
-        import httpx
-
         problem = ""
         for attempt in range(self.retries + 1):
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0)
@@ -330,7 +321,7 @@ def unknown_key(said: str, body: Mapping[str, Any]) -> str | None:
     )
 
 
-def _read(response: httpx.Response) -> Answer:
+def _read(response: httpx.Response) -> ChatAnswer:
     """The answer in a response. Raises StageError where it is no chat completion."""
     try:
         told = response.json()
@@ -338,12 +329,13 @@ def _read(response: httpx.Response) -> Answer:
         text = choice["message"].get("content") or ""
         places = (choice.get("logprobs") or {}).get("content") or ()
         usage = told.get("usage") or {}
-        return Answer(
+        return ChatAnswer(
             str(text), list(places), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise StageError(
-            f"the judge at {response.request.url} answered with something that is no chat completion ({_said(response)}); check base_url"
+            f"the judge at {response.request.url} answered with something that is no chat completion "
+            f"({_said(response)}); check base_url"
         ) from None
 
 
@@ -366,4 +358,7 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 def _refused_host(why: str) -> str:
-    return f"the judge may not be asked: {why}, which jobs of this server may not reach; name a public host, or ask the server's administrator"
+    return (
+        f"the judge may not be asked: {why}, which jobs of this server may not reach; name a public host, or ask "
+        "the server's administrator"
+    )

@@ -1,13 +1,9 @@
 """What every judge promises: two completions in, how likely the first is the better one out; or one, and a number.
 
-What every judge promises: two completions in, how likely the first is the better one out; or one, and a number.
-
 Preferences from a model in place of people: Bai et al. 2022, "Constitutional AI: Harmlessness from AI Feedback",
 arxiv.org/abs/2212.08073, and Lee et al. 2023, "RLAIF vs. RLHF", arxiv.org/abs/2309.00267. A judge reads text, never
 token ids, so that the model behind it may have another tokenizer than the policy. What it says is data: nothing of it
 is executed.
-
-Scoring the same completion once, however many comparisons it stands in.
 """
 
 from __future__ import annotations

@@ -10,18 +10,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pipelines.core.errors import ModelError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 Way = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Asked:
+class LabelQuery:
     """One row: what the model reads, and what it has written behind it."""
 
     prompt: Sequence[int]
@@ -34,7 +37,7 @@ class Asked:
         return len(self.prompt) + len(self.written)
 
 
-def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
+def ways_of(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[tuple[Way, ...]]:
     """The token sequences that each label may be written as. Raises ModelError where the tokenizer cannot tell
     labels apart."""
     found: list[tuple[Way, ...]] = []
@@ -44,14 +47,15 @@ def ways_of(tokenizer: Any, labels: Sequence[str]) -> list[tuple[Way, ...]]:
     everything = [way for ways in found for way in ways]
     if not all(found) or len(set(everything)) < len(everything):
         raise ModelError(
-            f"the judge's tokenizer cannot tell its answers ({', '.join(labels)}) apart; choose another model as the judge"
+            f"the judge's tokenizer cannot tell its answers ({', '.join(labels)}) apart; choose another model "
+            "as the judge"
         )
     return found
 
 
 def label_probabilities(
-    model: Any,
-    rows: Sequence[Asked],
+    model: PreTrainedModel,
+    rows: Sequence[LabelQuery],
     ways: Sequence[Sequence[Way]],
     pad: int,
     start: int | None,
@@ -109,7 +113,9 @@ def _of_labels(after: dict[Way, Tensor], ways: Sequence[Sequence[Way]]) -> Tenso
     return torch.stack(columns, 1)
 
 
-def _log_probabilities(model: Any, rows: Sequence[Asked], prefix: Way, pad: int, start: int | None) -> Tensor:
+def _log_probabilities(
+    model: PreTrainedModel, rows: Sequence[LabelQuery], prefix: Way, pad: int, start: int | None
+) -> Tensor:
     """What comes next behind each row and `prefix`: log-probabilities (rows, vocabulary), float64 on the CPU."""
     words: dict[str, Any] = {}
     if start is None:
@@ -129,7 +135,7 @@ def _log_probabilities(model: Any, rows: Sequence[Asked], prefix: Way, pad: int,
     return torch.log_softmax(last, -1).double().cpu()
 
 
-def _filled(rows: Iterable[Sequence[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:
+def _filled(rows: Iterable[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(ids filled up on the right, 1 where they are real), both (rows, longest)."""
     texts = [torch.tensor(list(row), dtype=torch.int64) for row in rows]
     ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)

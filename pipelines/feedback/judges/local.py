@@ -20,12 +20,12 @@ from pipelines.core.recipe import START, FolderOrName
 from pipelines.core.registry import nearest
 from pipelines.feedback.judges import questions
 from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, both_orders
-from pipelines.models.generate import Writer, open_writer
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
-    from pipelines.feedback.judges.label_probabilities import Asked
+    from pipelines.feedback.judges.label_probabilities import LabelQuery
+    from pipelines.models.generate import Writer
 
 LETTERS = ("A", "B")
 NUMBERS = tuple(str(value) for value in range(questions.LOWEST, questions.HIGHEST + 1))
@@ -34,10 +34,14 @@ LEAD = "\n\nAnswer:"
 TOO_LONG = "longer than the judge can read"
 
 
-class Local(JudgeBlock):
+class LocalJudgeBlock(JudgeBlock):
     """A language model that is opened here: `{name: local, from: STAGE}` or `{name: local, checkpoint: NAME}`."""
 
     name: Literal["local"] = "local"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: local, from: text}",
+        "{name: local, checkpoint: a/b, thought: true, thought_length: 9, temperature: 0.5, both_orders: false}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage that trained a language model, or `model` for the recipe's own."""
     checkpoint: FolderOrName | None = None
@@ -68,14 +72,15 @@ class Local(JudgeBlock):
         return () if self.source is None else (self.source,)
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Local:
+    def _one_of_both(self) -> LocalJudgeBlock:
         if (self.source is None) == (self.checkpoint is None):
             given = "both were given" if self.checkpoint else "neither was given"
             raise ConfigIssues(
                 [
                     (
                         (),
-                        f"needs either 'from' (a stage of this recipe) or 'checkpoint' (a folder or a Hub name); {given}",
+                        "needs either 'from' (a stage of this recipe) or 'checkpoint' (a folder or a Hub "
+                        f"name); {given}",
                     )
                 ]
             )
@@ -91,7 +96,8 @@ class Local(JudgeBlock):
         if self.source is not None and self.source not in fit:
             yield (
                 ("from",),
-                f"'{self.source}' is no earlier stage that trains a model.{nearest(self.source, fit)} Allowed: {', '.join(fit)}",
+                f"'{self.source}' is no earlier stage that trains a model.{nearest(self.source, fit)} "
+                f"Allowed: {', '.join(fit)}",
             )
 
     def content(self) -> dict[str, str]:
@@ -104,13 +110,15 @@ class Local(JudgeBlock):
         return {key: value for key, value in super().identity().items() if key != "batch_size"}
 
     def open(self, context: Context) -> Judge:
+        from pipelines.models.generate import open_writer
+
         return LocalJudge(self, open_writer(context, self.source, self.checkpoint), context)
 
 
 class LocalJudge(Judge):
     """The opened model."""
 
-    def __init__(self, block: Local, writer: Writer, context: Context) -> None:
+    def __init__(self, block: LocalJudgeBlock, writer: Writer, context: Context) -> None:
         super().__init__()
         self.block, self.writer, self.context = block, writer, context
         tokenizer = writer.tokenizer
@@ -185,7 +193,8 @@ class LocalJudge(Judge):
         fits = [at for at, each in enumerate(ids) if room is None or len(each) <= room]
         if ids and not fits:
             raise ModelError(
-                f"the judge reads {room} tokens beside its answer, and every question is longer (the shortest has {min(map(len, ids))}); "
+                f"the judge reads {room} tokens beside its answer, and every question is longer (the shortest "
+                f"has {min(map(len, ids))}); "
                 "choose another model as the judge, or let prompts and completions be shorter"
             )
         reasons = [""] * len(texts)
@@ -207,13 +216,13 @@ class LocalJudge(Judge):
             found[at] = share if whole > 0 else None
         return found, [reason or ("" if found[at] is not None else TOO_LONG) for at, reason in enumerate(reasons)]
 
-    def _row(self, ids: Sequence[int], reason: str | None) -> Asked:
-        from pipelines.feedback.judges.label_probabilities import Asked
+    def _row(self, ids: Sequence[int], reason: str | None) -> LabelQuery:
+        from pipelines.feedback.judges.label_probabilities import LabelQuery
 
         if reason is None:
-            return Asked(ids)
+            return LabelQuery(ids)
         cut = reason.partition("Answer:")[0].rstrip()  # what it concluded by itself is asked again, as probabilities
-        return Asked(
+        return LabelQuery(
             ids,
             self.writer.tokenizer(questions.quoted(cut, self.specials) + LEAD, add_special_tokens=False)["input_ids"],
         )

@@ -24,23 +24,25 @@ from numpy.typing import NDArray
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.recipe import START
+from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import Together, encode_completions, padding_token
-from pipelines.evaluation.benchmark_selection import trained_by
 from pipelines.metrics.perplexity import Tally, likelihood
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.models.predict import Running, answers
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import (
+    BenchmarkChoice,
+    EvaluationRequest,
+    EvaluationSettings,
+    Predictions,
+    TaskEvaluation,
+)
 from pipelines.tasks.predictions import SplitPredictions, constant_text
 from pipelines.tasks.scoring import score_texts
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
-    from pipelines.tasks.evaluation import Predictions
 
 
 MOST_LOGITS = 2**26
@@ -160,7 +162,7 @@ def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
 class Continuations(TaskEvaluation):
     """Perplexity and bits per byte of the answers, and a written answer to each prompt where the rows have prompts."""
 
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
         if stage.generation.model_fields_set & {"iterations", "length_beam"}:
             yield (
                 ("generation",),
@@ -169,7 +171,6 @@ class Continuations(TaskEvaluation):
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import continue_prompts, how
-        from pipelines.tasks.evaluation import Predictions
 
         template = template_of(asked)
         tokenizer = asked.tokenizer if asked.choice.model == START else asked.context.open_tokenizer(asked.choice.model)

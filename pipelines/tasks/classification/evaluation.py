@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
-    from pipelines.tasks.evaluation import Predictions
 
 
 class Classes(TaskEvaluation):
@@ -16,9 +15,7 @@ class Classes(TaskEvaluation):
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import predict
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.predictions import Predicted
-        from pipelines.tasks.scoring import columns
 
         name = asked.choice.name
         order = columns(asked.task.head.labels, asked.model.config, name, asked.choice.model)

@@ -28,17 +28,20 @@ from pipelines.core.config import ConfigIssue
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Score, Task
-from pipelines.metrics.squad_v2 import at_threshold, best_threshold, by_answerability
+from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import corpus_intervals
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import (
+    BenchmarkChoice,
+    EvaluationRequest,
+    EvaluationSettings,
+    Predictions,
+    TaskEvaluation,
+)
 from pipelines.tasks.extractive_qa.task import SHORTEST, widest_stride
 from pipelines.tasks.predictions import SplitPredictions, constant_answer
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
-    from pipelines.tasks.evaluation import Predictions
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,7 @@ class Spanned(SplitPredictions):
         return at_threshold(self.best, self.differences, self.threshold) if self.may_be_none else self.best
 
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+        assert self.labels is not None
         return corpus_intervals(task.metrics, self.said, self.labels, seed)
 
     def doubt(self, task: Task) -> str | None:
@@ -275,7 +279,7 @@ class Spanned(SplitPredictions):
 class Spans(TaskEvaluation):
     """The best span of all windows of each context, or "no answer" where a task allows for that."""
 
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
         length = stage.max_length or choice.trained_length(recipe)
         stride = stage.spans.doc_stride
         if length is not None and length < SHORTEST:
@@ -292,7 +296,6 @@ class Spans(TaskEvaluation):
         from pipelines.core.errors import ModelError
         from pipelines.core.model_types import looks_back_only
         from pipelines.models.predict import forward
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.extractive_qa.task import stride_of
         from pipelines.tasks.extractive_qa.training import collate_questions, encode_questions, questions_in
 
@@ -369,7 +372,7 @@ def set_aside(asked: EvaluationRequest) -> Any:
 
 def best_of(found: list[Any], rows: Any) -> float:
     """The threshold that gives the best F1 on these rows: nothing is answered above it."""
-    from pipelines.metrics.squad_v2 import best_threshold
+    from pipelines.metrics.squad import best_threshold
 
     differences = [each.difference for each in found]
     best = best_threshold([each.answer for each in found], differences, rows.labels)

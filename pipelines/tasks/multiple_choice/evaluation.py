@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
-from pipelines.metrics.accuracy import compute as accuracy
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.metrics.classification import Accuracy
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import Decided, constant_prediction
 from pipelines.tasks.scoring import checked_logits
-
-if TYPE_CHECKING:
-    from pipelines.tasks.evaluation import Predictions
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def score_options(task: Task) -> Score:
             raise DataError(
                 f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … {logits.shape[1] - 1}"
             )
-        return accuracy(logits.argmax(axis=1), labels)
+        return Accuracy().compute(logits.argmax(axis=1), labels)
 
     return of
 
@@ -86,7 +83,6 @@ class Options(TaskEvaluation):
         import numpy as np
 
         from pipelines.models.predict import forward
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 
         length, name = asked.length(), asked.choice.name

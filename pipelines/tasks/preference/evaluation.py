@@ -23,16 +23,20 @@ from pipelines.core.model_types import looks_back_only
 from pipelines.core.recipe import START
 from pipelines.core.registry import BASELINES
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import (
+    BenchmarkChoice,
+    EvaluationRequest,
+    EvaluationSettings,
+    NotDefined,
+    Predictions,
+    TaskEvaluation,
+)
 from pipelines.tasks.predictions import Decided
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
     from pipelines.data.reward_inputs import Reading
-    from pipelines.evaluation.benchmark_selection import Choice
-    from pipelines.evaluation.evaluate import Evaluate
-    from pipelines.tasks.evaluation import Predictions
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def _credit(scores: Any) -> NDArray[np.float64]:
 class Scores(TaskEvaluation):
     """One number an answer, by which the better of two is told."""
 
-    def mistakes(self, stage: Evaluate, choice: Choice, recipe: Recipe) -> Iterable[ConfigIssue]:
+    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
         if choice.model != START and not recipe.stage(choice.model).scores:
             kind = recipe.stage(choice.model).stage
             yield (
@@ -121,7 +125,6 @@ class Scores(TaskEvaluation):
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import answers
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.preference import scores as pair_scores
 
         name, tokenizer = asked.choice.name, asked.tokenizer
@@ -206,7 +209,6 @@ def _stacked(scores: list[Any]) -> Any:
 
 def _against(asked: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
     """What the model gains over each guesser that is asked for, with an interval of the difference."""
-    from pipelines.evaluation.baselines import NotDefined
 
     found = {}
     for name in asked.stage.baselines:

@@ -210,8 +210,6 @@ class Preferring(TaskTraining):
         from pipelines.objectives.losses import Meter
         from pipelines.tasks.causal.training import stops_of
         from pipelines.tasks.first_batch import tell_pairs
-        from pipelines.trainers.arguments import split
-        from pipelines.trainers.reward import SETTINGS
 
         rows = subject.preference_rows(context, tokenizer)
         reading = reading_of(subject, model.config, rows.chosen, longest)
@@ -223,10 +221,13 @@ class Preferring(TaskTraining):
             tokenizer, rows, reading, stops_of(model), subject.use_margins, subject.soft_labels
         )
         tell_pairs(context, tokenizer, examples, rows, reading.max_length)
-        own, _ = split(subject.arguments, SETTINGS)
+        arguments = subject.arguments
         meter = Meter()
         loss: Any = partial(
-            pair_loss, smoothing=own["label_smoothing"], centring=own["center_rewards_coefficient"] or 0.0, meter=meter
+            pair_loss,
+            smoothing=arguments.label_smoothing,
+            centring=arguments.center_rewards_coefficient or 0.0,
+            meter=meter,
         )
         together = ScoredTogether(Together.of(tokenizer))
         return ScoringLesson(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
-    from pipelines.tasks.evaluation import Predictions
 
 
 class Texts(TaskEvaluation):
@@ -16,7 +15,6 @@ class Texts(TaskEvaluation):
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import write
-        from pipelines.tasks.evaluation import Predictions
         from pipelines.tasks.predictions import Written
 
         length, generation = asked.length(), asked.stage.generation

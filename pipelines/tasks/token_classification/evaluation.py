@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,10 @@ from numpy.typing import NDArray
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.scores import score_names
-from pipelines.metrics.seqeval import OUTSIDE, counts, of_counts
+from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
-from pipelines.tasks.evaluation import EvaluationRequest, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
-
-if TYPE_CHECKING:
-    from pipelines.tasks.evaluation import Predictions
-
 
 IGNORED = -100
 
@@ -59,12 +55,12 @@ class Tagged(SplitPredictions):
 
     def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
         assert self.labels is not None
-        each = counts(in_words(self.said, self.names), in_words(self.labels, self.names))
+        each = Seqeval().counts(in_words(self.said, self.names), in_words(self.labels, self.names))
         random = np.random.default_rng(seed)
         times = np.stack(
             [np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(RESAMPLES)]
         )
-        drawn = [of_counts(sums) for sums in times @ each]
+        drawn = [Seqeval().of_counts(sums) for sums in times @ each]
         tail = (1 - LEVEL) / 2
         ends = {
             name: np.quantile([scores[name] for scores in drawn], [tail, 1 - tail])
@@ -121,7 +117,7 @@ def score_tags(task: Task) -> Score:
             raise DataError(f"'{called}' has {len(said)} predictions but {len(labels)} labels; they must be as many")
         if not sum(len(row) for row in labels):
             raise DataError(f"'{called}' has no word to score; choose a split with rows, or raise max_eval_samples")
-        scores = of_counts(counts(in_words(said, classes), in_words(labels, classes)).sum(axis=0))
+        scores = Seqeval().compute(in_words(said, classes), in_words(labels, classes))
         return {name: scores[name] for name in names}
 
     return of
@@ -140,8 +136,6 @@ class Tags(TaskEvaluation):
 
     def ask(self, asked: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import forward
-        from pipelines.tasks.evaluation import Predictions
-        from pipelines.tasks.scoring import columns
         from pipelines.tasks.token_classification.training import collate_words, encode_words
 
         names, name, length = asked.task.head.labels, asked.choice.name, asked.length()

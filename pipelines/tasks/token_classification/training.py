@@ -207,6 +207,4 @@ class TokenClassifying(TaskTraining):
                 )
         loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor)
         metric = score_names(task.metrics)[0]
-        return PreparedTask(
-            examples, partial(collate_words, tokenizer), loss, LABELS, score=score(task), metric=metric
-        )
+        return PreparedTask(examples, partial(collate_words, tokenizer), loss, LABELS, score=score(task), metric=metric)

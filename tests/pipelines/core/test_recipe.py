@@ -148,7 +148,7 @@ def test_training_on_a_stage_that_leaves_no_model_is_refused(source: str) -> Non
 
 def test_overrides_change_stages_by_id_or_number() -> None:
     recipe = loads(GOOD, overrides=["stages.docs.tuner.r=2", "stages[0].arguments.max_steps=3", "seed=7", "name=other"])
-    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments["max_steps"], recipe.seed, recipe.name) == (
+    assert (recipe.stages[1].tuner.r, recipe.stages[0].arguments.max_steps, recipe.seed, recipe.name) == (
         2,
         3,
         7,
@@ -160,7 +160,7 @@ def test_an_override_opens_a_short_form_and_missing_mappings() -> None:
     text = GOOD.replace("tuner: {name: lora, r: 4}", "tuner: lora")
     recipe = loads(text, overrides=["stages.docs.tuner.r=2", "stages.docs.arguments.learning_rate=1e-3"])
     assert recipe.stages[1].tuner.r == 2
-    assert recipe.stages[1].arguments == {"learning_rate": 1e-3}
+    assert recipe.stages[1].arguments.given() == {"learning_rate": 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_block_that_is_neither_name_nor_mapping_is_refused(given: str) -> None
 def test_reading_a_recipe_imports_no_heavy_library(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(GOOD)
     code = (
-        "import sys\nfrom pipelines import recipe\n"
+        "import sys\nfrom pipelines.core import recipe\nfrom pipelines.core.load import load\n"
         f"load({str(tmp_path / 'r.yaml')!r})\nrecipe.schema()\n"
         "heavy = {'torch', 'transformers', 'datasets', 'peft', 'pandas', 'evaluate', 'accelerate'} & set(sys.modules)\n"
         "assert not heavy, heavy"

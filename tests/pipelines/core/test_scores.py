@@ -85,7 +85,7 @@ PERFECT = {"squad": (["cat"], [["cat"]]), "squad_v2": (["cat"], [["cat"]]), "seq
 
 @pytest.mark.parametrize("metric", SEVERAL)
 def test_a_metric_gives_the_scores_that_the_table_names(metric):
-    found = import_module(METRICS.module(metric)).compute(*PERFECT[metric])
+    found = METRICS.load(metric)().compute(*PERFECT[metric])
     assert tuple(found) == SEVERAL[metric]
     assert set(found.values()) == {100.0 if metric in OF_A_HUNDRED else 1.0}
 

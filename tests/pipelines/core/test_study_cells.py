@@ -63,7 +63,7 @@ stages:
 def test_the_final_recipe_has_the_values_that_were_found(study):
     found = study(BASE + METHODS)
     recipe = found.final(found.cells[0], {"stages.mrpc.arguments.learning_rate": 5e-5})
-    assert recipe.stage("mrpc").arguments == {"num_train_epochs": 2, "learning_rate": 5e-5}
+    assert recipe.stage("mrpc").arguments.given() == {"num_train_epochs": 2, "learning_rate": 5e-5}
     assert [stage.id for stage in recipe.stages] == ["pretrain", "mrpc", "evaluate"]
 
 
@@ -78,7 +78,7 @@ def test_a_trial_never_sees_the_reported_split(study):
             assert "evaluate" not in [stage.stage for stage in trial.stages]
             target = trial.stages[-1]
             assert target.id == "mrpc"
-            assert target.arguments == {
+            assert target.arguments.given() == {
                 "num_train_epochs": 2,
                 "learning_rate": next(iter(values.values())),
                 "eval_strategy": "epoch",
@@ -174,7 +174,7 @@ def test_ways_to_train_are_a_key_beside_tasks(study):
 def test_an_override_holds_in_the_cells_that_keep_its_stage(study):
     found = study(WAYS, "stages.tune.arguments.num_train_epochs=5")
     assert [
-        cell.recipe.stage("tune").arguments["num_train_epochs"]
+        cell.recipe.stage("tune").arguments.num_train_epochs
         for cell in found.cells
         if "tune" in [each.id for each in cell.recipe.stages]
     ] == [5] * 4
@@ -183,7 +183,7 @@ def test_an_override_holds_in_the_cells_that_keep_its_stage(study):
 
 def test_an_override_holds_in_every_cell(study):
     found = study(BASE + METHODS, "stages.mrpc.arguments.num_train_epochs=1")
-    assert {cell.recipe.stage("mrpc").arguments["num_train_epochs"] for cell in found.cells} == {1}
+    assert {cell.recipe.stage("mrpc").arguments.num_train_epochs for cell in found.cells} == {1}
 
 
 @pytest.mark.parametrize(

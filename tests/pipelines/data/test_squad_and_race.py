@@ -34,9 +34,9 @@ def test_squad_v2_has_5945_questions_without_an_answer():
 
 
 def test_predictions_equal_to_the_first_answers_are_perfect():
-    from pipelines.metrics import squad, squad_v2
+    from pipelines.metrics.squad import Squad, SquadV2
 
-    for name, metric in (("squad", squad), ("squad_v2", squad_v2)):
+    for name, metric in (("squad", Squad()), ("squad_v2", SquadV2())):
         labels = TASKS.load(name).rows("validation", 2_000).labels
         assert metric.compute([answers[0] if answers else "" for answers in labels], labels) == {
             "exact_match": 100.0,

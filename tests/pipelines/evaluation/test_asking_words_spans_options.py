@@ -21,7 +21,8 @@ from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
 from pipelines.data.encoding import encode
-from pipelines.metrics import seqeval, squad_v2
+from pipelines.metrics.seqeval import Seqeval
+from pipelines.metrics.squad import SquadV2
 from pipelines.publishing import clean_room
 from pipelines.publishing.requirements import scores_of
 from pipelines.publishing.verify import questions_of
@@ -123,7 +124,7 @@ def test_a_stranger_computes_the_logits_that_were_written(tmp_path, context, kin
 def test_tags_score_what_they_say(tmp_path, context):
     metrics, details, rows = read(evaluated(tmp_path, context, "tags"))
     assert metrics == pytest.approx(
-        seqeval.compute([each["predicted_tags"] for each in rows], [each["tags"] for each in rows])
+        Seqeval().compute([each["predicted_tags"] for each in rows], [each["tags"] for each in rows])
     )
     assert all(len(each["predicted_tags"]) == len(each["tokens"]) for each in rows)  # longer than 24 tokens, too
     assert [each["tokens"] for each in rows] == [row(number)["tokens"] for number in range(12)]
@@ -137,7 +138,7 @@ def test_spans_score_what_they_say(tmp_path, context):
     given = evaluated(tmp_path, context, "spans", stages=", spans: {max_answer_length: 3, doc_stride: 4}")
     metrics, details, rows = read(given)
     answers = [each["answers"] for each in rows]
-    assert metrics == pytest.approx(squad_v2.compute([each["answer"] for each in rows], answers))
+    assert metrics == pytest.approx(SquadV2().compute([each["answer"] for each in rows], answers))
     assert details["spans"] == {
         "doc_stride": 4,
         "n_best_size": 20,

@@ -6,7 +6,7 @@ import pytest
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Rows
 from pipelines.evaluation.baselines import NotDefined, longer, shorter
-from pipelines.evaluation.examples import outcomes_of
+from pipelines.evaluation.examples import scored_examples
 from pipelines.tasks.preference.evaluation import Compared, difference, score_pairs
 from tests.pipelines.data.test_preference_pairs import rows
 
@@ -58,7 +58,7 @@ def test_the_table_holds_both_answers_with_their_scores():
 
 
 def test_mistakes_are_read_with_what_was_preferred():
-    found = outcomes_of(said(), Task())
+    found = scored_examples(said(), Task())
     assert found.wrong.tolist() == [False, True, False]
     assert found.gold[1] == " is good and fine"
     assert found.said[1] == " is bad"

@@ -1,6 +1,7 @@
 import numpy as np
 
-from pipelines.tasks.predictions import constant_prediction, constant_text, no_better_than_majority
+from pipelines.evaluation.report import no_better_than_majority
+from pipelines.tasks.predictions import constant_prediction, constant_text
 
 
 def test_the_same_class_for_everything_is_doubted():

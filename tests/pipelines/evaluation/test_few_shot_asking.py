@@ -194,9 +194,9 @@ def test_options_of_each_question_are_weighed(run):
 
 def test_written_answers_are_scored_as_the_task_scores_them(run):
     metrics, details, rows, _, _ = run("few_shot: {shots: [1]}, generation: {max_new_tokens: 5}", "asked")
-    from pipelines.metrics import squad
+    from pipelines.metrics.squad import Squad
 
-    assert metrics["asked/1-shot"] == squad.compute([row["hypothesis"] for row in rows], [["cat"]] * 4)
+    assert metrics["asked/1-shot"] == Squad().compute([row["hypothesis"] for row in rows], [["cat"]] * 4)
     assert details["asked/1-shot"]["generation"] == {"num_beams": 1, "max_new_tokens": 5}
     assert details["asked/1-shot"]["percent"] == ["exact_match", "f1"]
     assert rows[0]["reference"] == "cat"

@@ -6,23 +6,25 @@ from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
-from pipelines.evaluation.few_shot.questions import Examples, Question, Questions
+from pipelines.evaluation.few_shot.questions import Demonstrations, FewShotQuestion, FewShotQuestions
 
 
 def question(at, group=0):
-    return Question({"text": f"row {at}"}, ("a", "b", "c"), "abc"[group], group)
+    return FewShotQuestion({"text": f"row {at}"}, ("a", "b", "c"), "abc"[group], group)
 
 
 def train(count=30):
     each = [question(at, at % 3 if at < 12 else 0) for at in range(count)]
-    return Questions(Rows([one.fields["text"] for one in each], None, [one.group for one in each], range(count)), each)
+    return FewShotQuestions(
+        Rows([one.fields["text"] for one in each], None, [one.group for one in each], range(count)), each
+    )
 
 
 def examples(per_question=True, stratified=False, seed=1, count=30):
-    return Examples("own", train(count), seed, per_question, stratified)
+    return Demonstrations("own", train(count), seed, per_question, stratified)
 
 
-NEW = Question({"text": "new"}, ("a", "b", "c"), "a", 0)
+NEW = FewShotQuestion({"text": "new"}, ("a", "b", "c"), "a", 0)
 
 
 @given(st.integers(0, 20), st.integers(1, 20), st.integers(0, 5), st.integers(0, 50), st.booleans(), st.booleans())

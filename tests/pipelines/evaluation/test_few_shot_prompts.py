@@ -1,8 +1,8 @@
 from pipelines.evaluation.few_shot.likelihood import Encoded
-from pipelines.evaluation.few_shot.prompts import Prompt
-from pipelines.evaluation.few_shot.questions import Question, asked, counts
+from pipelines.evaluation.few_shot.prompts import PromptTemplate
+from pipelines.evaluation.few_shot.questions import FewShotQuestion, asked, counts
 
-PROMPT = Prompt(text="Q: {text}\nA:", answers=("no", "yes"), description="Answer.\n\n")
+PROMPT = PromptTemplate(text="Q: {text}\nA:", answers=("no", "yes"), description="Answer.\n\n")
 
 
 class Words:
@@ -22,7 +22,7 @@ class Words:
 
 
 def question(text, answer="yes"):
-    return Question({"text": text}, ("no", "yes"), answer, 0)
+    return FewShotQuestion({"text": text}, ("no", "yes"), answer, 0)
 
 
 SHOWN = [question("one", "no"), question("two"), question("three", "no")]

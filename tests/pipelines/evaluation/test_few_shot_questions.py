@@ -4,14 +4,14 @@ import pytest
 
 from pipelines.core.errors import DataError
 from pipelines.core.registry import TASKS
-from pipelines.evaluation.few_shot.prompts import Prompt
+from pipelines.evaluation.few_shot.prompts import PromptTemplate
 from pipelines.evaluation.few_shot.questions import questions_of
 from pipelines.tasks.classification.task import Classification
 from pipelines.tasks.multiple_choice.task import MultipleChoice
 from pipelines.tasks.regression.task import Regression
 from pipelines.tasks.token_classification.task import TokenClassification
 
-ASK = Prompt(text="{text}")
+ASK = PromptTemplate(text="{text}")
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def choice(tmp_path):
 
 
 def test_options_stand_apart_from_their_question(choice):
-    found = questions_of(choice, Prompt(text="{article} {question}"), "validation")
+    found = questions_of(choice, PromptTemplate(text="{article} {question}"), "validation")
     assert found.each[1].fields == {"article": "A text.", "question": "It is _ .", "options": "A. red\nB. blue"}
     assert [(each.options, each.answer, each.group) for each in found.each] == [
         (("red", "blue"), "red", 0),
@@ -36,7 +36,7 @@ def test_options_stand_apart_from_their_question(choice):
 
 
 def test_letters_answer_where_the_prompt_says_so(choice):
-    found = questions_of(choice, Prompt(text="{question}\n{options}", answers="letters"), "validation")
+    found = questions_of(choice, PromptTemplate(text="{question}\n{options}", answers="letters"), "validation")
     assert [(each.options, each.answer) for each in found.each] == [(("A", "B"), "A"), (("A", "B"), "B")]
     assert found.each[0].without_content("N/A").fields == {
         "article": "N/A",
@@ -53,10 +53,11 @@ def test_classes_are_answered_with_the_words_of_the_prompt_or_their_names(tmp_pa
     ).task("own")
     assert [each.answer for each in questions_of(task, ASK, "validation").each] == ["yes", "no"]
     assert [
-        each.answer for each in questions_of(task, Prompt(text="{text}", answers=("bad", "fine")), "validation").each
+        each.answer
+        for each in questions_of(task, PromptTemplate(text="{text}", answers=("bad", "fine")), "validation").each
     ] == ["fine", "bad"]
     with pytest.raises(DataError, match="has 3 answers, but its classes are no, yes"):
-        questions_of(task, Prompt(text="{text}", answers=("a", "b", "c")), "validation")
+        questions_of(task, PromptTemplate(text="{text}", answers=("a", "b", "c")), "validation")
 
 
 def test_numbers_are_answered_with_the_nearest_that_may_be_said(tmp_path):
@@ -65,7 +66,7 @@ def test_numbers_are_answered_with_the_nearest_that_may_be_said(tmp_path):
     task = Regression(kind="regression", columns=("text",), label="stars", train=str(file), validation=str(file)).task(
         "own"
     )
-    found = questions_of(task, Prompt(text="{text}", answers=("0", "2", "4")), "validation")
+    found = questions_of(task, PromptTemplate(text="{text}", answers=("0", "2", "4")), "validation")
     assert [each.answer for each in found.each] == ["0", "4"]
     assert list(found.rows.labels) == [0.4, 3.9]
 
@@ -80,8 +81,8 @@ def test_tags_of_words_cannot_be_asked_for(tmp_path):
 
 def test_real_questions_without_an_answer_say_so(mirror, monkeypatch):
     monkeypatch.setenv("FINERY_DATA", str(mirror))
-    found = questions_of(TASKS.load("squad_v2"), Prompt(text="{question}"), "validation", 40)
+    found = questions_of(TASKS.load("squad_v2"), PromptTemplate(text="{question}"), "validation", 40)
     assert {each.answer for each in found.each if not found.rows.labels[found.each.index(each)]} == {"unanswerable"}
-    race = questions_of(TASKS.load("race/middle"), Prompt(text="{question}"), "validation", 3)
+    race = questions_of(TASKS.load("race/middle"), PromptTemplate(text="{question}"), "validation", 3)
     assert set(race.each[0].fields) == {"article", "question", "options"}
     assert all(each.answer in each.options for each in race.each)

@@ -7,7 +7,7 @@ from scipy.special import log_softmax as scipys
 from sklearn.metrics import f1_score
 
 from pipelines.evaluation.few_shot import scores
-from pipelines.metrics import squad
+from pipelines.metrics.squad import Squad
 
 NATS = arrays(np.float64, (5, 3), elements=st.floats(-80, 0))
 
@@ -47,9 +47,9 @@ def test_numbers_stand_for_their_expected_value():
 
 def test_texts_are_scored_draw_by_draw():
     written = [["a cat", "dog"], ["cat", "mouse"]]
-    counted = {"squad": np.stack([squad.counts(draw, [["cat"], ["dog"]]) for draw in written], axis=1)}
+    counted = {"squad": np.stack([Squad().counts(draw, [["cat"], ["dog"]]) for draw in written], axis=1)}
     found = scores.score_texts(["squad"], counted)(np.arange(2), None)
-    by_hand = [squad.compute(draw, [["cat"], ["dog"]]) for draw in written]
+    by_hand = [Squad().compute(draw, [["cat"], ["dog"]]) for draw in written]
     assert found == pytest.approx({name: np.mean([each[name] for each in by_hand]) for name in ("exact_match", "f1")})
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.core.registry import TASKS as KNOWN
-from pipelines.evaluation.official.glue import TASKS, glue_score, task_scores
+from pipelines.core.registry import TASKS
+from pipelines.evaluation.official.glue import AVERAGED, glue_score, task_scores
 
 BERT_LARGE = {
     "glue/cola": {"matthews_correlation": 0.605}, "glue/sst2": {"accuracy": 0.949}, "glue/mrpc": {"accuracy": 0.854, "f1": 0.893},
@@ -45,6 +45,6 @@ def test_half_a_task_does_not_count():
 
 
 def test_every_task_averages_the_metrics_that_it_is_scored_by():
-    for name, parts in TASKS.items():
-        task = KNOWN.load(name)
+    for name, parts in AVERAGED.items():
+        task = TASKS.load(name)
         assert list(parts) == [f"{metric}{suffix}" for suffix in task.evaluation_splits for metric in task.metrics]

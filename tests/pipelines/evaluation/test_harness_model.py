@@ -160,7 +160,7 @@ def test_bits_per_byte_of_held_out_text_are_those_of_the_harness(tmp_path):
     model, texts = decoder(), [row["text"] for row in rows(8, 3)]
     tokenizer = copy.deepcopy(tiny.tokenizer())
     objective = type("CausalLM", (), {"name": "causal_lm", "label_names": (), "layout": "stream"})()
-    reader = language_modeling.Reader(
+    reader = language_modeling.HeldOutModel(
         model, tokenizer, objective, None, 32, 32, 4, "cpu", World(), lambda value: [value]
     )
     found = language_modeling.measure(reader, texts, None, tmp_path, "key", 0)

@@ -2,7 +2,7 @@ import pytest
 from transformers import BertConfig
 
 from pipelines.core.errors import ModelError
-from pipelines.tasks.scoring import columns
+from pipelines.tasks.evaluation import columns
 
 MNLI = ("entailment", "neutral", "contradiction")
 

@@ -18,7 +18,7 @@ from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import World
 from pipelines.core.registry import OBJECTIVES, TOKENIZERS
 from pipelines.data.documents import read_documents, token_streams
-from pipelines.evaluation.language_modeling import MASK_SEED, Marks, Reader, left_neighbours, measure
+from pipelines.evaluation.language_modeling import MASK_SEED, HeldOutModel, SpecialTokens, left_neighbours, measure
 from pipelines.evaluation.ngrams import NGrams, fit
 
 TRAIN = [
@@ -71,7 +71,9 @@ class Even(torch.nn.Module):
         return outputs | {"seq_relationship_logits": torch.tensor([[1.0, 0.0]]).repeat(len(input_ids), 1)}
 
 
-def reader(objective: str, model: Any = None, block_size: int = 16, tokens: str = "byte_bpe", **others: Any) -> Reader:
+def reader(
+    objective: str, model: Any = None, block_size: int = 16, tokens: str = "byte_bpe", **others: Any
+) -> HeldOutModel:
     block = OBJECTIVES.load(objective)(name=objective)
     model = model or Even()
     collate = block.collate(tokenizer(tokens), MASK_SEED, getattr(model, "config", None))
@@ -82,7 +84,7 @@ def reader(objective: str, model: Any = None, block_size: int = 16, tokens: str 
         "world": World(),
         "gather": lambda value: [value],
     }
-    return Reader(model, tokenizer(tokens), block, collate, block_size, **(given | others))
+    return HeldOutModel(model, tokenizer(tokens), block, collate, block_size, **(given | others))
 
 
 @pytest.mark.parametrize("stride", [16, 5, 1])
@@ -304,7 +306,7 @@ class _Broken(torch.nn.Module):
 
 
 def test_sentinels_are_told_from_other_special_tokens():
-    marks = Marks.of(tokenizer(), 3)
+    marks = SpecialTokens.of(tokenizer(), 3)
     assert np.flatnonzero(marks.special).tolist() == [0, 2, 3, 4, *tokenizer().convert_tokens_to_ids(list(SENTINELS))]
     assert np.flatnonzero(marks.sentinel).tolist() == tokenizer().convert_tokens_to_ids(list(SENTINELS))
 

@@ -3,7 +3,7 @@ import json
 import numpy as np
 
 from pipelines.core.interfaces import Rows
-from pipelines.evaluation.examples import MOST, Outcomes, mistakes, write_mistakes
+from pipelines.evaluation.examples import MOST, ScoredExamples, mistakes, write_mistakes
 from pipelines.tasks.predictions import Predicted
 
 
@@ -12,7 +12,7 @@ def test_the_worst_come_first_and_right_answers_not_at_all():
     rows = Rows([f"text {at}" for at in range(count)], None, [0] * count, list(range(count)))
     said = Predicted("glue/sst2", "validation", "", rows, np.zeros((count, 2), dtype=np.float32))
     badness = np.arange(count) % 50 / 50.0
-    found = mistakes(said, Outcomes(["a"] * count, ["b"] * count, np.arange(count) != 49, badness, "something"))
+    found = mistakes(said, ScoredExamples(["a"] * count, ["b"] * count, np.arange(count) != 49, badness, "something"))
     assert len(found) == MOST
     assert [each["badness"] for each in found] == sorted((each["badness"] for each in found), reverse=True)
     assert [each["index"] for each in found[:2]] == [99, 149]  # 49 would be the first, but it is right

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pipelines.core.interfaces import Rows
-from pipelines.evaluation.examples import mistakes, outcomes_of
+from pipelines.evaluation.examples import mistakes, scored_examples
 from pipelines.tasks.base import resolve
 from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, Spanned
 from pipelines.tasks.extractive_qa.task import QuestionRows
@@ -15,7 +15,7 @@ from pipelines.tasks.token_classification.task import TokenTask, WordRows
 
 
 def listed(said, task):
-    return mistakes(said, outcomes_of(said, task))
+    return mistakes(said, scored_examples(said, task))
 
 
 def test_of_classes_the_surest_wrong_answer_is_the_worst():
@@ -74,7 +74,7 @@ def test_of_tags_only_the_wrong_words_are_told_and_every_word_is_a_decision():
     ]
     said = Tagged("names", "validation", "", rows, logits, ("O", "B-PER"))
     task = TokenTask("names", "token_classification", ("tokens",), "tags", ("seqeval",), {}, ("O", "B-PER"))
-    outcomes = outcomes_of(said, task)
+    outcomes = scored_examples(said, task)
     assert outcomes.wrong.tolist() == [True, False]
     [found] = mistakes(said, outcomes)
     assert (found["gold"], found["said"]) == ("Ada: B-PER", "Ada: O")
@@ -100,7 +100,7 @@ def test_of_texts_the_one_that_scores_least_is_the_worst():
 def test_labels_that_are_not_public_have_no_outcome():
     rows = Rows(["a"], ["b"], None, [0])
     assert (
-        outcomes_of(
+        scored_examples(
             Predicted("glue/ax", "test", "", rows, np.zeros((1, 3), dtype=np.float32)), resolve("glue/ax", "glue/ax")
         )
         is None

@@ -46,7 +46,7 @@ def test_everything_that_led_to_the_model_is_compared_and_nothing_else(made):
     given, task = made
     rows = task.rows("validation")
     logits = np.eye(2, dtype=np.float32)[np.zeros(len(rows), dtype=int)]
-    told = contamination.checked(given, "mine", rows, score(task), logits, np.array(rows.labels))
+    told = contamination.overlap_report(given, "mine", rows, score(task), logits, np.array(rows.labels))
     assert (told["examples"], told["exact"], told["partly"], told["seen"]) == (
         20,
         1,
@@ -61,7 +61,9 @@ def test_everything_that_led_to_the_model_is_compared_and_nothing_else(made):
     assert told["found"][1]["words"] in SENTENCE
     assert told["clean"]["examples"] == 18
     assert told["clean"]["scores"]["accuracy"] == 1.0  # the 18 others are all 'no', which is what was said
-    assert "overlap with what was trained on (mine, pretrain)" in contamination.doubt("mine", "validation", told)
+    assert "overlap with what was trained on (mine, pretrain)" in contamination.overlap_warning(
+        "mine", "validation", told
+    )
 
 
 def test_the_answer_is_kept_by_content(made, tmp_path, monkeypatch):
@@ -81,18 +83,18 @@ def test_the_answer_is_kept_by_content(made, tmp_path, monkeypatch):
 
 def test_a_model_that_this_recipe_did_not_train_is_not_compared(made):
     given, task = made
-    assert contamination.checked(given, "model", task.rows("validation")) is None
+    assert contamination.overlap_report(given, "model", task.rows("validation")) is None
 
 
 def test_training_data_that_is_gone_is_said_to_be_unchecked(made, tmp_path):
     given, task = made
     rows = task.rows("validation")
     (tmp_path / "novels.jsonl").unlink()
-    told = contamination.checked(given, "mine", rows)
+    told = contamination.overlap_report(given, "mine", rows)
     assert "novels.jsonl" in told["unchecked"]
-    assert "could not be checked" in contamination.doubt("mine", "validation", told)
+    assert "could not be checked" in contamination.overlap_warning("mine", "validation", told)
 
 
 def test_little_overlap_is_no_warning():
     told = {"share": 0.05, "found": [], "seen": 5, "examples": 100}
-    assert contamination.doubt("a", "validation", told) is None
+    assert contamination.overlap_warning("a", "validation", told) is None

@@ -4,13 +4,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipelines.core.config import ConfigIssues
-from pipelines.evaluation.few_shot.prompts import Prompt, columns_of, fill, lettered, placeholders, unfit
+from pipelines.evaluation.few_shot.prompts import PromptTemplate, columns_of, fill, lettered, placeholders, unfit
 from pipelines.tasks.benchmarks import MIDDLE, SQUAD, SST2, STSB
 
 
 def test_the_answer_follows_the_text_or_stands_at_its_mark():
-    assert Prompt(text="{sentence}\nAnswer:").asked({"sentence": "so dull"}) == ("so dull\nAnswer: ", "")
-    prompt = Prompt(text="It was {answer}. {sentence}")
+    assert PromptTemplate(text="{sentence}\nAnswer:").asked({"sentence": "so dull"}) == ("so dull\nAnswer: ", "")
+    prompt = PromptTemplate(text="It was {answer}. {sentence}")
     assert prompt.asked({"sentence": "so dull"}) == ("It was ", ". so dull")
     assert prompt.answered({"sentence": "so dull"}, "bad") == "It was bad. so dull"
 
@@ -40,18 +40,18 @@ def test_filling_in_nothing_changes_nothing(text):
 )
 def test_a_prompt_that_asks_nothing_is_refused(words, sentence):
     with pytest.raises((ConfigIssues, ValidationError), match=sentence):
-        Prompt.model_validate(words)
+        PromptTemplate.model_validate(words)
 
 
 @pytest.mark.parametrize(
     ("prompt", "task", "sentence"),
     [
-        (Prompt(text="{sentense}"), SST2, "no column of 'glue/sst2'. Did you mean 'sentence'"),
-        (Prompt(text="{sentence}", answers=("a", "b", "c")), SST2, "classes negative, positive"),
-        (Prompt(text="{sentence}", answers="letters"), SST2, "write a word for each class"),
-        (Prompt(text="{question}", answers=("a", "b")), MIDDLE, "answers: letters"),
-        (Prompt(text="{question}", answers=("a", "b")), SQUAD, "are words for classes"),
-        (Prompt(text="{sentence1}", answers=("low", "high")), STSB, "must be numbers"),
+        (PromptTemplate(text="{sentense}"), SST2, "no column of 'glue/sst2'. Did you mean 'sentence'"),
+        (PromptTemplate(text="{sentence}", answers=("a", "b", "c")), SST2, "classes negative, positive"),
+        (PromptTemplate(text="{sentence}", answers="letters"), SST2, "write a word for each class"),
+        (PromptTemplate(text="{question}", answers=("a", "b")), MIDDLE, "answers: letters"),
+        (PromptTemplate(text="{question}", answers=("a", "b")), SQUAD, "are words for classes"),
+        (PromptTemplate(text="{sentence1}", answers=("low", "high")), STSB, "must be numbers"),
     ],
 )
 def test_a_prompt_that_does_not_fit_its_task_is_told(prompt, task, sentence):
@@ -62,4 +62,4 @@ def test_a_prompt_that_does_not_fit_its_task_is_told(prompt, task, sentence):
 def test_options_may_stand_in_the_text():
     assert columns_of(MIDDLE) == ("article", "question", "options")
     assert lettered(["red", "blue"]) == "A. red\nB. blue"
-    assert unfit(Prompt(text="{question}\n{options}", answers="letters"), MIDDLE) == []
+    assert unfit(PromptTemplate(text="{question}\n{options}", answers="letters"), MIDDLE) == []

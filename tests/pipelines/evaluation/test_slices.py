@@ -6,7 +6,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
 from pipelines.core.load import loads
 from pipelines.evaluation.analysis import by_value, check_named, classes, columns_of, cut, slices
-from pipelines.evaluation.examples import outcomes_of
+from pipelines.evaluation.examples import scored_examples
 from pipelines.tasks.base import resolve
 from pipelines.tasks.predictions import Predicted
 from pipelines.tasks.scoring import score
@@ -67,7 +67,7 @@ def test_a_column_has_a_part_for_each_value_and_one_for_the_rare():
 
 def test_classes_as_scikit_learn_counts_them():
     one = said()
-    found = classes(outcomes_of(one, TASK))
+    found = classes(scored_examples(one, TASK))
     predicted = one.logits.argmax(axis=1)
     assert found["counts"] == confusion_matrix(one.labels, predicted).tolist()
     reference = precision_recall_fscore_support(one.labels, predicted)

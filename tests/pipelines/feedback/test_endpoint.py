@@ -14,7 +14,7 @@ from pipelines.core.errors import RecipeError, StageError, Stopped
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.feedback.judges import endpoint_client
-from pipelines.feedback.judges.endpoint import Endpoint, EndpointJudge
+from pipelines.feedback.judges.endpoint import EndpointJudge, EndpointJudgeBlock
 
 RECIPE = """\
 name: x
@@ -28,7 +28,7 @@ def context(tmp_path: Path) -> Any:
     return SimpleNamespace(cache=tmp_path, stop=StopSignal())
 
 
-def opened(block: Endpoint, tmp_path: Path, handler: Any) -> EndpointJudge:
+def opened(block: EndpointJudgeBlock, tmp_path: Path, handler: Any) -> EndpointJudge:
     judge = block.open(context(tmp_path))
     assert isinstance(judge, EndpointJudge)
     judge.client.connector = lambda connections: httpx.MockTransport(handler)
@@ -65,15 +65,15 @@ BLOCK = {"base_url": "http://judge.test/v1", "model": "m"}
 
 
 def test_both_orders_are_asked_and_averaged(tmp_path: Path) -> None:
-    judge = opened(Endpoint(**BLOCK), tmp_path, answering(likes_long))
+    judge = opened(EndpointJudgeBlock(**BLOCK), tmp_path, answering(likes_long))
     found = judge.compare(["p", "p"], ["long text", "x"], ["short", "longest text"])
     assert [each.probability for each in found] == [1.0, 0.0]
     assert all(each.consistent for each in found)
     assert judge.spent.questions == 4
-    always_a = opened(Endpoint(**BLOCK), tmp_path / "other", answering(lambda question: "A"))
+    always_a = opened(EndpointJudgeBlock(**BLOCK), tmp_path / "other", answering(lambda question: "A"))
     (verdict,) = always_a.compare(["p"], ["one"], ["two"])
     assert (verdict.probability, verdict.consistent, verdict.decided) == (0.5, False, False)
-    once = opened(Endpoint(**BLOCK, both_orders=False), tmp_path / "third", answering(lambda question: "A"))
+    once = opened(EndpointJudgeBlock(**BLOCK, both_orders=False), tmp_path / "third", answering(lambda question: "A"))
     (verdict,) = once.compare(["p"], ["one"], ["two"])
     assert (verdict.probability, verdict.consistent) == (1.0, None)
 
@@ -86,16 +86,18 @@ def test_probabilities_of_tokens_are_used_where_there_are_some(tmp_path: Path) -
             "top_logprobs": [{"token": "A", "logprob": -0.2231435513}, {"token": "B", "logprob": -1.609437912}],
         }
     ]
-    judge = opened(Endpoint(**BLOCK), tmp_path, answering(lambda question: ("A", places)))
+    judge = opened(EndpointJudgeBlock(**BLOCK), tmp_path, answering(lambda question: ("A", places)))
     (verdict,) = judge.compare(["p"], ["one"], ["two"])
     assert (verdict.shown_first, verdict.shown_second) == (pytest.approx(0.8), pytest.approx(0.2))
-    without = opened(Endpoint(**BLOCK, logprobs=False), tmp_path / "other", answering(lambda question: ("A", places)))
+    without = opened(
+        EndpointJudgeBlock(**BLOCK, logprobs=False), tmp_path / "other", answering(lambda question: ("A", places))
+    )
     (verdict,) = without.compare(["p"], ["one"], ["two"])
     assert verdict.shown_first == 1.0
 
 
 def test_what_cannot_be_read_is_an_abstention(tmp_path: Path) -> None:
-    judge = opened(Endpoint(**BLOCK), tmp_path, answering(lambda question: "I would rather not say."))
+    judge = opened(EndpointJudgeBlock(**BLOCK), tmp_path, answering(lambda question: "I would rather not say."))
     (verdict,) = judge.compare(["p"], ["one"], ["two"])
     assert verdict.abstained
     assert judge.rate(["p"], ["one"])[0].score is None
@@ -104,7 +106,9 @@ def test_what_cannot_be_read_is_an_abstention(tmp_path: Path) -> None:
 
 def test_reasons_are_kept_as_text(tmp_path: Path) -> None:
     judge = opened(
-        Endpoint(**BLOCK, thought=True), tmp_path, answering(lambda question: "<b>Both</b> are short.\nAnswer: B")
+        EndpointJudgeBlock(**BLOCK, thought=True),
+        tmp_path,
+        answering(lambda question: "<b>Both</b> are short.\nAnswer: B"),
     )
     (verdict,) = judge.compare(["p"], ["one"], ["two"])
     assert verdict.reason.startswith("<b>Both</b>")
@@ -112,7 +116,7 @@ def test_reasons_are_kept_as_text(tmp_path: Path) -> None:
 
 
 def test_ratings_are_read_and_centred(tmp_path: Path) -> None:
-    judge = opened(Endpoint(**BLOCK), tmp_path, answering(lambda question: "10"))
+    judge = opened(EndpointJudgeBlock(**BLOCK), tmp_path, answering(lambda question: "10"))
     assert judge.scores(["p"], ["one"]) == [1.0]
 
 
@@ -123,13 +127,15 @@ def test_principles_stand_in_the_question(tmp_path: Path) -> None:
         seen.append(question.splitlines()[0])
         return "A"
 
-    judge = opened(Endpoint(**BLOCK, question="Which is shorter?"), tmp_path, answering(note))
+    judge = opened(EndpointJudgeBlock(**BLOCK, question="Which is shorter?"), tmp_path, answering(note))
     judge.compare(["p", "p"], ["a", "b"], ["c", "d"], ["Which is kinder?", None])
     assert sorted(set(seen)) == ["Which is kinder?", "Which is shorter?"]
 
 
 def test_tokens_and_cost_are_counted_kept_answers_included(tmp_path: Path) -> None:
-    block = Endpoint.model_validate({**BLOCK, "name": "endpoint", "prices": {"prompt": 2.0, "completion": 10.0}})
+    block = EndpointJudgeBlock.model_validate(
+        {**BLOCK, "name": "endpoint", "prices": {"prompt": 2.0, "completion": 10.0}}
+    )
     for _ in range(2):
         judge = opened(block, tmp_path, answering(likes_long))
         judge.compare(["p"], ["long text"], ["short"])
@@ -148,7 +154,7 @@ def test_a_server_that_goes_away_ends_the_run_resumable(tmp_path: Path, monkeypa
     def gone(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    judge = opened(Endpoint(**BLOCK, retries=1), tmp_path, gone)
+    judge = opened(EndpointJudgeBlock(**BLOCK, retries=1), tmp_path, gone)
     with pytest.raises(Stopped, match="finery resume") as caught:
         judge.compare(["p"], ["one"], ["two"])
     assert caught.value.exit_code == 75
@@ -162,9 +168,9 @@ def test_a_key_that_is_not_there_is_told_before_anything_is_asked(
 ) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(StageError, match="NO_SUCH_KEY"):
-        Endpoint(**BLOCK, api_key_env="NO_SUCH_KEY").open(context(tmp_path))
+        EndpointJudgeBlock(**BLOCK, api_key_env="NO_SUCH_KEY").open(context(tmp_path))
     monkeypatch.setenv("NO_SUCH_KEY", "sk-1")
-    judge = Endpoint(**BLOCK, api_key_env="NO_SUCH_KEY").open(context(tmp_path))
+    judge = EndpointJudgeBlock(**BLOCK, api_key_env="NO_SUCH_KEY").open(context(tmp_path))
     assert isinstance(judge, EndpointJudge)
     assert judge.client.key == "sk-1"
 

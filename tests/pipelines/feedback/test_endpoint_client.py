@@ -18,7 +18,7 @@ import pytest
 from pipelines.core import egress
 from pipelines.core.errors import StageError
 from pipelines.feedback.judges import endpoint_client
-from pipelines.feedback.judges.endpoint_client import Asked, Client, Gone, transport
+from pipelines.feedback.judges.endpoint_client import Client, Gone, StopAsked, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
 
 Handler = Callable[[dict[str, Any], int], httpx.Response]
@@ -231,7 +231,7 @@ def test_a_timeout_is_tried_again(tmp_path: Path) -> None:
 def test_a_stop_lets_those_under_way_finish_and_begins_no_other(tmp_path: Path) -> None:
     server = Server(echo, pause=0.3)
     one = client(server, tmp_path, concurrency=2, stopping=lambda: len(server.asked) >= 2)
-    with pytest.raises(Asked):
+    with pytest.raises(StopAsked):
         one.ask([body(str(number)) for number in range(6)])
     assert len(server.asked) == 2
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2

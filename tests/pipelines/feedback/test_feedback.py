@@ -14,7 +14,7 @@ from pipelines.core.events import read_events
 from pipelines.core.load import loads
 from pipelines.feedback import feedback
 from pipelines.feedback.judges.judge import Verdict
-from pipelines.feedback.progress import Progress
+from pipelines.feedback.progress import FeedbackProgress
 from pipelines.runs import run as running
 from pipelines.runs.workspace import StageStore
 
@@ -152,23 +152,23 @@ def test_a_stop_in_the_middle_changes_nothing(
     for path in store.stages.iterdir():  # the model is there, this stage is not
         if path.is_dir() and not (path / "preferences.jsonl").exists():
             (other.stages / path.name).symlink_to(path)
-    save = Progress.save
+    save = FeedbackProgress.save
 
-    def stops(self: Progress, number: int, rows: Any) -> None:
+    def stops(self: FeedbackProgress, number: int, rows: Any) -> None:
         if number == at:
             raise Stopped("stopped by a test")
         save(self, number, rows)
 
-    monkeypatch.setattr(Progress, "save", stops)
+    monkeypatch.setattr(FeedbackProgress, "save", stops)
     with pytest.raises(Stopped):
         running.run(recipe("whole"), tmp_path / "again", other)
     made: list[int] = []
 
-    def counts(self: Progress, number: int, rows: Any) -> None:
+    def counts(self: FeedbackProgress, number: int, rows: Any) -> None:
         made.append(number)
         save(self, number, rows)
 
-    monkeypatch.setattr(Progress, "save", counts)
+    monkeypatch.setattr(FeedbackProgress, "save", counts)
     running.run(recipe("whole"), tmp_path / "again", other)
     assert made[0] == at
     assert {name: (tmp_path / "again" / "stages" / "02-feedback" / name).read_text() for name in FILES} == expected

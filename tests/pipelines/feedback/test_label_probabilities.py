@@ -9,15 +9,15 @@ import torch
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.feedback.judges.label_probabilities import Asked, label_probabilities, ways_of
+from pipelines.feedback.judges.label_probabilities import LabelQuery, label_probabilities, ways_of
 from tests import tiny
 
-ROWS = [Asked([5, 6, 7]), Asked([8, 9, 10, 11, 12], [6, 7]), Asked([13])]
+ROWS = [LabelQuery([5, 6, 7]), LabelQuery([8, 9, 10, 11, 12], [6, 7]), LabelQuery([13])]
 WAYS = [((20,), (21, 22)), ((23,),), ((20, 24),)]
 """The third label goes on where the first one's first way ends, as 10 does behind 1."""
 
 
-def slow(model: Any, row: Asked, start: int | None) -> list[float]:
+def slow(model: Any, row: LabelQuery, start: int | None) -> list[float]:
     """P of each label among all, one sequence at a time, by the chain rule."""
 
     def chance(way: tuple[int, ...]) -> float:

@@ -14,8 +14,8 @@ from pipelines.core.load import loads
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.tokenizers.bpe import ByteBPE
 from pipelines.feedback.judges import questions
-from pipelines.feedback.judges.label_probabilities import Asked, label_probabilities, ways_of
-from pipelines.feedback.judges.local import Local, LocalJudge
+from pipelines.feedback.judges.label_probabilities import LabelQuery, label_probabilities, ways_of
+from pipelines.feedback.judges.local import LocalJudge, LocalJudgeBlock
 from tests import tiny
 
 
@@ -29,24 +29,33 @@ def tokenizer(template: str | None = None) -> Any:
     return found
 
 
-def judge(kind: str = "causal_lm", template: str | None = None, positions: int = 2048, **settings: Any) -> LocalJudge:
+def writing_context(
+    kind: str = "causal_lm", template: str | None = None, positions: int = 2048, **parts: Any
+) -> SimpleNamespace:
+    """A stage's context with a tiny model that writes."""
     from pipelines.models import opening
 
     own = tokenizer(template)
     model_type, words = ("llama", {"max_position_embeddings": positions}) if kind == "causal_lm" else ("t5", {})
     model = opening.build(tiny.shape(model_type, **words), Head(kind), own, 0)  # type: ignore[arg-type]
     tiny.disturb(model, by=0.3)
-    context = SimpleNamespace(
-        open_model=lambda head, **where: model,
-        open_tokenizer=lambda *where, **more: own,
-        seed=1,
-        precision="no",
-        recipe=SimpleNamespace(
-            model_of=lambda stage: "sft", stage=lambda name: None, model=SimpleNamespace(checkpoint=None)
-        ),
-        stage_id="feedback",
+    written = SimpleNamespace(
+        model_of=lambda stage: "sft", stage=lambda name: None, model=SimpleNamespace(checkpoint=None)
     )
-    found = Local.model_validate({"name": "local", "from": "sft", **settings}).open(context)  # type: ignore[arg-type]
+    usual = {
+        "open_model": lambda head, **where: model,
+        "open_tokenizer": lambda *where, **more: own,
+        "seed": 1,
+        "precision": "no",
+        "recipe": written,
+        "stage_id": "feedback",
+    }
+    return SimpleNamespace(**usual | parts)
+
+
+def judge(kind: str = "causal_lm", template: str | None = None, positions: int = 2048, **settings: Any) -> LocalJudge:
+    context = writing_context(kind, template, positions)
+    found = LocalJudgeBlock.model_validate({"name": "local", "from": "sft", **settings}).open(context)  # type: ignore[arg-type]
     assert isinstance(found, LocalJudge)
     return found
 
@@ -79,7 +88,9 @@ def test_it_is_the_models_own_probability_of_the_letters() -> None:
     own = one.writer.tokenizer
     text = questions.comparison("the cat", "is good", "is bad", specials=one.specials) + "\n\nAnswer:"
     ids = [own.bos_token_id] * (own.bos_token_id is not None) + own(text, add_special_tokens=False)["input_ids"]
-    expected, _ = label_probabilities(one.writer.model, [Asked(ids)], ways_of(own, "AB"), own.pad_token_id, None, 1)
+    expected, _ = label_probabilities(
+        one.writer.model, [LabelQuery(ids)], ways_of(own, "AB"), own.pad_token_id, None, 1
+    )
     assert verdict.probability == pytest.approx(float(expected[0, 0]), abs=1e-6)
     assert verdict.consistent is None
 

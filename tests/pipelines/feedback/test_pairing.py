@@ -48,7 +48,7 @@ def test_best_against_worst() -> None:
     verdicts = verdicts_of([2.0, 5.0, 1.0, 3.0])
     rates = pairs.win_rates(4, verdicts)
     assert rates == pytest.approx([(0.1 + 0.9 + 0.1) / 3, 0.9, 0.1, (0.9 + 0.1 + 0.9) / 3])
-    assert pairs.preferences(rates, verdicts, "best_worst") == [pairs.Preference(1, 2, 0.9)]
+    assert pairs.preferences(rates, verdicts, "best_worst") == [pairs.PreferencePair(1, 2, 0.9)]
 
 
 def test_all_decided_pairs_are_preferences() -> None:
@@ -60,9 +60,9 @@ def test_all_decided_pairs_are_preferences() -> None:
 
 def test_a_turned_pair_keeps_its_meaning() -> None:
     verdicts = {(1, 0): Verdict(0.8)}
-    assert pairs.preferences(pairs.win_rates(2, verdicts), verdicts, "best_worst") == [pairs.Preference(1, 0, 0.8)]
+    assert pairs.preferences(pairs.win_rates(2, verdicts), verdicts, "best_worst") == [pairs.PreferencePair(1, 0, 0.8)]
     verdicts = {(1, 0): Verdict(0.2)}
-    assert pairs.preferences(pairs.win_rates(2, verdicts), verdicts, "all") == [pairs.Preference(0, 1, 0.8)]
+    assert pairs.preferences(pairs.win_rates(2, verdicts), verdicts, "all") == [pairs.PreferencePair(0, 1, 0.8)]
 
 
 def test_abstentions_and_ties_prefer_nothing() -> None:

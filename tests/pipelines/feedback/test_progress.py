@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.feedback.progress import MARKER, Progress, write_lines
+from pipelines.feedback.progress import MARKER, FeedbackProgress, write_lines
 from pipelines.runs.workspace import StageStore
 
 
 def test_a_part_is_made_once(tmp_path: Path) -> None:
     told: list[int] = []
-    one = Progress(tmp_path, lambda number, place: told.append(number))
+    one = FeedbackProgress(tmp_path, lambda number, place: told.append(number))
     assert one.done(1, lambda: [{"x": 0.1 + 0.2}]) == [{"x": 0.1 + 0.2}]
     assert one.done(2, list) == []
-    again = Progress(tmp_path, lambda number, place: told.append(number))
+    again = FeedbackProgress(tmp_path, lambda number, place: told.append(number))
     assert again.done(1, lambda: pytest.fail("it is there")) == [{"x": 0.1 + 0.2}]
     assert again.done(2, lambda: pytest.fail("it is there")) == []
     assert told == [1, 2]
@@ -25,11 +25,11 @@ def test_a_part_is_made_once(tmp_path: Path) -> None:
 
 
 def test_half_a_part_is_removed(tmp_path: Path) -> None:
-    one = Progress(tmp_path, lambda number, place: None)
+    one = FeedbackProgress(tmp_path, lambda number, place: None)
     one.save(1, [1])
     one.save(2, [2])
     (tmp_path / "checkpoints" / "checkpoint-2" / MARKER).unlink()
-    again = Progress(tmp_path, lambda number, place: None)
+    again = FeedbackProgress(tmp_path, lambda number, place: None)
     assert again.rows(1) == [1]
     assert again.rows(2) is None
     assert not (tmp_path / "checkpoints" / "checkpoint-2").exists()
@@ -38,10 +38,10 @@ def test_half_a_part_is_removed(tmp_path: Path) -> None:
 def test_the_store_keeps_whole_parts_of_a_stopped_stage(tmp_path: Path) -> None:
     store = StageStore(tmp_path)
     with store.attempt("f") as folder:
-        Progress(folder, lambda number, place: None).save(1, ["kept"])
+        FeedbackProgress(folder, lambda number, place: None).save(1, ["kept"])
         (folder / "details.json").write_text("{}")
         store.give_up("f")
-        assert Progress(folder, lambda number, place: None).rows(1) == ["kept"]
+        assert FeedbackProgress(folder, lambda number, place: None).rows(1) == ["kept"]
         assert not (folder / "details.json").exists()
 
 

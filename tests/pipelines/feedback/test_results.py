@@ -11,7 +11,7 @@ from pipelines.data.prompts import Prompt
 from pipelines.feedback import results
 from pipelines.feedback.audit import audit_page
 from pipelines.feedback.judges.judge import Spent, Verdict, both_orders
-from pipelines.feedback.pairs import Judged
+from pipelines.feedback.pairs import JudgedPrompt
 
 PLAIN = Prompt("p")
 SURE = both_orders(0.9, 0.8)
@@ -20,8 +20,8 @@ ASKED = [{"role": "user", "content": "Say something."}]
 
 def judged(
     number: int = 0, verdict: Verdict = SURE, prompt: Prompt = PLAIN, texts: tuple[str, str] = ("long text", "x")
-) -> Judged:
-    return Judged(
+) -> JudgedPrompt:
+    return JudgedPrompt(
         prompt,
         number,
         list(texts),
@@ -39,7 +39,7 @@ def stage(**settings: Any) -> Any:
     )
 
 
-def details(own: list[Judged], **more: Any) -> dict[str, Any]:
+def details(own: list[JudgedPrompt], **more: Any) -> dict[str, Any]:
     return results.details_of(
         own,
         results.preference_rows(own, stage(), "sft"),
@@ -92,11 +92,11 @@ def test_measures_are_plain_numbers_and_what_was_not_measured_is_left_out() -> N
 
 def test_troubles_are_told_and_a_good_judge_has_none() -> None:
     fair = [judged(number, texts=("long text", "x") if number % 2 else ("x", "long text")) for number in range(40)]
-    assert results.trouble(details(fair)) == []
-    assert "longer completion" in results.trouble(details([judged(number) for number in range(40)]))[0]
-    silent = results.trouble(details([judged(number, Verdict(0.5, abstained=True)) for number in range(40)]))
+    assert results.warnings_of(details(fair)) == []
+    assert "longer completion" in results.warnings_of(details([judged(number) for number in range(40)]))[0]
+    silent = results.warnings_of(details([judged(number, Verdict(0.5, abstained=True)) for number in range(40)]))
     assert "abstained in 40 of 40" in silent[0]
-    place = results.trouble(details([judged(number, both_orders(0.9, 0.2)) for number in range(40)]))
+    place = results.warnings_of(details([judged(number, both_orders(0.9, 0.2)) for number in range(40)]))
     assert any("in both orders in 0%" in each for each in place)
     assert any("shown first (100%" in each for each in place)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.feedback.judges.reward import RewardAsJudge, RewardJudge, sigmoid
+from pipelines.feedback.judges.reward import RewardJudge, RewardJudgeBlock, sigmoid
 
 
 def judge(temperature: float = 1.0) -> RewardJudge:
@@ -31,7 +31,7 @@ def test_no_score_is_too_large(value: float) -> None:
 
 
 def test_it_opens_the_reward_it_holds() -> None:
-    block = RewardAsJudge.model_validate({"name": "reward", "reward": {"name": "keyword", "words": ("good",)}})
+    block = RewardJudgeBlock.model_validate({"name": "reward", "reward": {"name": "keyword", "words": ("good",)}})
     (verdict,) = block.open(None).compare(["p"], ["good"], ["bad"])  # type: ignore[arg-type]
     assert verdict.probability == pytest.approx(sigmoid(1.0))
     assert block.plain() == {"reward": {"name": "keyword", "words": ["good"]}}

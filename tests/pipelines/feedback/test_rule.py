@@ -7,7 +7,7 @@ import pytest
 from pipelines.core.errors import RecipeError
 from pipelines.core.load import loads
 from pipelines.feedback.judges.judge import Judge
-from pipelines.feedback.judges.rule import Rule, RuleJudge
+from pipelines.feedback.judges.rule import RuleJudge, RuleJudgeBlock
 from pipelines.feedback.results import position_bias
 
 COUNT = 3000
@@ -16,7 +16,9 @@ GOOD, BAD = ["a good film"] * COUNT, ["a film"] * COUNT
 
 
 def judge(**settings: object) -> Judge:
-    block = Rule.model_validate({"name": "rule", "prefer": {"name": "keyword", "words": ("good",)}, **settings})
+    block = RuleJudgeBlock.model_validate(
+        {"name": "rule", "prefer": {"name": "keyword", "words": ("good",)}, **settings}
+    )
     return block.open(None)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.models import opening
-from pipelines.objectives.attention_masks import TOLD, Apart, additive, documents, earlier, restarted, takes_masks
+from pipelines.objectives.attention_masks import (
+    TAKE_MASKS,
+    SeparateDocuments,
+    additive,
+    documents,
+    earlier,
+    restarted,
+    takes_masks,
+)
 from pipelines.objectives.causal_lm import CausalLM
 from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.prefix_lm import PrefixLM
@@ -68,7 +76,7 @@ def test_masks_add_nothing_or_nearly_minus_infinity() -> None:
     assert mask.min() < -1e38
 
 
-@pytest.mark.parametrize("model_type", TOLD)
+@pytest.mark.parametrize("model_type", TAKE_MASKS)
 def test_a_packed_document_says_what_it_says_alone(model_type: str) -> None:
     words = {"model_type": model_type, **SHAPES[model_type]}
     assert takes_masks(words) is None
@@ -76,7 +84,7 @@ def test_a_packed_document_says_what_it_says_alone(model_type: str) -> None:
     tiny.disturb(model)
     parts = packed([7, 3, 9])
     block = [{"input_ids": [token for part in parts for token in part], "draw": 0}]
-    batch = Apart(CausalLM().collate(tiny.tokenizer(), 0), END, causal=True)(block)
+    batch = SeparateDocuments(CausalLM().collate(tiny.tokenizer(), 0), END, causal=True)(block)
     labels = batch.pop("labels")
     with torch.no_grad():
         together = model(**batch).logits[0]
@@ -98,7 +106,7 @@ def test_encoders_keep_documents_apart_too(model_type: str) -> None:
     parts = packed([7, 3, 9])
     block = [{"input_ids": [token for part in parts for token in part], "draw": 0}]
     plain = MaskedLM(probability=0.3).collate(tiny.tokenizer(), 0)(block)
-    batch = Apart(MaskedLM(probability=0.3).collate(tiny.tokenizer(), 0), END, causal=False)(block)
+    batch = SeparateDocuments(MaskedLM(probability=0.3).collate(tiny.tokenizer(), 0), END, causal=False)(block)
     assert torch.equal(batch.pop("labels"), plain["labels"])
     assert torch.equal(batch["input_ids"], plain["input_ids"])
     with torch.no_grad():
@@ -117,7 +125,7 @@ def test_a_prefix_ends_with_its_document(ours: bool) -> None:
     parts = packed([5, 6, 4])
     block = [{"input_ids": [token for part in parts for token in part], "draw": draw} for draw in range(20)]
     prefix = PrefixLM().collate(tiny.tokenizer(), 0)(block)["prefix_length"]
-    batch = Apart(PrefixLM().collate(tiny.tokenizer(), 0, Config()), END, causal=True)(block)
+    batch = SeparateDocuments(PrefixLM().collate(tiny.tokenizer(), 0, Config()), END, causal=True)(block)
     assert "prefix_length" not in batch
     of = [number for number, part in enumerate(parts) for _ in part]
     for row in range(20):
@@ -129,7 +137,7 @@ def test_a_prefix_ends_with_its_document(ours: bool) -> None:
 
 def test_padding_is_not_seen() -> None:
     examples = [{"input_ids": list(range(5, 5 + length)), "draw": 0} for length in (6, 4)]
-    batch = Apart(MaskedLM().collate(tiny.tokenizer(), 0), END, causal=False)(examples)
+    batch = SeparateDocuments(MaskedLM().collate(tiny.tokenizer(), 0), END, causal=False)(examples)
     seen = batch["attention_mask"][1, 0] == 0
     assert seen[:4].tolist() == [[True] * 4 + [False] * 2] * 4
     assert seen[5].tolist() == [True] * 4 + [False, True]

@@ -1,7 +1,11 @@
-"""The loss over masked tokens alone is a sum, equal to that over the whole vocabulary at every position."""
+"""The loss over masked tokens alone is a sum, equal to that over the whole vocabulary at every position.
+
+Losses of labelled examples are sums over items, equal to the arithmetic written out.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from pipelines.core.interfaces import Head
 from pipelines.models import log_probabilities as losses
-from pipelines.models.log_probabilities import masked_token_loss, only_positions
+from pipelines.models.log_probabilities import only_positions
+from pipelines.objectives.losses import Meter, classification_loss, masked_token_loss, regression_loss
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -165,3 +170,70 @@ def test_losses_are_computed_in_float32_under_autocast() -> None:
     assert total.item() == pytest.approx(
         cross_entropy(outputs.logits[0].float(), kept[kept != -100], reduction="sum").item()
     )
+
+
+@pytest.mark.parametrize("family", ["finery", "bert", "gpt2"])
+def test_classification_is_the_sum_of_cross_entropies(family: str) -> None:
+    model = tiny.build(family, tiny.THREE)
+    labels = torch.tensor([0, 2, 1, 1])
+    total, outputs = classification_loss(model, tiny.batch() | {"labels": labels})
+    rows = outputs.logits.detach().tolist()
+    expected = sum(
+        torch.tensor(row).exp().sum().log().item() - row[label]
+        for row, label in zip(rows, labels.tolist(), strict=True)
+    )
+    assert total.item() == pytest.approx(expected, rel=1e-5)
+    assert outputs.logits.shape == (4, 3)
+
+
+@pytest.mark.parametrize("family", ["finery", "bert"])
+def test_regression_is_the_sum_of_squared_errors(family: str) -> None:
+    model = tiny.build(family, tiny.NUMBER)
+    labels = torch.tensor([0.5, 3.0, -1.0, 5.0])
+    total, outputs = regression_loss(model, tiny.batch() | {"labels": labels})
+    said = outputs.logits.detach().squeeze(1).tolist()
+    assert total.item() == pytest.approx(
+        sum((a - b) ** 2 for a, b in zip(said, labels.tolist(), strict=True)), rel=1e-5
+    )
+
+
+def test_means_are_over_items_not_over_batches():
+    meter = Meter()
+    meter.add(True, {"margin": torch.tensor([1.0, 2.0, 3.0])})
+    meter.add(True, {"margin": torch.tensor([10.0])})
+    assert meter.take(True) == {"margin": 4.0}
+    assert meter.take(True) == {}
+
+
+def test_training_and_evaluation_are_kept_apart():
+    meter = Meter()
+    meter.add(True, {"margin": torch.tensor([1.0])})
+    meter.add(False, {"margin": torch.tensor([3.0])})
+    assert meter.take(False) == {"margin": 3.0}
+    assert meter.take(True) == {"margin": 1.0}
+
+
+def test_processes_are_joined_by_their_items():
+    meter = Meter()
+    meter.add(True, {"margin": torch.tensor([1.0, 1.0, 1.0])})
+    assert meter.take(True, lambda told: [told, {"margin": [9.0, 1.0]}, {}]) == {"margin": 3.0}
+
+
+def test_a_checkpoint_brings_the_sums_back_to_the_bit():
+    meter, after = Meter(), Meter()
+    meter.add(True, {"margin": torch.rand(7), "other": torch.rand(3)})
+    after.restore(json.loads(json.dumps(meter.state())), "cpu")
+    assert after.take(True) == meter.take(True)
+
+
+def test_nothing_to_count_is_not_told():
+    meter = Meter()
+    meter.add(True, {"margin": torch.zeros(0)})
+    assert meter.take(True) == {}
+
+
+def test_gradients_are_not_kept():
+    meter = Meter()
+    meter.add(True, {"margin": torch.ones(2, requires_grad=True) * 2})
+    assert not meter.totals["train"]["margin"].requires_grad
+    assert meter.take(True)["margin"] == pytest.approx(2.0)

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from pipelines.core.errors import ModelError
-from pipelines.rewards.classifier import Classifier, said_of
+from pipelines.rewards.classifier import Classifier, label_score
 from tests import tiny
 
 PROMPTS = ["the film", "a", "a book was", "dog"]
@@ -77,8 +77,8 @@ def test_a_model_with_one_output_gives_its_number(context: Callable[..., Any]) -
 
 def test_the_logit_does_not_saturate() -> None:
     logits = torch.tensor([[90.0, -90.0], [0.0, 0.0]])
-    assert said_of(logits, 0, "logit").tolist() == [180.0, 0.0]
-    assert said_of(logits, 0, "probability").tolist() == [1.0, 0.5]
+    assert label_score(logits, 0, "logit").tolist() == [180.0, 0.0]
+    assert label_score(logits, 0, "probability").tolist() == [1.0, 0.5]
 
 
 def test_labels_that_are_not_there_are_told_with_those_that_are(model: Any, context: Callable[..., Any]) -> None:

@@ -11,8 +11,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.trainers import dpo, dpo_step
-from pipelines.trainers.arguments import split
-from pipelines.trainers.dpo_settings import SETTINGS, needs_reference, weights
+from pipelines.trainers.dpo_settings import DPOArguments
 from tests import tiny
 
 WORDS = tiny.WORDS
@@ -216,11 +215,11 @@ def test_bf16_learns_too(folder, context, events):
 
 
 def test_weights_and_references_of_settings():
-    own, _ = split({"loss_type": ["sigmoid", "sft"], "loss_weights": [1, 0.5]}, SETTINGS)
-    assert weights(own) == {"sigmoid": 1.0, "sft": 0.5}
-    assert needs_reference(own)
-    assert not needs_reference({**own, "reference_free": True})
-    assert not needs_reference({**own, "loss_type": "simpo"})
+    arguments = DPOArguments(loss_type=["sigmoid", "sft"], loss_weights=[1, 0.5])
+    assert arguments.weighted_losses == {"sigmoid": 1.0, "sft": 0.5}
+    assert arguments.needs_reference
+    assert not DPOArguments(loss_type=["sigmoid", "sft"], reference_free=True).needs_reference
+    assert not DPOArguments(loss_type="simpo").needs_reference
 
 
 @pytest.mark.parametrize(
@@ -303,7 +302,6 @@ def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, e
     recipe = loaded(folder)
     given = given_to(context, recipe)
     from pipelines.objectives.losses import Meter
-    from pipelines.trainers.dpo_losses import Strength
     from pipelines.trainers.dpo_step import PreferenceStep
     from pipelines.trainers.preferences import held_out_for
     from pipelines.trainers.reference import FrozenCopy
@@ -315,7 +313,7 @@ def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, e
     assert characters[0] == (len(ROWS[24]["chosen"]), len(ROWS[24]["rejected"]))
     from pipelines.tasks.preference.pairs import PairsTogether
 
-    step = PreferenceStep({"sigmoid": 1.0}, Strength(), FrozenCopy(other), Meter())
+    step = PreferenceStep({"sigmoid": 1.0}, DPOArguments(), FrozenCopy(other), Meter())
     together = step.collated(PairsTogether(0))
     few, many = (dpo_step.ask(given, model, step, examples, together, size) for size in (2, 7))
     assert len(examples) == 7

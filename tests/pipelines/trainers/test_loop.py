@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from pipelines.core.errors import Diverged, Stopped
 from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
-from pipelines.models.log_probabilities import masked_token_loss, pretraining_loss
-from pipelines.objectives.losses import classification_loss, regression_loss
+from pipelines.objectives.losses import classification_loss, masked_token_loss, pretraining_loss, regression_loss
 from pipelines.trainers import trainer
 from pipelines.trainers.checkpoints import MARKER
 from pipelines.tuners.lora import LoRA

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pipelines.core.errors import DataError
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.trainers import model_selection
 
 
@@ -30,7 +31,9 @@ def test_at_most_two_thousand_rows_are_set_aside() -> None:
 
 def test_one_row_is_too_few() -> None:
     with pytest.raises(DataError, match=r"^task 'x' has one training row, too few to set one aside for eval_strategy$"):
-        model_selection.divided(Many(np.arange(1)), {"eval_strategy": "epoch"}, "loss", 1, None, "task 'x'")
+        model_selection.divided(
+            Many(np.arange(1)), TrainingArguments(eval_strategy="epoch"), "loss", 1, None, "task 'x'"
+        )
     with pytest.raises(DataError, match=r"^there is one training row, too few"):
         model_selection.set_aside(Many(np.arange(1)), 1, None)
 
@@ -38,13 +41,14 @@ def test_one_row_is_too_few() -> None:
 @pytest.mark.parametrize("arguments", [{}, {"eval_strategy": "no"}, {"evaluation_strategy": "no"}])
 def test_nothing_is_set_aside_unasked(arguments: dict[str, Any]) -> None:
     examples = Many(np.arange(9))
-    assert model_selection.divided(examples, arguments, "f1", 1, None) == (examples, None, arguments)
+    assert model_selection.divided(examples, TrainingArguments(**arguments), "f1", 1, None) == (examples, None, {})
 
 
 @pytest.mark.parametrize(("given", "metric"), [({}, "f1"), ({"metric_for_best_model": "loss"}, "loss")])
 def test_the_arguments_may_name_the_metric(given: dict[str, Any], metric: str) -> None:
-    found = model_selection.divided(Many(np.arange(40)), given | {"eval_strategy": "epoch"}, "f1", 1, 3)
-    assert found.arguments["metric_for_best_model"] == metric
+    arguments = TrainingArguments(**given, eval_strategy="epoch")
+    found = model_selection.divided(Many(np.arange(40)), arguments, "f1", 1, 3)
+    assert found.overrides.get("metric_for_best_model", arguments.metric_for_best_model) == metric
     assert (len(found.examples), len(found.selection)) == (36, 3)
 
 
@@ -54,10 +58,9 @@ def test_the_arguments_may_name_the_metric(given: dict[str, Any], metric: str) -
         (None, {}, []),
         (2, {"eval_strategy": "epoch", "load_best_model_at_end": True}, []),
         (2, {"eval_strategy": "epoch"}, [("early_stopping_patience",)]),
-        (None, {"load_best_model_at_end": True}, [("arguments", "load_best_model_at_end")]),
     ],
 )
 def test_choosing_needs_something_to_choose_by(
     patience: int | None, arguments: dict[str, Any], expected: list[Any]
 ) -> None:
-    assert [place for place, _ in model_selection.mistakes(patience, arguments)] == expected
+    assert [place for place, _ in model_selection.issues(patience, TrainingArguments(**arguments))] == expected

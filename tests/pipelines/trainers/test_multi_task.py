@@ -13,7 +13,7 @@ import torch
 from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from tests import tiny
 
 RECIPE = """\
@@ -66,7 +66,7 @@ def folders(context: Context) -> dict[str, Path]:
 
 
 def said(folder: Path, **keywords: Any) -> torch.Tensor:
-    head = opening.saved_head(folder)
+    head = heads.saved_head(folder)
     assert head is not None
     found: torch.Tensor = tiny.logits(opening.open_folder(folder, head, seed=3, **keywords), tiny.batch())
     return found
@@ -80,7 +80,7 @@ def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(
     stage(f"tuner: {tuner}\n    {ARGUMENTS}}}").run(context)
     wholes = {}
     for name, folder in folders(context).items():
-        head = opening.saved_head(folder)
+        head = heads.saved_head(folder)
         assert head is not None
         model = opening.open_folder(folder, head, seed=1, trained_head=True)
         wholes[name] = model
@@ -92,8 +92,9 @@ def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(
     for body in bodies[1:]:
         assert body.keys() == bodies[0].keys()
         assert all(torch.equal(weight, bodies[0][name]) for name, weight in body.items())
-    heads = [model.classifier.state_dict() if hasattr(model, "classifier") else None for model in wholes.values()]
-    assert heads[0] is None or not torch.equal(next(iter(heads[0].values()))[:1], next(iter(heads[2].values()))[:1])  # type: ignore[union-attr]
+    classifiers = [model.classifier.state_dict() if hasattr(model, "classifier") else None for model in wholes.values()]
+    first, last = classifiers[0], classifiers[2]
+    assert first is None or not torch.equal(next(iter(first.values()))[:1], next(iter(last.values()))[:1])  # type: ignore[union-attr]
     body = opening.open_folder(context.folder / "model", tiny.TWO, seed=5)
     assert body.finery_new_modules  # no head of any task goes along
     assert all(torch.equal(weight, bodies[0][name]) for name, weight in body.base_model.named_parameters())

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from pipelines.core.errors import DataError, IncompatibleError, ModelError, RecipeError, StageError, Stopped
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from pipelines.trainers.actor_critic import saved_head
 from tests import tiny
 
@@ -124,7 +124,7 @@ def test_every_family_leaves_a_plain_language_model(
     )
     place = ran(recipe, prepared(recipe))
     kind = "seq2seq_lm" if name in ("our encoder-decoder", "t5") else "causal_lm"
-    assert opening.saved_head(place.folder / "model") == Head(kind)  # type: ignore[arg-type]
+    assert heads.saved_head(place.folder / "model") == Head(kind)  # type: ignore[arg-type]
     model = opening.open_folder(place.folder / "model", Head(kind), seed=1, trained_head=True)  # type: ignore[arg-type]
     assert not any("value_head" in key for key in model.state_dict())
     assert saved_head(place.folder / "value").value_head.weight.any()

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.core.errors import StageError
-from pipelines.trainers.arguments import split
 from pipelines.trainers.ppo_losses import RunningMoments, checked, shaped
-from pipelines.trainers.ppo_settings import SETTINGS, PPOSettings
+from pipelines.trainers.ppo_settings import PPOArguments
 
 
-def settings_with(**given: object) -> PPOSettings:
-    return PPOSettings.of(split(given, SETTINGS)[0])
+def settings_with(**given: object) -> PPOArguments:
+    return PPOArguments(**given)
 
 
 @settings(max_examples=50, deadline=None)

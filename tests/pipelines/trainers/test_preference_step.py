@@ -10,8 +10,7 @@ import torch
 from pipelines.core.interfaces import Head
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.pairs import PairsTogether
-from pipelines.trainers.dpo_losses import Strength
-from pipelines.trainers.dpo_settings import NAMES
+from pipelines.trainers.dpo_settings import NAMES, DPOArguments
 from pipelines.trainers.dpo_step import CHOSEN, PreferenceStep
 from pipelines.trainers.reference import FrozenCopy
 from tests import tiny
@@ -30,7 +29,8 @@ def step_of(names, reference, strength=None, meter=None):
     weights = names if isinstance(names, dict) else {names: 1.0}
     return PreferenceStep(
         weights,
-        strength or Strength(0.3, 0.1 if "robust" in weights or "exo_pair" in weights else 0.0),
+        strength
+        or DPOArguments(beta=0.3, label_smoothing=0.1 if "robust" in weights or "exo_pair" in weights else 0.0),
         reference,
         meter or Meter(),
     )
@@ -215,7 +215,7 @@ def test_stored_numbers_stand_for_the_reference():
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     asked = step_of("sigmoid", FrozenCopy(moved(policy)))
     batch = asked.collated(PairsTogether(0, 2))(targets_of())
-    numbers = asked.asked(policy, batch).reshape(2, -1).T.numpy()
+    numbers = asked.reference_answers(policy, batch).reshape(2, -1).T.numpy()
     stored = step_of("sigmoid", None)
     examples = [{**example, "reference": numbers[place]} for place, example in enumerate(targets_of())]
     assert mean_loss(stored, policy, stored.collated(PairsTogether(0, 2))(examples)).item() == pytest.approx(

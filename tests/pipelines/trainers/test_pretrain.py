@@ -14,7 +14,7 @@ from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Context
 from pipelines.core.load import loads
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from pipelines.trainers import pretrain
 from tests import tiny
 
@@ -81,7 +81,7 @@ def test_a_whole_stage_learns_and_leaves_its_result(
     assert metrics["train_steps"] == 20 * -(-blocks // 8)
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < (0.9 if tuner == "full" else 1) * losses[0]  # an adapter on a random body learns little
-    assert opening.saved_head(place.folder / "model") == tiny.MASKED
+    assert heads.saved_head(place.folder / "model") == tiny.MASKED
     assert opening.open_folder(place.folder / "model", tiny.MASKED, seed=0).finery_new_modules == []
     assert opening.open_folder(place.folder / "model", tiny.TWO, seed=0).finery_new_modules == [
         "classifier",
@@ -129,7 +129,7 @@ def test_every_objective_on_text_learns(
     assert losses[-1] < 0.95 * losses[0]
     metrics = json.loads((place.folder / "metrics.json").read_text())
     assert 0 < metrics["train_tokens"] <= 60 * 8 * 24
-    assert opening.saved_head(place.folder / "model") == written.stages[0].objective.head
+    assert heads.saved_head(place.folder / "model") == written.stages[0].objective.head
     again = opening.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
     assert again.finery_new_modules == []
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.trainers.ppo_experience import Asked, PromptOrder, together
+from pipelines.trainers.ppo_experience import PromptDraws, PromptOrder, together
 
 
 @given(prompts=st.integers(1, 30), batch=st.integers(1, 12), seed=st.integers(0, 5))
 def test_every_epoch_asks_every_prompt_in_full_batches(prompts: int, batch: int, seed: int):
-    order, rows = PromptOrder(prompts, batch, seed), Asked(prompts, batch)
+    order, rows = PromptOrder(prompts, batch, seed), PromptDraws(prompts, batch)
     draws: list[int] = []
     for epoch in range(3):
         order.epoch = epoch
@@ -30,7 +30,7 @@ def order_at(prompts: int, batch: int, seed: int, epoch: int) -> PromptOrder:
 
 
 def test_a_prompt_asked_twice_gets_two_completions():
-    order, rows = PromptOrder(2, 4, 0), Asked(2, 4)
+    order, rows = PromptOrder(2, 4, 0), PromptDraws(2, 4)
     batch = together([rows[number] for number in order])
     assert sorted(batch["row"].tolist()) == [0, 0, 1, 1]
     assert batch["draw"].tolist() == [0, 1, 2, 3]

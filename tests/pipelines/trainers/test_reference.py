@@ -61,9 +61,9 @@ def test_a_disabled_adapter_is_the_model_before_it_to_the_bit(name, kind):
     policy = tuned_by({"name": name}, model)
     nudged(policy)
     policy.train()
-    with reference.asked(policy) as other:
+    with reference.model_for(policy) as other:
         expected = asked(other, inputs)
-    with DisabledAdapter().asked(policy) as base:
+    with DisabledAdapter().model_for(policy) as base:
         found = asked(base, inputs)
         assert not torch.is_grad_enabled()
     assert torch.equal(found, expected)
@@ -80,7 +80,7 @@ def test_afterwards_the_policy_is_as_it_was(name):
     before = asked(policy, inputs)
     learning = {where for where, weight in policy.named_parameters() if weight.requires_grad}
     modes = [module.training for module in policy.modules()]
-    with DisabledAdapter().asked(policy) as base:
+    with DisabledAdapter().model_for(policy) as base:
         asked(base, inputs)
     assert {where for where, weight in policy.named_parameters() if weight.requires_grad} == learning
     assert [module.training for module in policy.modules()] == modes
@@ -113,7 +113,7 @@ def test_the_reference_is_the_model_before_it_learns(block, disabled):
     assert isinstance(reference, DisabledAdapter) == disabled
     policy = tuner.apply(model)
     nudged(policy)
-    with reference.asked(policy) as other:
+    with reference.model_for(policy) as other:
         assert torch.allclose(asked(other, inputs), expected, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.core.interfaces import Context, World
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from pipelines.models.tokenizer import open_tokenizer
 from pipelines.trainers.checkpoints import save_stage
 from pipelines.tuners.lora import LoRA
@@ -23,7 +23,7 @@ def test_a_result_is_opened_as_it_was(family: str, context: Callable[..., Contex
     opened = opening.open_folder(place.folder / "model", tiny.THREE, seed=9, trained_head=True)
     assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(model, tiny.batch()))
     assert open_tokenizer(str(place.folder / "model")).get_vocab() == tiny.tokenizer().get_vocab()
-    assert opening.saved_head(place.folder / "model") == tiny.THREE
+    assert heads.saved_head(place.folder / "model") == tiny.THREE
     assert json.loads((place.folder / "metrics.json").read_text()) == {"train_loss": 0.1 + 0.2}
     assert sorted(path.name for path in place.folder.iterdir()) == ["metrics.json", "model"]
     assert not [*place.folder.rglob("*.bin"), *place.folder.rglob("*.pt")]

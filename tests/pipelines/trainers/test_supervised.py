@@ -13,7 +13,7 @@ import pytest
 from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
-from pipelines.models import opening
+from pipelines.models import heads, opening
 from pipelines.tasks.base import Task
 from pipelines.trainers import trainer
 from tests import tiny
@@ -127,7 +127,7 @@ def test_earlier_names_decide_as_todays_do(
     )
     assert len(fitted["selection"]) == 3
     assert fitted["lengths"] is None
-    assert fitted["arguments"]["metric_for_best_model"] == "accuracy"
+    assert fitted["overrides"] == {"metric_for_best_model": "accuracy"}
 
 
 def test_a_metric_of_the_users_own_keeps_its_direction(
@@ -136,8 +136,10 @@ def test_a_metric_of_the_users_own_keeps_its_direction(
     stage("arguments: {eval_strategy: epoch, load_best_model_at_end: true, metric_for_best_model: loss}").run(
         context(open_model=opener("bert"))
     )
-    assert fitted["arguments"]["metric_for_best_model"] == "loss"
-    assert "greater_is_better" not in fitted["arguments"]  # transformers knows that losses are better small
+    assert fitted["overrides"] == {}
+    given = fitted["arguments"].given()
+    assert given["metric_for_best_model"] == "loss"
+    assert "greater_is_better" not in given  # transformers knows that losses are better small
 
 
 def test_rows_that_are_cut_are_told(
@@ -214,7 +216,7 @@ def test_a_whole_stage_learns_and_leaves_its_result(
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < 0.8 * losses[0]
     head = Head("sequence_classification", ("bad", "fine", "good") if kind == "classification" else ())
-    assert opening.saved_head(place.folder / "model") == head
+    assert heads.saved_head(place.folder / "model") == head
     opened = opening.open_folder(place.folder / "model", head, seed=0, trained_head=True)
     assert tiny.logits(opened, tiny.batch()).shape == (4, len(head.labels) or 1)
 

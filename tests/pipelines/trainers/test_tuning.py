@@ -53,7 +53,7 @@ def tuned(tuner: Any) -> Any:
 
 def sentences(tuner: Any, position: int = 0) -> dict[Any, str]:
     recipe = tuned(tuner)
-    return dict(tuning.mistakes(recipe.stages[position], recipe, "sequence_classification", 60))
+    return dict(tuning.issues(recipe.stages[position], recipe, "sequence_classification", 60))
 
 
 def test_a_tuner_that_fits_is_no_mistake():

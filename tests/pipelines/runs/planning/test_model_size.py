@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipelines.architectures import FineryConfig
 from pipelines.architectures.arithmetic import forward_flops, linear_layers, other_biases
 from pipelines.core.interfaces import Head
-from pipelines.models.opening import auto_class, head_settings
+from pipelines.models.heads import auto_class, head_settings
 from pipelines.runs.planning import model_size
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
 from pipelines.tuners.lora import LoRA

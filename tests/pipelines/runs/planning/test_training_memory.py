@@ -8,8 +8,8 @@ import torch
 from pipelines.architectures import FineryConfig, arithmetic
 from pipelines.architectures.configuration_rules import completed
 from pipelines.core.interfaces import Head
-from pipelines.models.log_probabilities import masked_token_loss
-from pipelines.models.opening import auto_class, head_settings
+from pipelines.models.heads import auto_class, head_settings
+from pipelines.objectives.losses import masked_token_loss
 from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
 from pipelines.runs.planning.training_memory import Step, memory
