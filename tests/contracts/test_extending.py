@@ -232,12 +232,12 @@ class Shelf(Folder):
 
 from __future__ import annotations
 
-from service.executors.local import Local
+from service.executors.local import LocalExecutor
 from service.executors.protocol import Executor
 from service.settings import Settings
 
 
-class Nice(Local):
+class Nice(LocalExecutor):
     """Runs attempts on this machine."""
 
     name = "nice"
