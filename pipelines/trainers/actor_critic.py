@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.models.log_probabilities import (
-    IGNORED,
     entropies_of,
     log_probabilities_of,
     logits_of,
